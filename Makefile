@@ -1,0 +1,53 @@
+# Every target sets up what it needs; `make help` lists them.
+PYTHON ?= python3
+STATE ?= .state
+VENV := .venv
+UV_VERSION := 0.9.30
+UV := $(VENV)/bin/uv
+RUN := $(VENV)/bin/python -m
+STAMP := $(VENV)/.synced
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
+
+.DEFAULT_GOAL := help
+.PHONY: help scrub test lint bench chaos format docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fleetscrub needs Python 3.11 or newer; say which with: make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(STAMP): pyproject.toml uv.lock | $(UV)
+	$(UV) sync --frozen --quiet --python $(VENV)/bin/python
+	@touch $@
+
+scrub: $(STAMP) ## scrub a simulated fleet of 2 nodes x 8 devices on a local Ray
+	$(VENV)/bin/fleet scrub --simulate 2x8 --memory 64MiB --state $(STATE)
+
+test: $(STAMP) ## run the tests
+	$(RUN) pytest -q
+
+lint: $(STAMP) ## style, types and the import law
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(STAMP) ## measure wipes against memset and memcmp, the campaign, the leases
+	$(RUN) jobs.bench
+
+chaos: $(STAMP) ## kill processes at seeded moments (SEEDS=n, REAL=n)
+	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --ray $(or $(REAL),20)
+
+format: $(STAMP) ## format the code
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+docs: $(STAMP) ## regenerate the generated references and the README's diagrams
+	$(RUN) tests.docs
+
+clean: ## remove the environment and the demo state
+	rm -rf $(VENV) $(STATE)

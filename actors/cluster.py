@@ -1,0 +1,155 @@
+"""Starting a local Ray for one command, and attaching to a running one.
+
+Everything security-relevant is explicit: Ray's own default for token authentication depends on the
+version and on $HOME. A local Ray lives exactly as long as the command that started it and never
+answers on another's behalf; ``ray stop`` is never called, since it ends every Ray on the host.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet import errors
+
+NAMESPACE = "fleet"
+"""Namespace of all our named actors."""
+LOCAL_HOST = "local"
+"""Host label of the one raylet of a local Ray."""
+SOCKET_PATH_MAX = 107
+"""Longest path of a unix socket, bytes."""
+SESSION_TAIL = len("/ray/session_2026-11-29_14-43-00_123456_1234567/sockets/plasma_store")
+RECONNECT_S = "600"
+"""Ray ends attached drivers after this many seconds without its head (default 60)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A connection to Ray. `address` is None for one that lives with this process."""
+
+    address: str | None
+    dashboard: str
+    """URL of the dashboard, "" without one."""
+    directory: Path | None
+    """Ray's own scratch directory, removed with a local Ray."""
+
+    def close(self) -> None:
+        """Disconnect; a local Ray ends with all its processes."""
+        import ray
+
+        ray.shutdown()
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def local(state: Path, *, dashboard: bool = False) -> Cluster:
+    """Start a Ray for this process on this machine. Raises `RayUnavailable`."""
+    refuse_override(os.environ)
+    _refuse_late(os.environ)
+    directory = _scratch()
+    prepare_environment(os.environ, token=token_file(state), directory=directory)
+    import ray
+
+    from actors.identity import HOST_LABEL
+    from actors.translate import translated
+
+    with translated("starting a local Ray"):
+        context = ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            num_cpus=max(os.cpu_count() or 1, 2),
+            num_gpus=0,
+            labels={HOST_LABEL: LOCAL_HOST},
+            include_dashboard=dashboard,
+            dashboard_host="127.0.0.1",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    url = context.dashboard_url
+    return Cluster(None, f"http://{url}" if url else "", directory)
+
+
+def attach(address: str) -> Cluster:
+    """Connect to a running Ray as a driver. Raises `RayUnavailable`."""
+    refuse_override(os.environ)
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
+    import ray
+
+    from actors.translate import translated
+
+    with translated(f"attaching to Ray at {address}"):
+        context = ray.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+        )
+    url = context.dashboard_url
+    return Cluster(address, f"http://{url}" if url else "", None)
+
+
+def refuse_override(environ: MutableMapping[str, str]) -> None:
+    """Raises `SettingsInvalid` when Ray would blank the accelerator variables of our actors."""
+    if environ.get("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0") not in {"", "0"}:
+        raise errors.SettingsInvalid(
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO is set: Ray would hide all accelerators from the"
+            " node actor",
+            remedy="unset it for the raylet and for this command",
+        )
+
+
+def _refuse_late(environ: MutableMapping[str, str]) -> None:
+    """Raises `SettingsInvalid` when Ray was imported under a mode we would not start it in."""
+    if "ray" in sys.modules and environ.get("RAY_AUTH_MODE") != "token":
+        raise errors.SettingsInvalid(
+            f"RAY_AUTH_MODE is {environ.get('RAY_AUTH_MODE', 'not set')}: a local Ray is started"
+            " with token authentication only",
+            remedy="unset RAY_AUTH_MODE, or set it to token, and run again",
+        )
+
+
+def prepare_environment(environ: MutableMapping[str, str], *, token: Path, directory: Path) -> None:
+    """What Ray reads from the environment, before it is imported for the first time."""
+    environ["RAY_AUTH_MODE"] = "token"
+    environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    environ.pop("RAY_AUTH_TOKEN", None)
+    environ["RAY_TMPDIR"] = str(directory)
+    environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    environ.setdefault("RAY_GRAFANA_HOST", "DISABLED")
+    environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
+    # A submitted job runs "python": it must be this one, with this package.
+    here = str(Path(sys.executable).parent)
+    paths = environ.get("PATH", os.defpath).split(os.pathsep)
+    if paths[0] != here:
+        environ["PATH"] = os.pathsep.join([here, *paths])
+
+
+def token_file(state: Path) -> Path:
+    """The token of this state directory's Ray, made on first use, readable by its owner only."""
+    path = state / "ray" / "token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        path.chmod(0o600)
+        return path
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def scratch_parent(temporary: str) -> str:
+    """`temporary`, or the system's own where that is too long a path for Ray's sockets."""
+    if len(temporary) + len("/fleet-12345678") + SESSION_TAIL > SOCKET_PATH_MAX:
+        return "/tmp"  # noqa: S108  a socket path must be short; what is made there is private
+    return temporary
+
+
+def _scratch() -> Path:
+    """A fresh directory short enough for Ray's sockets."""
+    parent = scratch_parent(tempfile.gettempdir())
+    return Path(tempfile.mkdtemp(prefix="fleet-", dir=parent))

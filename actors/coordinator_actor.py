@@ -1,0 +1,162 @@
+"""The coordinator's actor: a plain synchronous one, forwarding batches to `fleet.coordinator`.
+
+Sync on purpose: one call at a time is what makes check-then-act safe here (B08), it is twice as
+fast as an async actor for work of microseconds, and every decision is one transaction of the
+stores anyway. Nothing lives in this object: a restart opens the stores again (B42).
+
+Messages cross as JSON and are validated on arrival; a refusal stands in an answer as an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import ray
+from pydantic import TypeAdapter
+
+from actors.translate import StartRefused
+from fleet import errors
+from fleet.evidence.ledger import LedgerHead
+from fleet.leases import AcquireRequest
+from fleet.messages import DeviceResult
+from fleet.model import Lease, NodeName, RunId
+from fleet.stores.base import Release, Renewal, RunRecord
+
+if TYPE_CHECKING:
+    from fleet.coordinator import Coordinator
+
+REQUESTS = TypeAdapter(tuple[AcquireRequest, ...])
+RENEWALS = TypeAdapter(tuple[Renewal, ...])
+RELEASES = TypeAdapter(tuple[Release, ...])
+LEASE = TypeAdapter(Lease)
+LEASES = TypeAdapter(tuple[Lease, ...])
+RESULTS = TypeAdapter(tuple[DeviceResult, ...])
+RUNS = TypeAdapter(tuple[RunRecord, ...])
+
+Answer = str | errors.FleetError
+"""A lease as JSON, or why there is none."""
+
+
+def open_stores(plan: str) -> Coordinator:
+    """Open the coordinator that `plan`, a `CoordinatorPlan` as JSON, describes."""
+    from fleet import bootstrap
+
+    return bootstrap.open_coordinator(bootstrap.CoordinatorPlan.model_validate_json(plan))
+
+
+class CoordinatorActor:
+    """Serves leases, runs and chain heads to the fleet. Works without Ray as well, for tests."""
+
+    def __init__(self, plan: str, opener: Callable[[str], Coordinator] = open_stores) -> None:
+        """Reads the stores before it answers anything. Raises `StartRefused` around our errors."""
+        self._plan = plan
+        try:
+            self._coordinator = opener(plan)
+        except errors.FleetError as error:
+            raise StartRefused.of(error) from error
+
+    def __repr__(self) -> str:
+        view = self._coordinator.view()
+        return f"CoordinatorActor(leases={view.leases}, open_runs={len(view.open_runs)})"
+
+    def view(self) -> str:
+        """A `CoordinatorView`."""
+        with _answering("view"):
+            return self._coordinator.view().model_dump_json()
+
+    def plan(self) -> str:
+        """The plan this actor was made from."""
+        return self._plan
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def acquire(self, requests: str, out_of_service_max: int | None = None) -> list[Answer]:
+        """One answer for each request, in order, all decided in one transaction."""
+        with _answering("acquire"):
+            granted = self._coordinator.acquire(
+                REQUESTS.validate_json(requests), out_of_service_max=out_of_service_max
+            )
+            return [_lease(answer) for answer in granted]
+
+    def renew(self, renewals: str) -> list[Answer]:
+        """Prolong leases; one answer for each."""
+        with _answering("renew"):
+            renewed = self._coordinator.renew_all(RENEWALS.validate_json(renewals))
+            return [_lease(answer) for answer in renewed]
+
+    def release(self, releases: str) -> list[bool | errors.FleetError]:
+        """Give leases back; whether anything was held, for each."""
+        with _answering("release"):
+            return self._coordinator.release_all(RELEASES.validate_json(releases))
+
+    def leases(self) -> str:
+        """All leases in force."""
+        with _answering("leases"):
+            return LEASES.dump_json(tuple(self._coordinator.leases())).decode()
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def open(self, record: str) -> str:
+        """Begin a run; repeating it with the same content returns what is stored."""
+        with _answering("open"):
+            stored = self._coordinator.open(RunRecord.model_validate_json(record))
+            return stored.model_dump_json()
+
+    def resume(self, run: str) -> str:
+        """Go on with a run that was stopped or whose job died."""
+        with _answering("resume"):
+            return self._coordinator.resume(RunId(run)).model_dump_json()
+
+    def append(self, run: str, results: str) -> None:
+        """Keep results with a run; a repeated one changes nothing."""
+        with _answering("append"):
+            self._coordinator.append(run, RESULTS.validate_json(results))
+
+    def close_run(self, run: str, exit_reason: str) -> None:
+        """End a run and give its leases up."""
+        with _answering("close_run"):
+            self._coordinator.close(run, exit_reason)
+
+    def run(self, run: str) -> str:
+        """One run with its results."""
+        with _answering("run"):
+            return self._coordinator.run(RunId(run)).model_dump_json()
+
+    def runs(self, limit: int) -> str:
+        """The newest runs first."""
+        with _answering("runs"):
+            return RUNS.dump_json(tuple(self._coordinator.runs(limit))).decode()
+
+    def unfinished(self) -> str:
+        """Runs that are running or stopped, oldest first."""
+        with _answering("unfinished"):
+            return RUNS.dump_json(tuple(self._coordinator.unfinished())).decode()
+
+    def sign_heads(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
+        """Countersign the ends of the nodes' ledgers (`LedgerHead` by node)."""
+        with _answering("sign_heads"):
+            self._coordinator.sign_heads(
+                {NodeName(node): LedgerHead.from_json(head) for node, head in heads.items()}
+            )
+
+
+def _lease(answer: Lease | errors.FleetError) -> Answer:
+    return answer if isinstance(answer, errors.FleetError) else LEASE.dump_json(answer).decode()
+
+
+@contextmanager
+def _answering(call: str) -> Iterator[None]:
+    """Whatever a library raises inside leaves as an error of ours (B60)."""
+    try:
+        yield
+    except errors.FleetError:
+        raise
+    except Exception as error:
+        raise errors.Unforeseen(f"coordinator: {call}: {type(error).__name__}: {error}") from error
+
+
+_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+REMOTE_COORDINATOR_ACTOR: Any = ray.remote(**_OPTIONS)(CoordinatorActor)
+"""The class as Ray starts it."""

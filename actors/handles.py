@@ -1,0 +1,362 @@
+"""Finding, creating and calling our actors from a driver.
+
+`RemoteNode` has the methods of `fleet.node.service.NodeService`, so commands treat a node in this
+process and a node behind Ray alike. Handles are resolved once: nothing here asks the head again
+while work goes on, since calls between live processes outlast the head's absence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util import list_named_actors
+
+from actors import identity
+from actors.cluster import NAMESPACE
+from actors.coordinator_actor import (
+    LEASE,
+    LEASES,
+    RELEASES,
+    REMOTE_COORDINATOR_ACTOR,
+    RENEWALS,
+    REQUESTS,
+    RESULTS,
+    RUNS,
+)
+from actors.node_actor import (
+    ACCEPTANCES,
+    CLOSURE,
+    DEVICES,
+    ORDERS,
+    REMOTE_NODE_ACTOR,
+    SWEPT,
+    WORK_THREADS,
+    Pulse,
+    Swept,
+)
+from actors.translate import translate, translated
+from fleet import errors
+from fleet.coordinator import CoordinatorView
+from fleet.evidence.ledger import LedgerHead
+from fleet.leases import AcquireRequest, Closure
+from fleet.messages import (
+    Acceptance,
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceResult,
+    DeviceView,
+    NodeView,
+    ScrubOrder,
+)
+from fleet.model import Lease, RunId, Token
+from fleet.stores.base import Release, Renewal, RunRecord
+from fleet.stores.sqlite import host_identity
+from fleet.wipe.identity import kernel_boot_id
+
+NODE_PREFIX = "node:"
+COORDINATOR = "coordinator"
+CALL_TIMEOUT_S = 30.0
+"""Time, s, an act may take to be taken in; the work itself goes on in the node."""
+CLAIM_TIMEOUT_S = 45.0
+"""Time, s, a claim call may take: the node waits 40 s for its work, then says to call again."""
+START_TIMEOUT_S = 60.0
+"""Time, s, an actor has to start: a worker process, imports, the journal."""
+ATTEMPT_PAUSE_S = 0.2
+
+Ref = Any
+"""A Ray object reference; Ray gives actor calls no static type."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteNode:
+    """One node behind its actor. Every method raises the node's own errors or `RayUnavailable`."""
+
+    name: str
+    handle: Any
+
+    def call(self, method: str, *arguments: object) -> Ref:
+        """Start a call without waiting; `gather` or `wait` collects the answer."""
+        return getattr(self.handle, method).remote(self.name, *arguments)
+
+    def wait(self, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Call and wait. Raises `RayUnavailable` after `timeout_s` seconds without an answer."""
+        with translated(f"{self.name}: {method}"):
+            return ray.get(self.call(method, *arguments), timeout=timeout_s)
+
+    def ping(self, *, timeout_s: float = 5.0) -> Pulse:
+        """Proof of life, also while work is slow."""
+        return Pulse.model_validate_json(self.wait("ping", timeout_s=timeout_s))
+
+    def view(self, operations: Sequence[str] = ()) -> NodeView:
+        """The node now, with the results of `operations` that are finished."""
+        return NodeView.model_validate_json(self.wait("view", tuple(operations)))
+
+    def head(self) -> LedgerHead:
+        """The end of the node's ledger."""
+        return LedgerHead.from_json(self.wait("head"))
+
+    def scrub(self, orders: Sequence[ScrubOrder]) -> Sequence[Acceptance]:
+        """Hand orders in, idempotent by operation id."""
+        return ACCEPTANCES.validate_json(
+            self.wait("scrub", ORDERS.dump_json(tuple(orders)).decode())
+        )
+
+    def cancel(self, operations: Sequence[str]) -> None:
+        """Stop operations."""
+        self.wait("cancel", tuple(operations))
+
+    def prepare(self, order: ClaimOrder, *, timeout_s: float = CLAIM_TIMEOUT_S) -> ClaimAnswer:
+        """Prepare devices for a claim."""
+        return ClaimAnswer.model_validate_json(
+            self.wait("prepare", order.model_dump_json(), timeout_s=timeout_s)
+        )
+
+    def unprepare(self, uid: str, *, timeout_s: float = CLAIM_TIMEOUT_S) -> ClaimAnswer:
+        """Tear a claim down."""
+        return ClaimAnswer.model_validate_json(self.wait("unprepare", uid, timeout_s=timeout_s))
+
+    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
+        """Close the token of a claim the node has no record of."""
+        return CLOSURE.validate_json(self.wait("abandon", uid, token, tuple(devices)))
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
+        """Take a device out of service."""
+        return DeviceView.model_validate_json(self.wait("quarantine_add", device, detail, operator))
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str] = (), operator: str
+    ) -> DeviceView:
+        """Lift reasons by an operator's decision."""
+        return DeviceView.model_validate_json(
+            self.wait("quarantine_clear", device, tuple(codes), operator)
+        )
+
+    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
+        """Record that HELD devices are free."""
+        return DEVICES.validate_json(self.wait("adopt", tuple(devices), operator))
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None:
+        """Follow a new store epoch."""
+        self.wait("follow_epoch", epoch, operator)
+
+    def sweep(self) -> Sequence[Swept]:
+        """Read all health now."""
+        return SWEPT.validate_json(self.wait("sweep", timeout_s=4 * CALL_TIMEOUT_S))
+
+    def close(self) -> None:
+        """Drain the node and give its journal up."""
+        self.wait("close", timeout_s=2 * CALL_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCoordinator:
+    """The coordinator behind its actor, with the methods of `fleet.coordinator.Coordinator`."""
+
+    handle: Any
+
+    def wait(self, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Call and wait. Raises the coordinator's own errors or `RayUnavailable`."""
+        with translated(f"coordinator: {method}"):
+            return ray.get(getattr(self.handle, method).remote(*arguments), timeout=timeout_s)
+
+    def view(self) -> CoordinatorView:
+        """The coordinator now."""
+        return CoordinatorView.model_validate_json(self.wait("view"))
+
+    def newest(self) -> Token:
+        """Epoch and last counter issued."""
+        return Token.parse(self.view().newest)
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> list[Lease | errors.FleetError]:
+        """One answer for each request, in order."""
+        asked = REQUESTS.dump_json(tuple(requests)).decode()
+        return [_lease(one) for one in self.wait("acquire", asked, out_of_service_max)]
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
+        """Prolong leases, one answer for each."""
+        asked = RENEWALS.dump_json(tuple(renewals)).decode()
+        return [_lease(one) for one in self.wait("renew", asked)]
+
+    def release_all(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
+        """Give leases back, one answer for each."""
+        found: list[bool | errors.FleetError] = self.wait(
+            "release", RELEASES.dump_json(tuple(releases)).decode()
+        )
+        return found
+
+    def leases(self) -> Sequence[Lease]:
+        """All leases in force."""
+        return LEASES.validate_json(self.wait("leases"))
+
+    def open(self, record: RunRecord) -> RunRecord:
+        """Begin a run."""
+        return RunRecord.model_validate_json(self.wait("open", record.model_dump_json()))
+
+    def resume(self, run: RunId) -> RunRecord:
+        """Go on with a run."""
+        return RunRecord.model_validate_json(self.wait("resume", run))
+
+    def append(self, run: str, results: Sequence[DeviceResult]) -> None:
+        """Keep results with a run."""
+        self.wait("append", run, RESULTS.dump_json(tuple(results)).decode())
+
+    def close(self, run: str, exit_reason: str) -> None:
+        """End a run."""
+        self.wait("close_run", run, exit_reason)
+
+    def run(self, run: RunId) -> RunRecord:
+        """One run with its results."""
+        return RunRecord.model_validate_json(self.wait("run", run))
+
+    def runs(self, limit: int) -> Sequence[RunRecord]:
+        """The newest runs first."""
+        return RUNS.validate_json(self.wait("runs", limit))
+
+    def unfinished(self) -> Sequence[RunRecord]:
+        """Runs that are running or stopped."""
+        return RUNS.validate_json(self.wait("unfinished"))
+
+    def sign_heads(self, heads: Mapping[str, LedgerHead]) -> None:
+        """Countersign the ends of the nodes' ledgers."""
+        self.wait("sign_heads", {node: head.as_json() for node, head in heads.items()})
+
+
+def _lease(answer: str | errors.FleetError) -> Lease | errors.FleetError:
+    return answer if isinstance(answer, errors.FleetError) else LEASE.validate_json(answer)
+
+
+def gather(
+    refs: Mapping[str, Ref], *, call: str, timeout_s: float
+) -> dict[str, Any | errors.FleetError]:
+    """Answers by key, all waited for together; an error stands in the place of an answer."""
+    keys = {ref: key for key, ref in refs.items()}
+    found: dict[str, Any | errors.FleetError] = {}
+    if keys:
+        with translated(call):
+            ready, late = ray.wait(list(keys), num_returns=len(keys), timeout=timeout_s)
+    else:
+        ready, late = [], []
+    for ref in ready:
+        key = keys[ref]
+        try:
+            found[key] = ray.get(ref)
+        except Exception as error:  # noqa: BLE001  whatever an actor raised becomes ours here
+            found[key] = translate(error, call=f"{key}: {call}")
+    for ref in late:
+        found[keys[ref]] = errors.RayUnavailable(
+            f"{keys[ref]}: {call}: no answer within {timeout_s:g} s; it may or may not have run"
+        )
+    return found
+
+
+def assign(node: str, plan: str, *, host: str) -> identity.Assignment:
+    """An assignment of `node` to the machine this process runs on."""
+    return identity.Assignment(
+        node=node,
+        host=host,
+        machine_id=host_identity(),
+        boot_id=str(kernel_boot_id()),
+        plan=plan,
+    )
+
+
+def create_node(assignment: identity.Assignment) -> RemoteNode:
+    """Create the node's actor or take the one that runs. Does not wait for it to serve.
+
+    Raises `RayUnavailable` when no live raylet carries the host label: an unknown label would
+    leave the actor pending for ever.
+    """
+    _check_host(assignment.host)
+    with translated(f"creating the actor of {assignment.node}"):
+        handle = REMOTE_NODE_ACTOR.options(
+            name=NODE_PREFIX + assignment.node,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_concurrency=WORK_THREADS,
+            label_selector={identity.HOST_LABEL: assignment.host},
+        ).remote(assignment.model_dump_json())
+    return RemoteNode(assignment.node, handle)
+
+
+def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
+    """Create the coordinator's actor on `host`, where its stores are, or take the one that runs."""
+    _check_host(host)
+    with translated("creating the coordinator"):
+        handle = REMOTE_COORDINATOR_ACTOR.options(
+            name=COORDINATOR,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            label_selector={identity.HOST_LABEL: host},
+        ).remote(plan)
+    return RemoteCoordinator(handle)
+
+
+def find_coordinator() -> RemoteCoordinator:
+    """The coordinator that runs in this cluster. Raises `RayUnavailable` when there is none."""
+    with translated("looking for the coordinator"):
+        try:
+            return RemoteCoordinator(ray.get_actor(COORDINATOR, namespace=NAMESPACE))
+        except ValueError:
+            raise errors.RayUnavailable(
+                "no coordinator runs in this Ray", remedy="start it, then run again"
+            ) from None
+
+
+def own_host() -> str:
+    """The host label of the raylet this process is attached to; "" without one."""
+    labels = ray.get_runtime_context().get_node_labels()
+    return str(labels.get(identity.HOST_LABEL, ""))
+
+
+def _check_host(host: str) -> None:
+    with translated(f"looking for host {host}"):
+        raylets: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        hosts = {
+            raylet["Labels"].get(identity.HOST_LABEL, "") for raylet in raylets if raylet["Alive"]
+        }
+    if host not in hosts:
+        raise errors.RayUnavailable(
+            f"no live raylet carries the label {identity.HOST_LABEL}={host or '(empty)'}"
+            f" (found: {', '.join(sorted(filter(None, hosts))) or 'none'})",
+            remedy=f"start the raylet with --labels {identity.HOST_LABEL}=<name of the host>",
+        )
+
+
+def await_serving(nodes: Sequence[RemoteNode], *, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Wait until every node serves. Raises the first error that waiting cannot mend."""
+    until = time.monotonic() + timeout_s
+    for node in nodes:
+        _until(lambda node=node: node.view(), until)  # type: ignore[misc]
+
+
+def find_nodes() -> tuple[RemoteNode, ...]:
+    """All node actors that run in this cluster, by name."""
+    with translated("looking for node actors"):
+        names = sorted(
+            str(entry["name"])
+            for entry in list_named_actors(all_namespaces=True)
+            if entry["namespace"] == NAMESPACE and str(entry["name"]).startswith(NODE_PREFIX)
+        )
+        return tuple(
+            RemoteNode(name.removeprefix(NODE_PREFIX), ray.get_actor(name, namespace=NAMESPACE))
+            for name in names
+        )
+
+
+def _until(attempt: Callable[[], object], until: float) -> None:
+    while True:
+        try:
+            attempt()
+            return
+        except errors.Retryable:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(ATTEMPT_PAUSE_S)

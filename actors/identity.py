@@ -1,0 +1,48 @@
+"""Which machine this is, so that an actor can prove it runs where it was meant to (case B54).
+
+Ray's node ids and host names prove nothing: ids change with every raylet, names may be shared. The
+machine id and the boot id of the kernel do not lie about the hardware underneath.
+"""
+
+from __future__ import annotations
+
+from fleet import errors
+from fleet.messages import Message
+from fleet.stores.sqlite import host_identity
+from fleet.wipe.identity import kernel_boot_id
+
+HOST_LABEL = "fleet/host"
+"""Label of a raylet that names its host; node actors are pinned to it."""
+
+
+class Assignment(Message):
+    """What an actor is made for: a node, the machine it must find, and the plan to open there."""
+
+    node: str
+    host: str
+    """Value of the raylet's label `fleet/host`."""
+    machine_id: str
+    boot_id: str
+    plan: str
+    """The node's `NodePlan` as JSON."""
+
+
+def check(assignment: Assignment, *, host: str | None) -> None:
+    """Raises `WrongNode` when this machine is not the one the assignment was made for.
+
+    `host` is the label of the raylet this process runs under; None means outside Ray.
+    """
+    found = {"machine id": host_identity(), "boot id": str(kernel_boot_id())}
+    wanted = {"machine id": assignment.machine_id, "boot id": assignment.boot_id}
+    if host is not None:
+        found[HOST_LABEL] = host
+        wanted[HOST_LABEL] = assignment.host
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise errors.WrongNode(
+                f"the actor of {assignment.node} was meant for {name} {value or '(none)'}"
+                f" and started on {found[name] or '(none)'}",
+                remedy="no device was touched; create the actor again: a fresh assignment is made"
+                f" then. If it repeats, check the label {HOST_LABEL} of the raylets",
+                node=assignment.node,
+            )

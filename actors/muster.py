@@ -1,0 +1,92 @@
+"""Bringing a fleet's actors together for one command, and letting them go.
+
+Local: a Ray of our own, whose actors end with the command and give their journals up first.
+Attached: the actors outlive the command; those of a simulated fleet are created when missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors import cluster, handles
+from actors.handles import RemoteCoordinator, RemoteNode
+from fleet import errors
+from fleet.bootstrap import FleetPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Muster:
+    """A fleet at hand."""
+
+    nodes: tuple[RemoteNode, ...]
+    coordinator: RemoteCoordinator
+    local: bool
+    """Whether nobody but this process can be using these actors."""
+    dashboard: str
+
+
+@contextmanager
+def local(plan: FleetPlan, *, dashboard: bool = False) -> Iterator[Muster]:
+    """Start a Ray and the actors of `plan`; all of it ends with the block."""
+    ray_cluster = cluster.local(_state(plan), dashboard=dashboard)
+    started: list[RemoteNode] = []
+    try:
+        coordinator = _create(plan, started, host=cluster.LOCAL_HOST)
+        handles.await_serving(started)
+        yield Muster(tuple(started), coordinator, local=True, dashboard=ray_cluster.dashboard)
+    finally:
+        for node in started:
+            # The end of Ray ends them anyway, and the journal is made for that; this is tidier.
+            with suppress(errors.FleetError):
+                node.close()
+        ray_cluster.close()
+
+
+@contextmanager
+def attached(address: str, plan: FleetPlan | None) -> Iterator[Muster]:
+    """Attach to a running Ray; with `plan`, create the actors that are missing."""
+    ray_cluster = cluster.attach(address)
+    try:
+        if plan is None:
+            found = handles.find_nodes()
+            if not found:
+                raise errors.RayUnavailable(
+                    f"no node actor runs in the Ray at {address}",
+                    remedy="start the node services, or ask for a simulated fleet",
+                )
+            coordinator = handles.find_coordinator()
+            yield Muster(found, coordinator, local=False, dashboard=ray_cluster.dashboard)
+            return
+        started: list[RemoteNode] = []
+        coordinator = _create(plan, started, host=handles.own_host())
+        handles.await_serving(started)
+        _check_same(plan, started)
+        yield Muster(tuple(started), coordinator, local=False, dashboard=ray_cluster.dashboard)
+    finally:
+        ray_cluster.close()
+
+
+def _create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCoordinator:
+    coordinator = handles.create_coordinator(plan.coordinator.model_dump_json(), host=host)
+    for node in plan.nodes:
+        assignment = handles.assign(node.node, node.model_dump_json(), host=host)
+        started.append(handles.create_node(assignment))
+    return coordinator
+
+
+def _check_same(plan: FleetPlan, nodes: list[RemoteNode]) -> None:
+    """An actor of this name may run already, for another state directory."""
+    for wanted, node in zip(plan.nodes, nodes, strict=True):
+        state = node.ping().state
+        if state != wanted.state:
+            raise errors.InputInvalid(
+                f"{node.name} runs already, for the state directory {state}",
+                remedy="name that directory with --state, or use another Ray",
+            )
+
+
+def _state(plan: FleetPlan) -> Path:
+    return Path(plan.coordinator.state)

@@ -1,0 +1,346 @@
+"""The node's actor: one per node, forwarding to `fleet.node`, which holds every rule.
+
+Retries, deadlines and single flight live in the node service; this class adds what Ray needs: its
+identity is checked before a device is touched (B54), durable state is reloaded before anything is
+answered (B42), calls that only look run in a group of their own so that a ping answers while work
+is slow (B59), and every act names the node it is meant for.
+
+Messages cross as JSON and are validated on arrival. A newcomer that finds the journal owned by
+another process stands by: it answers `NotOwner` and takes over once the owner is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ray
+from pydantic import Field, TypeAdapter
+
+from actors import identity
+from actors.metrics import NodeFigures
+from actors.translate import StartRefused
+from fleet import errors
+from fleet.leases import Closure
+from fleet.messages import (
+    Acceptance,
+    ClaimOrder,
+    DeviceView,
+    Finding,
+    Message,
+    NodeView,
+    ScrubOrder,
+)
+
+if TYPE_CHECKING:
+    from fleet.node.service import NodeService
+    from fleet.node.sweep import Seen
+
+STATUS_THREADS = 4
+"""Calls that only look, at one time."""
+WORK_THREADS = 32
+"""Calls that act, at one time: one per claim of a busy host, and some."""
+TICK_S = 0.2
+"""Period, s, of the service's step."""
+FIGURES_S = 5.0
+"""Period, s, of the metrics."""
+
+LOG = logging.getLogger(__name__)
+
+ORDERS = TypeAdapter(tuple[ScrubOrder, ...])
+ACCEPTANCES = TypeAdapter(tuple[Acceptance, ...])
+DEVICES = TypeAdapter(tuple[DeviceView, ...])
+CLOSURE = TypeAdapter(Closure)
+
+
+class Swept(Message):
+    """What a sweep saw of one accelerator."""
+
+    device: str
+    uuid: str
+    failing: bool
+    error: str = ""
+    """Why it could not be read; empty when it could."""
+    findings: tuple[Finding, ...] = ()
+
+
+SWEPT = TypeAdapter(tuple[Swept, ...])
+
+
+class Pulse(Message):
+    """Proof of life, with what keeps the node busy."""
+
+    node: str
+    incarnation: str
+    state: str = ""
+    """State directory of the plan it was made from."""
+    standby: str = ""
+    """Why the node does not serve yet; empty when it serves."""
+    tick_age_s: float
+    """Time since the service's last step ended: above a second it is held up."""
+    running: Mapping[str, float] = Field(default_factory=dict)
+    """Calls in work, with their age in seconds."""
+
+
+class Opener(Protocol):
+    """How a plan becomes a service: `fleet.bootstrap.open_node`, or a fake in a test."""
+
+    def __call__(self, plan: str, /) -> NodeService: ...
+
+
+def open_service(plan: str) -> NodeService:
+    """Open the node that `plan`, a `NodePlan` as JSON, describes. Raises `FleetError`s."""
+    from fleet import bootstrap
+
+    return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan))
+
+
+class NodeActor:
+    """Serves one node to the rest of the fleet. Works without Ray as well, for tests."""
+
+    def __init__(self, assignment: str, opener: Opener = open_service) -> None:
+        """`assignment` is an `Assignment` as JSON. Raises `StartRefused` around our errors."""
+        self._assignment = identity.Assignment.model_validate_json(assignment)
+        self._opener = opener
+        self._service: NodeService | None = None
+        self._standby: errors.FleetError | None = None
+        self._incarnation = ""
+        self._shown = "starting"
+        self._running: dict[int, tuple[str, float]] = {}
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+        self._ticked_at = time.monotonic()
+        try:
+            _refuse_foreign_machine(self._assignment)
+            self._open()
+        except errors.FleetError as error:
+            raise StartRefused.of(error) from error
+        self._figures = NodeFigures(self._assignment.node)
+        self._ticker = threading.Thread(target=self._tick_loop, name="tick", daemon=True)
+        self._ticker.start()
+
+    def __repr__(self) -> str:
+        return f"NodeActor(node={self._assignment.node}, {self._shown})"
+
+    # --- looking: the status group -------------------------------------------------------------
+
+    @ray.method(concurrency_group="status")
+    def ping(self, node: str) -> str:
+        """A `Pulse`; touches no device and waits for nothing."""
+        self._check_node(node)
+        now = time.monotonic()
+        with self._guard:
+            running = {name: round(now - since, 3) for name, since in self._running.values()}
+            standby = self._standby
+        return Pulse(
+            node=node,
+            incarnation=self._incarnation,
+            state=str(json.loads(self._assignment.plan).get("state", "")),
+            standby=standby.detail if standby else "",
+            tick_age_s=now - self._ticked_at,
+            running=running,
+        ).model_dump_json()
+
+    @ray.method(concurrency_group="status")
+    def view(self, node: str, operations: Sequence[str] = ()) -> str:
+        """A `NodeView`, with the results of `operations` as far as they are finished."""
+        with self._call(node, "view") as service:
+            return str(service.view(tuple(operations)).model_dump_json())
+
+    @ray.method(concurrency_group="status")
+    def head(self, node: str) -> dict[str, object]:
+        """The end of the node's ledger (`LedgerHead`), for the coordinator's countersignature."""
+        with self._call(node, "head") as service:
+            return dict(service.head().as_json())
+
+    # --- acting ----------------------------------------------------------------------------------
+
+    def scrub(self, node: str, orders: str) -> str:
+        """Take orders in, idempotent by operation id; answers an `Acceptance` for each."""
+        with self._call(node, "scrub") as service:
+            accepted = service.scrub(ORDERS.validate_json(orders))
+            return ACCEPTANCES.dump_json(tuple(accepted)).decode()
+
+    def cancel(self, node: str, operations: Sequence[str]) -> None:
+        """Stop the operations named; their devices end DIRTY."""
+        with self._call(node, "cancel") as service:
+            service.cancel(tuple(operations))
+
+    def prepare(self, node: str, order: str) -> str:
+        """Prepare devices for a claim (`ClaimOrder`); joins or repeats by claim uid."""
+        with self._call(node, "prepare") as service:
+            answer = service.prepare(ClaimOrder.model_validate_json(order))
+            return str(answer.model_dump_json())
+
+    def unprepare(self, node: str, uid: str) -> str:
+        """Tear a claim down; answers a `ClaimAnswer`. An unknown claim is a success."""
+        with self._call(node, "unprepare") as service:
+            return str(service.unprepare(uid).model_dump_json())
+
+    def abandon(self, node: str, uid: str, token: str, devices: Sequence[str]) -> str:
+        """Close the token of a claim without a record here; answers the `Closure`."""
+        with self._call(node, "abandon") as service:
+            return CLOSURE.dump_json(service.abandon(uid, token, tuple(devices))).decode()
+
+    def quarantine_add(self, node: str, device: str, detail: str, operator: str) -> str:
+        """Take a device out of service; answers its `DeviceView`."""
+        with self._call(node, "quarantine_add") as service:
+            view = service.quarantine_add(device, detail=detail, operator=operator)
+            return str(view.model_dump_json())
+
+    def quarantine_clear(self, node: str, device: str, codes: Sequence[str], operator: str) -> str:
+        """Lift reasons by an operator's decision, all with no `codes`; answers the `DeviceView`."""
+        with self._call(node, "quarantine_clear") as service:
+            view = service.quarantine_clear(device, codes=tuple(codes), operator=operator)
+            return str(view.model_dump_json())
+
+    def adopt(self, node: str, devices: Sequence[str], operator: str) -> str:
+        """Record an operator's word that HELD devices are free; answers their `DeviceView`s."""
+        with self._call(node, "adopt") as service:
+            views = service.adopt(devices=tuple(devices), operator=operator)
+            return DEVICES.dump_json(tuple(views)).decode()
+
+    def follow_epoch(self, node: str, epoch: int, operator: str) -> None:
+        """Follow a new store epoch by an operator's decision."""
+        with self._call(node, "follow_epoch") as service:
+            service.follow_epoch(epoch, operator=operator)
+
+    def sweep(self, node: str) -> str:
+        """Read the health of every accelerator now; answers a `Swept` for each."""
+        with self._call(node, "sweep") as service:
+            return SWEPT.dump_json(tuple(swept(seen) for seen in service.sweep())).decode()
+
+    def drain(self, node: str) -> None:
+        """Finish or stop all work and take nothing new."""
+        with self._call(node, "drain") as service:
+            service.drain()
+
+    def close(self, node: str) -> None:
+        """Stop the step, drain, give the journal up; answers `NotOwner` from then on."""
+        self._check_node(node)
+        self._stop.set()
+        if threading.current_thread() is not self._ticker:
+            self._ticker.join(timeout=30)
+        with self._guard:
+            service, self._service = self._service, None
+            self._standby = errors.NotOwner(f"{node} was closed")
+        if service is not None:
+            service.close()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            service = self._opener(self._assignment.plan)
+        except errors.NotOwner as error:
+            # The owner may be this actor's previous life, still dying; or a standby that drains.
+            self._standby = error
+            return
+        view = service.view(())
+        if view.node != self._assignment.node:
+            service.close()
+            raise errors.WrongNode(
+                f"the plan opened {view.node}; the actor was made for {self._assignment.node}"
+            )
+        with self._guard:
+            self._service, self._standby = service, None
+            self._incarnation = view.incarnation
+            self._shown = _counts(view)
+
+    def _tick_loop(self) -> None:
+        figures_at = 0.0
+        while not self._stop.wait(TICK_S):
+            try:
+                if self._service is None:
+                    self._open()
+                else:
+                    self._service.tick(time.time())
+                    if time.monotonic() - figures_at >= FIGURES_S:
+                        view = self._service.view(())
+                        self._shown = _counts(view)
+                        self._figures.observe(view)
+                        figures_at = time.monotonic()
+            except errors.FleetError as error:
+                LOG.warning("%s: step failed: %s", self._assignment.node, error)
+            except Exception:
+                # The step must go on for the other devices; the log names the fault.
+                LOG.exception("%s: step failed", self._assignment.node)
+            self._ticked_at = time.monotonic()
+
+    def _check_node(self, node: str) -> None:
+        if node != self._assignment.node:
+            raise errors.WrongNode(
+                f"a command for {node} reached {self._assignment.node}", node=self._assignment.node
+            )
+
+    @contextmanager
+    def _call(self, node: str, name: str) -> Iterator[NodeService]:
+        self._check_node(node)
+        with self._guard:
+            service, standby = self._service, self._standby
+        if service is None:
+            raise standby or errors.NotOwner(f"{node} is starting")
+        key = threading.get_ident()
+        with self._guard:
+            self._running[key] = (name, time.monotonic())
+        try:
+            yield service
+        except errors.FleetError:
+            raise
+        except Exception as error:
+            LOG.exception("%s: %s failed", node, name)
+            raise errors.Unforeseen(f"{node}: {name}: {type(error).__name__}: {error}") from None
+        finally:
+            with self._guard:
+                self._running.pop(key, None)
+
+
+def _refuse_foreign_machine(assignment: identity.Assignment) -> None:
+    host: str | None = None
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+        labels = ray.get_runtime_context().get_node_labels()
+        host = str(labels.get(identity.HOST_LABEL, ""))
+    identity.check(assignment, host=host)
+
+
+def swept(seen: Seen) -> Swept:
+    """A sweep's word on one accelerator as a message."""
+    return Swept(
+        device=seen.device.name,
+        uuid=seen.device.uuid,
+        failing=seen.failing,
+        error=seen.error,
+        findings=tuple(
+            Finding(
+                check=finding.check,
+                verdict=str(finding.verdict),
+                detail=finding.detail,
+                remedy=finding.remedy,
+            )
+            for finding in seen.findings
+        ),
+    )
+
+
+def _counts(view: NodeView) -> str:
+    states: dict[str, int] = {}
+    for device in view.devices:
+        states[device.state] = states.get(device.state, 0) + 1
+    counts = " ".join(f"{state}={states[state]}" for state in sorted(states))
+    return f"{len(view.devices)} devices: {counts or 'none'}"
+
+
+_OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "max_restarts": -1,
+    # A retry would run a wipe again unasked (B43).
+    "max_task_retries": 0,
+    "concurrency_groups": {"status": STATUS_THREADS},
+}
+REMOTE_NODE_ACTOR: Any = ray.remote(**_OPTIONS)(NodeActor)
+"""The class as Ray starts it."""

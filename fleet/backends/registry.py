@@ -1,0 +1,29 @@
+"""From a kind and its settings to a back end: how a worker process rebuilds what the node has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fleet.backends.base import Backend
+from fleet.errors import InputInvalid
+
+KINDS = ("simulated",)
+
+
+def build(kind: str, settings: Mapping[str, Any]) -> Backend:
+    """The back end `kind`, from what its `settings()` returned.
+
+    Raises InputInvalid for an unknown kind or settings it does not have. Imports only that kind: a
+    worker pays for no other driver.
+    """
+    if kind == "simulated":
+        from fleet.backends.simulated.backend import SimulatedBackend
+
+        if set(settings) != {"root"}:
+            raise InputInvalid(f"a simulated back end has one setting, root, not {dict(settings)}")
+        return SimulatedBackend(Path(settings["root"]))
+    raise InputInvalid(
+        f"there is no back end {kind!r}", remedy=f"the kinds are: {', '.join(KINDS)}"
+    )

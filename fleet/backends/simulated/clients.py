@@ -1,0 +1,100 @@
+"""Processes that have a simulated accelerator open, and real ones started to play that part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import fleet
+from fleet.backends.simulated.registers import Client, Register, Registers
+from fleet.wipe.identity import MARKER, start_time
+
+
+def own(units: Iterable[str]) -> Client:
+    """This process as a client."""
+    pid = os.getpid()
+    return Client(
+        pid=pid,
+        start_time=start_time(pid) or 0,
+        name="fleet-wipe" if MARKER in os.environ else Path(sys.argv[0]).name or "python",
+        units=list(units),
+        worker_id=os.environ.get(MARKER, ""),
+    )
+
+
+def alive(register: Register, units: Iterable[str]) -> list[Client]:
+    """Living clients that have one of these units open."""
+    wanted = set(units)
+    return [
+        client
+        for client in register.clients
+        if wanted.intersection(client.units) and start_time(client.pid) == client.start_time
+    ]
+
+
+def forget_dead(register: Register) -> None:
+    """Drop clients that are gone."""
+    register.clients = [
+        client for client in register.clients if start_time(client.pid) == client.start_time
+    ]
+
+
+def start(
+    registers: Registers,
+    memory: Path,
+    *,
+    name: str,
+    units: Iterable[str],
+    seconds: float,
+    fault: str = "",
+) -> int:
+    """Start a real process that keeps `memory` open for `seconds`; returns its pid.
+
+    It leads a session of its own and outlives its parent. For the fault `wedge` it carries the
+    worker's marker, as something a worker left behind does; otherwise it carries none.
+    """
+    environment = dict(os.environ)
+    if fault != "wedge":
+        environment.pop(MARKER, None)
+    environment["PYTHONPATH"] = str(Path(fleet.__file__).parent.parent)
+    command = (sys.executable, "-m", "fleet.backends.simulated.holder")
+    pid = os.posix_spawn(
+        sys.executable,
+        (*command, str(memory), str(seconds), name),
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ],
+        setsid=True,
+    )
+    with registers.change() as register:
+        forget_dead(register)
+        register.clients.append(
+            Client(
+                pid=pid,
+                start_time=start_time(pid) or 0,
+                name=name,
+                units=list(units),
+                worker_id=environment.get(MARKER, ""),
+                fault=fault,
+                started_by_us=True,
+            )
+        )
+    return pid
+
+
+def stop(clients: Iterable[Client]) -> list[int]:
+    """Kill clients the simulation itself started; returns the pids killed."""
+    ended = []
+    for client in clients:
+        if client.started_by_us and start_time(client.pid) == client.start_time:
+            with suppress(ProcessLookupError):
+                os.kill(client.pid, signal.SIGKILL)
+                ended.append(client.pid)
+    return ended

@@ -1,0 +1,172 @@
+"""One device's way through a campaign: where it stands and how its end is told. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet import errors
+from fleet.campaign.report import DeviceStatus, Phase
+from fleet.campaign.targets import Target, touched
+from fleet.messages import (
+    Acceptance,
+    ByteFigures,
+    DeviceResult,
+    DeviceView,
+    Finding,
+    NodeView,
+    Outcome,
+    WipeProgress,
+)
+from fleet.model import Lease, State
+from fleet.wipe.result import PASSES
+
+GOES_ON = "`fleet scrub --resume` with this run goes on with it"
+
+
+@dataclass(slots=True)
+class Track:
+    """One device in one campaign. Changed only by the campaign's step."""
+
+    target: Target
+    run: str
+    attempt: int = 1
+    phase: Phase = Phase.WAITING
+    lease: Lease | None = None
+    renewed_at: float = 0.0
+    lease_lost: bool = False
+    """The lease ran out while the wipe was in work."""
+    resend: bool = False
+    """The node does not know the order although it may have been sent."""
+    incarnation: str = ""
+    """Incarnation of the node that accepted the order."""
+    ordered_at: float | None = None
+    """When the first order of this attempt went out."""
+    first_at: float | None = None
+    ended_at: float | None = None
+    cancelled_at: float | None = None
+    """When it was cancelled because it took too long."""
+    refused_since: float | None = None
+    retry_at: float = 0.0
+    holder: str = ""
+    """Who held the device when it was last refused."""
+    progress: WipeProgress | None = None
+    result: DeviceResult | None = None
+
+    @property
+    def operation(self) -> str:
+        """Stable across retries of the same order, so that no order is carried out twice."""
+        return f"{self.run}/{self.target.uuid}/{self.attempt}"
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the node may be working on it for us."""
+        return self.phase in (Phase.STARTING, Phase.RUNNING)
+
+    def wait(self, *, retry_at: float = 0.0) -> None:
+        """Back to the queue, without an order out."""
+        self.phase, self.resend, self.retry_at = Phase.WAITING, False, retry_at
+        self.progress, self.ordered_at, self.cancelled_at = None, None, None
+
+    def status(self, now: float) -> DeviceStatus:
+        """The device's line in the live status."""
+        target, total = self.target, self.target.memory_bytes * len(PASSES)
+        done, step, rate = 0, "", 0.0
+        if self.result is not None:
+            done, step, rate = total, str(self.result.outcome), self.result.rate
+        elif self.progress is not None:
+            done, step = self.progress.done, self.progress.phase
+            total = self.progress.total or total
+            elapsed = now - self.progress.started_at
+            rate = done / elapsed if elapsed > 0 else 0.0
+        return DeviceStatus(
+            node=target.node,
+            device=target.name,
+            uuid=target.uuid,
+            phase=self.phase,
+            step=step,
+            done=done,
+            total=total,
+            rate=rate,
+        )
+
+    def tell(self, outcome: Outcome, *findings: Finding, state: str = "") -> DeviceResult:
+        """A result the campaign itself gives, where no node gave one."""
+        target = self.target
+        return DeviceResult(
+            operation=self.operation if self.first_at is not None else "",
+            node=target.node,
+            device=target.name,
+            uuid=target.uuid,
+            outcome=outcome,
+            state=state or target.state,
+            bytes=ByteFigures(total=target.memory_bytes, residual=target.memory_bytes),
+            findings=findings,
+        )
+
+    def told(self, result: DeviceResult) -> DeviceResult:
+        """A node's result, with what the campaign knows besides."""
+        if not self.lease_lost:
+            return result
+        warning = Finding(
+            check="lease",
+            verdict="warn",
+            detail="the campaign's lease ran out before the wipe ended",
+            remedy="the wipe counts for hygiene, never for exposure; nothing needs to be done",
+        )
+        return result.model_copy(update={"findings": (*result.findings, warning)})
+
+
+def view_of(view: NodeView, uuid: str) -> DeviceView | None:
+    """The device's view on its node, if the node still lists it."""
+    return next((device for device in view.devices if device.uuid == uuid), None)
+
+
+def unfit(track: Track, view: NodeView) -> DeviceResult | None:
+    """The outcome of a device that must not be started now; None when it may be."""
+    target, device = track.target, view_of(view, track.target.uuid)
+    if device is None:
+        gone = finding("present", "the node does not list the device any more", "see its log")
+        return track.tell(Outcome.UNREACHABLE, gone, state="unknown")
+    if touched(view, target):
+        return track.tell(Outcome.IN_USE, state=State.IN_USE)
+    if device.state == State.HELD:
+        held = finding(
+            "holder",
+            "; ".join(view.degraded) or "nobody has proven that the device is free",
+            "`fleet node adopt` records that the devices of this node are free",
+        )
+        return track.tell(Outcome.HELD, held, state=State.HELD)
+    stuck = [reason for reason in device.reasons if not reason.liftable]
+    if device.state == State.QUARANTINED and stuck:
+        found = [finding(reason.code, reason.detail, reason.remedy) for reason in stuck]
+        return track.tell(Outcome.QUARANTINED, *found, state=State.QUARANTINED)
+    return None
+
+
+def finding(check: str, detail: str, remedy: str, *, verdict: str = "fail") -> Finding:
+    """A finding of the campaign's own."""
+    return Finding(check=check, verdict=verdict, detail=detail, remedy=remedy)
+
+
+def late(limit_s: float) -> Finding:
+    """What is said of a device that did not end in time."""
+    return finding(
+        "device-timeout",
+        f"the node reported no result within {limit_s:g} s",
+        "see the device with `fleet devices`; raise device_timeout_s if it is merely slow",
+    )
+
+
+def of_error(check: str, error: errors.FleetError) -> Finding:
+    """A finding that tells an error."""
+    return finding(check, error.detail, error.remedy)
+
+
+def error_of(acceptance: Acceptance) -> errors.FleetError:
+    """The error of a refused order, with the class the node named (unknown names are permanent)."""
+    kind = getattr(errors, acceptance.kind, errors.Permanent)
+    if not (isinstance(kind, type) and issubclass(kind, errors.FleetError)):
+        kind = errors.Permanent
+    error: errors.FleetError = kind(acceptance.error or "the node refused the order")
+    error.fields.update(acceptance.fields)
+    return error

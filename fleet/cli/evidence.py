@@ -1,0 +1,320 @@
+"""`fleet evidence`: list, show, verify and export certificates, offline, from files and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet import errors
+from fleet.cli import text
+from fleet.cli.options import StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.evidence import export as exporting
+from fleet.evidence import parsed
+from fleet.evidence import verify as verifying
+from fleet.evidence.keys import SHORT_ID, KeyRing
+from fleet.evidence.layout import PUBLIC_SUFFIX
+from fleet.evidence.segments import Damage, Entry, Sequence
+from fleet.evidence.sources import Collection, collect, heads_log
+
+app = typer.Typer(no_args_is_help=True)
+
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory",
+        metavar="DIR",
+        help="An export, one ledger, or a state directory; instead of --state.",
+        show_default=False,
+    ),
+]
+NodeOption = Annotated[
+    str, typer.Option("--node", metavar="NODE", help="Only this node.", show_default=False)
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="Only this device (UUID or name).", show_default=False
+    ),
+]
+KeysOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="Public key you trust for certificates (file or directory; may be repeated).",
+        show_default=False,
+    ),
+]
+CoordinatorKeysOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--coordinator-key",
+        metavar="FILE",
+        help="Public key you trust for countersignatures (may be repeated).",
+        show_default=False,
+    ),
+]
+HeadsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--heads",
+        metavar="DIR",
+        help="Countersignatures kept elsewhere than the certificates.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("list")
+def list_(
+    state: StateOption = None,
+    directory: DirectoryOption = None,
+    node: NodeOption = "",
+    device: DeviceOption = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List certificates, oldest first."""
+    found = list(_certificates(_open(state, directory), node, device))
+
+    def render(console: Console) -> None:
+        _simulated_banner(console, [certificate for _, certificate in found])
+        table = Table("certificate", "issued", "node", "device", "holder before", "token", "bytes")
+        for _, one in found:
+            table.add_row(
+                text.digest(one.digest),
+                one.predicate["issued_at"][:19].replace("T", " "),
+                one.node,
+                one.device_name,
+                str(one.predicate["previous_holder"]),
+                str(one.token or "-"),
+                text.size(one.predicate["bytes"]["covered"]),
+            )
+        console.print(table)
+        console.print(f"{len(found)} certificates")
+
+    emit([_row(entry, one) for entry, one in found], as_json=as_json, render=render)
+
+
+@app.command()
+def show(
+    certificate: Annotated[str, typer.Argument(help="Digest, or its first characters.")],
+    state: StateOption = None,
+    directory: DirectoryOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show one certificate with everything it says and everything it does not cover."""
+    wanted = certificate.removeprefix("sha256:").lower()
+    found = {
+        one.digest: (entry, one)
+        for entry, one in _certificates(_open(state, directory), "", "")
+        if one.digest.removeprefix("sha256:").startswith(wanted)
+    }
+    if len(found) != 1 or not wanted:
+        raise errors.InputInvalid(
+            f"{len(found)} certificates begin with {certificate!r}",
+            remedy="list them with `fleet evidence list` and give more characters",
+        )
+    (entry, one) = next(iter(found.values()))
+    document = {**_row(entry, one), "statement": one.envelope.statement}
+    emit(document, as_json=as_json, render=lambda console: _show(console, entry, one))
+
+
+@app.command()
+def verify(
+    state: StateOption = None,
+    directory: DirectoryOption = None,
+    key: KeysOption = None,
+    coordinator_key: CoordinatorKeysOption = None,
+    heads: HeadsOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Verify all certificates; exit code 1 if anything was changed, removed, added or moved."""
+    collection = _open(state, directory, _ring(key), _ring(coordinator_key))
+    if heads is not None:
+        collection.heads = heads_log(heads, _ring(coordinator_key))
+    report = verifying.verify(collection)
+    emit(report.as_json(), as_json=as_json, render=lambda console: _report(console, report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="Directory to write; new or empty.")],
+    state: StateOption = None,
+    directory: DirectoryOption = None,
+    node: NodeOption = "",
+    device: DeviceOption = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Copy certificates, keys and countersignatures to a directory that verifies by itself."""
+    done = exporting.export(_open(state, directory), target, node=node, device=device)
+    document = {
+        "directory": str(done.directory),
+        "certificates": done.certificates,
+        "omitted": done.omitted,
+        "countersignatures": done.countersignatures,
+    }
+
+    def render(console: Console) -> None:
+        console.print(
+            f"{done.certificates} certificates and {done.countersignatures} countersignatures"
+            f" written to {done.directory}"
+        )
+        console.print(f"verify: fleet evidence verify --directory {done.directory}")
+
+    emit(document, as_json=as_json, render=render)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _ring(paths: list[Path] | None) -> KeyRing | None:
+    """Keys the caller trusts. Raises `KeyUnusable`: a key named and not usable is no finding."""
+    if not paths:
+        return None
+    ring = KeyRing.load(*paths)
+    for _, error in ring.unreadable:
+        raise error
+    if not len(ring):
+        raise errors.KeyUnusable(
+            f"no {PUBLIC_SUFFIX} file in {', '.join(map(str, paths))}",
+            remedy="name the public key files, or a directory that holds them",
+        )
+    return ring
+
+
+def _open(
+    state: Path | None,
+    directory: Path | None,
+    keys: KeyRing | None = None,
+    coordinator_keys: KeyRing | None = None,
+) -> Collection:
+    place = directory if directory is not None else state_directory(state)
+    return collect(place, keys, coordinator_keys=coordinator_keys)
+
+
+def _certificates(
+    collection: Collection, node: str, device: str
+) -> Iterator[tuple[Entry, parsed.Certificate]]:
+    for log in collection.ledgers:
+        if node and log.node != node:
+            continue
+        for found in log.scan(Sequence()):
+            if isinstance(found, Damage) or found.envelope is None:
+                continue
+            try:
+                one = parsed.read(found.envelope)
+            except errors.EvidenceInvalid:
+                continue  # `verify` names it; a list must not hide the others
+            if not device or device in (one.device, one.device_name):
+                yield found, one
+
+
+def _row(entry: Entry, one: parsed.Certificate) -> dict[str, Any]:
+    predicate = one.predicate
+    return {
+        "certificate": one.digest,
+        "number": entry.number,
+        "place": {"file": entry.place.file, "offset": entry.place.offset},
+        "node": one.node,
+        "device": one.device_name,
+        "uuid": one.device,
+        "simulated": one.simulated,
+        "issued_at": predicate["issued_at"],
+        "previous_holder": predicate["previous_holder"],
+        "token": predicate["token"],
+        "run": predicate["run"],
+        "bytes": predicate["bytes"],
+        "key_id": one.envelope.key_id,
+    }
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+def _simulated_banner(console: Console, found: list[parsed.Certificate]) -> None:
+    if any(one.simulated for one in found):
+        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+
+
+def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
+    found = one.predicate
+    _simulated_banner(console, [one])
+    console.print(Text(found["summary"], style="bold"))
+    table = Table.grid(padding=(0, 2))
+    for name, value in _facts(entry, one):
+        table.add_row(Text(name, style="dim"), Text(value))
+    console.print(table)
+    scope = Table("region", "covered", "cleared by", "verified", "bytes", title="scope")
+    for region in found["scope"]:
+        scope.add_row(
+            region["region"],
+            "yes" if region["covered"] else "NO",
+            region["cleared_by"],
+            region["verified"],
+            "-" if region["bytes"] is None else text.size(region["bytes"]),
+        )
+    console.print(scope)
+    checks = Table("check", "verdict", "detail", title="health")
+    for check in found["health"]["findings"]:
+        checks.add_row(check["check"], check["verdict"], check["detail"])
+    console.print(checks)
+
+
+def _facts(entry: Entry, one: parsed.Certificate) -> Iterator[tuple[str, str]]:
+    found = one.predicate
+    figures, reset, wipe = found["bytes"], found["reset"], found["sanitization"]
+    yield "certificate", one.digest
+    yield "stored at", str(entry.place)
+    yield "signed with", f"{one.envelope.key_id[:SHORT_ID]} ({found['signer']['service']})"
+    yield "device", f"{one.device_name}  {one.device}"
+    yield "node, boot", f"{one.node}  {found['boot_id']}"
+    yield "holder before", found["previous_holder"]
+    yield "token", found["token"] or "none (wiped while nobody held it)"
+    yield "run, claim", f"{found['run'] or '-'}, {found['claim'] or '-'}"
+    yield "technique", f"{wipe['standard']} {wipe['technique']}: {wipe['method']}"
+    yield "pattern", f"{wipe['pattern']}, nonce sha256 {wipe['nonce_sha256']}"
+    rest = f"{figures['reserved']} reserved, {figures['residual']} residual"
+    yield "bytes", f"{figures['covered']} covered of {figures['total']} total, {rest}"
+    yield "verification", f"{found['verification']['status']}: {found['verification']['method']}"
+    yield "self-test", found["verification"]["self_test"]
+    yield "validation", f"{found['validation']['status']}: {found['validation']['words']}"
+    yield "reset", f"{reset['method'] if reset['performed'] else 'none'}: {reset['reason']}"
+    yield "posture", ", ".join(f"{k}={v}" for k, v in sorted(found["posture"].items())) or "-"
+    yield "time", f"{found['started_at']} to {found['ended_at']}, issued {found['issued_at']}"
+    yield "software", f"{found['software']['name']} {found['software']['version']}"
+    for unit, link in sorted(one.chain.items()):
+        yield f"unit {unit}", f"number {link.sequence}, after {link.previous or 'none'}"
+
+
+def _report(console: Console, report: verifying.Report) -> None:
+    if report.simulated:
+        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+    for damage in report.defects:
+        console.print(
+            Text.assemble((f"{damage.code}: ", "bold red"), f"{damage.place}: {damage.detail}")
+        )
+    for note in report.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+    omitted = f" ({report.omitted} more left out of this copy)" if report.omitted else ""
+    console.print(
+        f"{report.certificates} certificates{omitted} in {report.ledgers} ledgers over"
+        f" {report.units} units; {report.countersigned} countersigned by"
+        f" {report.countersignatures} countersignatures"
+    )
+    verdict = ("evidence is whole", "bold green")
+    if not report.ok:
+        verdict = (f"{len(report.defects)} defects", "bold red")
+    console.print(Text.assemble(verdict))

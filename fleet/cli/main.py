@@ -1,0 +1,123 @@
+"""The command `fleet`: runs a verb and turns errors of ours into an exit code and a remedy.
+
+Exit codes: 0 good, 1 found something, 2 could not run. Results go to stdout, everything else to
+stderr; an error is never shown as a traceback unless FLEET_TRACEBACK is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, Protocol, runtime_checkable
+
+import typer
+from rich.text import Text
+
+from fleet import errors
+from fleet.cli import verbs
+from fleet.cli.output import error_console
+
+EXIT_COULD_NOT_RUN = 2
+
+
+@runtime_checkable
+class UsageError(Protocol):
+    """A complaint of the command-line parser; its class moves between versions of typer."""
+
+    def format_message(self) -> str: ...
+
+
+TRACEBACK = "FLEET_TRACEBACK"
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001  the signature of a click callback
+    if wanted:
+        sys.stdout.write(f"fleet {metadata.version('fleetscrub')}\n")
+        raise typer.Exit
+
+
+def build() -> typer.Typer:
+    """The application with its top-level options."""
+    app = verbs.build()
+
+    @app.callback()
+    def top(
+        *,
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")
+        ] = False,
+    ) -> None:
+        """Proof that no tenant receives a device carrying another tenant's data or a fault."""
+
+    return app
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    as_json = "--json" in arguments
+    try:
+        outcome = build()(args=list(arguments), prog_name="fleet", standalone_mode=False)
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _show(
+            errors.InputInvalid("interrupted", remedy="run the command again"), as_json=as_json
+        )
+    except errors.FleetError as error:
+        return _show(error, as_json=as_json)
+    except BrokenPipeError:
+        # The reader has gone; there is nobody left to tell, and flushing at exit must not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_COULD_NOT_RUN
+    except Exception as error:
+        if isinstance(error, UsageError):
+            return _usage(error, as_json=as_json)
+        if os.environ.get(TRACEBACK):
+            raise
+        return _show(
+            errors.Unforeseen(
+                f"{type(error).__name__}: {error}",
+                remedy=f"a fault of the product: run again with {TRACEBACK}=1 and report it",
+            ),
+            as_json=as_json,
+        )
+    return outcome if isinstance(outcome, int) else 0
+
+
+def run() -> None:
+    """Entry point of the command."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _usage(error: UsageError, *, as_json: bool) -> int:
+    detail = error.format_message()
+    if not detail or type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(detail + "\n")
+        return EXIT_COULD_NOT_RUN
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context else "fleet"
+    return _show(errors.InputInvalid(detail, remedy=f"see `{place} --help`"), as_json=as_json)
+
+
+def _show(error: errors.FleetError, *, as_json: bool) -> int:
+    if as_json:
+        document = {
+            "error": error.detail,
+            "kind": type(error).__name__,
+            "remedy": error.remedy,
+        }
+        sys.stderr.write(json.dumps(document) + "\n")
+        return error.exit_code
+    console = error_console()
+    console.print(Text.assemble(("error: ", "bold red"), error.detail))
+    for problem in error.fields.get("problems", ()):
+        console.print(Text(f"  - {problem}"))
+    console.print(Text.assemble(("do: ", "bold"), error.remedy))
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    run()

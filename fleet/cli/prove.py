@@ -1,0 +1,300 @@
+"""`fleet prove`: does a tenant's secret survive? Two tenants take the same device in turn.
+
+Everything goes the way a claim goes: lease, prepare, write, unprepare, lease given back; then the
+next tenant, who searches all of the memory it got for every 64-byte block of the secret. Only
+simulated devices can be proven this way, since only there may we act as a tenant.
+"""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fleet import errors
+from fleet.backends.simulated import memory
+from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.cli import reach, text
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit, error_console
+from fleet.evidence import layout
+from fleet.leases import AcquireRequest
+from fleet.messages import ClaimOrder, DeviceView, Message
+from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
+
+BLOCK_BYTES = 64
+"""Size of the pieces searched for: the smallest that cannot turn up by chance."""
+SECRET_BYTES = 4096
+DEADLINE_S = 300.0
+"""Time, s, one step may take before the proof is given up."""
+PAUSE_S = 0.2
+
+T = TypeVar("T")
+
+
+class Proof(Message):
+    """What the proof saw."""
+
+    simulated: bool
+    node: str
+    device: str
+    uuid: str
+    secret_bytes: int
+    memory_bytes: int
+    """Memory searched, bytes: all of the device."""
+    planted: int
+    """Blocks of the secret found while tenant A held the device."""
+    after_release: int
+    """Blocks found after tenant A had released it, before anybody else got it."""
+    after_handover: int
+    """Blocks found by tenant B in the memory it was given."""
+    certificates: tuple[str, ...] = ()
+    """Certificates tenant B was given the device under."""
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the secret was there and is gone."""
+        return self.planted > 0 and self.after_release == 0 and self.after_handover == 0
+
+
+def prove(
+    *,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Device to use; the first free one when not given."),
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option("--text", help="The secret; random bytes when not given.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", exists=True, dir_okay=False, help="Take it from here.")
+    ] = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Exit code 0 when nothing of the secret is left, 1 when a single block is."""
+    content = _secret(secret, file)
+    directory = state_directory(state)
+    with reach.fleet(directory, address=address, ticking=True) as fleet:
+        proof = _Attempt(fleet, directory, content).run(device)
+    emit(proof, as_json=as_json, render=lambda console: _render(console, proof))
+    raise typer.Exit(0 if proof.holds else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the memory of one device is: the backing file and the device's stretches of it."""
+
+    path: Path
+    stretches: tuple[tuple[int, int], ...]
+    """(offset, length) in bytes, one for each unit."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(length for _, length in self.stretches)
+
+    def write(self, content: bytes) -> None:
+        """Write as a tenant does: at the start, in the middle and at the end of every stretch."""
+        for offset, length in self.stretches:
+            if len(content) > length:
+                raise errors.InputInvalid(
+                    f"the secret of {len(content)} B does not fit into {length} B",
+                    remedy="choose a smaller secret or a larger device",
+                )
+            middle = offset + (length - len(content)) // 2
+            for place in {offset, middle, offset + length - len(content)}:
+                memory.write(self.path, place, content)
+
+    def count(self, content: bytes) -> int:
+        """How many different blocks of `content` are anywhere in the memory, at any offset."""
+        blocks = {
+            content[start : start + BLOCK_BYTES] for start in range(0, len(content), BLOCK_BYTES)
+        }
+        # A last piece of a few bytes, or one of a single value, would be found anywhere.
+        wanted = [b for b in blocks if len(b) >= min(BLOCK_BYTES, len(content)) and len(set(b)) > 1]
+        with self.path.open("rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                return sum(self._holds(mapped, block) for block in wanted)
+            finally:
+                mapped.close()
+
+    def _holds(self, mapped: mmap.mmap, block: bytes) -> bool:
+        return any(
+            mapped.find(block, offset, offset + length) >= 0 for offset, length in self.stretches
+        )
+
+
+class _Attempt:
+    """One proof."""
+
+    def __init__(self, fleet: reach.Fleet, state: Path, content: bytes) -> None:
+        self._fleet = fleet
+        self._state = state
+        self._content = content
+        self._console = error_console()
+
+    def run(self, name: str | None) -> Proof:
+        began = time.monotonic()
+        node, device = self._choose(name)
+        place = self._memory(node, device)
+        trial = secrets.token_hex(4)
+        first, second = f"prove-{trial}-a", f"prove-{trial}-b"
+        self._prepare(node, device, first)
+        try:
+            self._say(f"tenant A holds {node}/{device.name} and writes its secret")
+            place.write(self._content)
+            planted = place.count(self._content)
+        finally:
+            self._unprepare(node, first)
+        after_release = place.count(self._content)
+        certificates = self._prepare(node, device, second)
+        try:
+            self._say(f"tenant B holds {node}/{device.name} and searches all of its memory")
+            after_handover = place.count(self._content)
+        finally:
+            self._unprepare(node, second)
+        return Proof(
+            simulated=True,
+            node=node,
+            device=device.name,
+            uuid=device.uuid,
+            secret_bytes=len(self._content),
+            memory_bytes=place.size,
+            planted=planted,
+            after_release=after_release,
+            after_handover=after_handover,
+            certificates=certificates,
+            seconds=time.monotonic() - began,
+        )
+
+    def _choose(self, name: str | None) -> tuple[str, DeviceView]:
+        nodes = self._fleet.nodes
+        chosen = {reach.find(nodes, name)[0]} if name else set(nodes)
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            free = [
+                (node, device)
+                for node in sorted(chosen)
+                for device in self._simulated(node)
+                if name in (None, device.uuid, device.name)
+                and device.state in (State.CLEAN, State.DIRTY)
+                and not device.claim
+            ]
+            if free:
+                return free[0]
+            if time.monotonic() >= until:
+                raise errors.DeviceBusy(f"no free device within {DEADLINE_S:g} s")
+            time.sleep(PAUSE_S)
+
+    def _simulated(self, node: str) -> tuple[DeviceView, ...]:
+        view = self._fleet.nodes[node].view()
+        if not view.simulated:
+            raise errors.InputInvalid(
+                f"node {node} has real devices", remedy="prove works on simulated devices only"
+            )
+        return view.devices
+
+    def _memory(self, node: str, device: DeviceView) -> Memory:
+        backend = SimulatedBackend(layout.node_directory(self._state, node) / "sim")
+        accelerator, found = backend.device(device.uuid)
+        return Memory(
+            backend.memory(accelerator.uuid),
+            tuple(
+                (unit.offset_bytes, unit.size_bytes)
+                for unit in accelerator.units
+                if unit.id in found.units
+            ),
+        )
+
+    def _prepare(self, node: str, device: DeviceView, uid: str) -> tuple[str, ...]:
+        self._say(f"claim {uid}: lease and prepare (the device is wiped for it)")
+        floor = Token.parse(device.floor)
+        holder = Holder(HolderKind.CLAIM, uid)
+        request = AcquireRequest(frozenset(UnitId(unit) for unit in device.units), holder)
+        lease = self._acquire(node, device, request)
+        order = ClaimOrder(
+            uid=uid,
+            node=node,
+            devices=(device.uuid,),
+            token=str(max(lease.token, floor)),
+            namespace="prove",
+            name=uid,
+            consumers=(uid,),
+        )
+        return self._until(lambda: self._fleet.nodes[node].prepare(order).certificates)
+
+    def _acquire(self, node: str, device: DeviceView, request: AcquireRequest) -> Lease:
+        def attempt() -> Lease:
+            now = next(d for d in self._fleet.nodes[node].view().devices if d.uuid == device.uuid)
+            floor = Token.parse(now.floor)
+            asked = AcquireRequest(
+                request.units, request.holder, None, floor if floor.counter else None
+            )
+            (answer,) = self._fleet.coordinator.acquire([asked])
+            if isinstance(answer, errors.FleetError):
+                raise answer
+            return answer
+
+        return self._until(attempt)
+
+    def _unprepare(self, node: str, uid: str) -> None:
+        self._say(f"claim {uid}: released; the node wipes, verifies and certifies")
+        self._until(lambda: self._fleet.nodes[node].unprepare(uid))
+
+    def _until(self, attempt: Callable[[], T]) -> T:
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return attempt()
+            except errors.Retryable:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE_S)
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line))
+
+
+def _secret(secret: str | None, file: Path | None) -> bytes:
+    if secret is not None and file is not None:
+        raise errors.InputInvalid("--text and --file exclude each other", remedy="give one")
+    content = secret.encode() if secret is not None else file.read_bytes() if file else None
+    if content is None:
+        return secrets.token_bytes(SECRET_BYTES)
+    if len(content) < 8:
+        raise errors.InputInvalid(
+            f"a secret of {len(content)} B proves nothing: such bytes turn up by chance",
+            remedy="give at least 8 bytes",
+        )
+    return content
+
+
+def _render(console: Console, proof: Proof) -> None:
+    console.print(Text(text.SIMULATED, style="bold black on yellow"))
+    place = f"{proof.node}/{proof.device}"
+    console.print(
+        f"{place}: {proof.secret_bytes} B of secret, {text.size(proof.memory_bytes)} searched each"
+        f" time, {text.duration(proof.seconds)}"
+    )
+    console.print(f"  while tenant A held it:      {proof.planted} blocks of the secret found")
+    console.print(f"  after tenant A released it:  {proof.after_release} blocks")
+    console.print(f"  in what tenant B was given:  {proof.after_handover} blocks")
+    for certificate in proof.certificates:
+        console.print(f"  certificate of tenant B:     {certificate}")
+    console.print(
+        Text("proven: nothing of it is left", style="green")
+        if proof.holds
+        else Text("NOT PROVEN: a tenant's data survived, or was never there", style="bold red")
+    )

@@ -1,0 +1,112 @@
+"""`fleet quarantine`: what is out of service, and an operator's decisions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fleet.cli import reach, text
+from fleet.cli.options import (
+    AddressOption,
+    OperatorOption,
+    StateOption,
+    operator_name,
+    state_directory,
+)
+from fleet.cli.output import AsJson, emit
+from fleet.messages import DeviceView, NodeView
+
+app = typer.Typer(no_args_is_help=True)
+
+DeviceArgument = Annotated[str, typer.Argument(help="Name or UUID of the device.")]
+NodeOption = Annotated[
+    str | None,
+    typer.Option("--node", help="Node of the device, when its name is on several."),
+]
+
+
+@app.command("list")
+def list_devices(
+    *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
+) -> None:
+    """List the devices with reasons against them, with remedies. Exit code 0."""
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        views = [node.view() for node in nodes.values()]
+    document = {
+        "simulated": any(view.simulated for view in views),
+        "devices": [
+            {"node": view.node, **device.model_dump(mode="json")}
+            for view in views
+            for device in view.devices
+            if device.reasons
+        ],
+    }
+    emit(document, as_json=as_json, render=lambda console: _render(console, views))
+
+
+@app.command("add")
+def add(
+    device: DeviceArgument,
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, in your words.")],
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a device out of service until an operator decides otherwise."""
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        name, owner = reach.find(nodes, device, node=node)
+        view = owner.quarantine_add(device, detail=reason, operator=operator_name(operator))
+    _show(name, view, as_json=as_json)
+
+
+@app.command("clear")
+def clear(
+    device: DeviceArgument,
+    *,
+    code: Annotated[
+        list[str] | None, typer.Option("--code", help="Lift this reason only; may be repeated.")
+    ] = None,
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lift reasons by your decision, on the record; the device is DIRTY then and must be wiped."""
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        name, owner = reach.find(nodes, device, node=node)
+        view = owner.quarantine_clear(
+            device, codes=tuple(code or ()), operator=operator_name(operator)
+        )
+    _show(name, view, as_json=as_json)
+
+
+def _show(node: str, view: DeviceView, *, as_json: bool) -> None:
+    def render(console: Console) -> None:
+        console.print(Text.assemble(f"{node}/{view.name}: ", text.coloured(view.state)))
+        text.explain(console, f"{node}/{view.name}", view.reasons)
+
+    emit({"node": node, **view.model_dump(mode="json")}, as_json=as_json, render=render)
+
+
+def _render(console: Console, views: Sequence[NodeView]) -> None:
+    text.banner(console, views)
+    if not any(device.reasons for view in views for device in view.devices):
+        console.print("no device has a reason against it")
+    for view in views:
+        for device in view.devices:
+            if device.reasons:
+                console.print(
+                    Text.assemble(
+                        f"{view.node}/{device.name} ({device.uuid}): ",
+                        text.coloured(device.state),
+                    )
+                )
+                text.explain(console, f"{view.node}/{device.name}", device.reasons)

@@ -1,0 +1,193 @@
+"""How a verb reaches the fleet: in this process from a state directory, or through Ray's actors.
+
+Without `--address` the services are opened here, under the journals' locks: if another process owns
+one the verb fails with `NotOwner` and touches nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fleet import errors
+from fleet.leases import AcquireRequest
+from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
+from fleet.model import Lease, RunId, Token
+from fleet.stores.base import Release, RunRecord
+
+if TYPE_CHECKING:
+    from fleet.node.service import NodeService
+
+TICK_S = 0.2
+"""Period, s, of the services' step where a verb needs them to act."""
+
+
+class Node(Protocol):
+    """What verbs ask of a node, wherever it runs."""
+
+    def view(self, operations: Sequence[str] = ()) -> NodeView: ...
+
+    def prepare(self, order: ClaimOrder) -> ClaimAnswer: ...
+
+    def unprepare(self, uid: str) -> ClaimAnswer: ...
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str] = (), operator: str
+    ) -> DeviceView: ...
+
+    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]: ...
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
+
+
+class Coordinator(Protocol):
+    """What verbs ask of the coordinator, wherever it runs."""
+
+    def newest(self) -> Token: ...
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> Sequence[Lease | errors.FleetError]: ...
+
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]: ...
+
+    def leases(self) -> Sequence[Lease]: ...
+
+    def run(self, run: RunId) -> RunRecord: ...
+
+    def runs(self, limit: int) -> Sequence[RunRecord]: ...
+
+    def unfinished(self) -> Sequence[RunRecord]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet at hand."""
+
+    nodes: Mapping[str, Node]
+    coordinator: Coordinator
+
+
+@contextmanager
+def fleet(state: Path, *, address: str | None, ticking: bool = False) -> Iterator[Fleet]:
+    """Nodes and coordinator; `ticking` lets services opened here act (they only answer otherwise).
+
+    Raises `DriverAbsent` where the state directory holds no fleet, `NotOwner`, `RayUnavailable`.
+    """
+    with ExitStack() as stack:
+        if address is not None:
+            yield Fleet(_attached(address, stack), _attached_coordinator())
+        else:
+            nodes = _opened(state, stack, ticking=ticking)
+            yield Fleet(nodes, _opened_coordinator(state))
+
+
+@contextmanager
+def nodes(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
+    """The nodes by name, answering only. Raises as `fleet` does."""
+    with fleet(state, address=address) as found:
+        yield found.nodes
+
+
+@contextmanager
+def coordinator(state: Path, *, address: str | None) -> Iterator[Coordinator]:
+    """The coordinator alone, which many processes may have open. Raises as `fleet` does."""
+    with ExitStack() as stack:
+        if address is None:
+            yield _opened_coordinator(state)
+        else:
+            from actors import cluster
+
+            stack.callback(cluster.attach(address).close)
+            yield _attached_coordinator()
+
+
+def find(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> tuple[str, Node]:
+    """The node that has `device` (name or UUID), narrowed down by `node`.
+
+    Raises `DeviceUnknown`, and `InputInvalid` when the name is on several nodes.
+    """
+    wanted = {node} if node else set(nodes)
+    found = [
+        name
+        for name, one in nodes.items()
+        if name in wanted and any(device in (d.uuid, d.name) for d in one.view().devices)
+    ]
+    if not found:
+        where = f"node {node}" if node else f"any of {', '.join(sorted(nodes))}"
+        raise errors.DeviceUnknown(f"no device {device!r} on {where}")
+    if len(found) > 1:
+        raise errors.InputInvalid(
+            f"device {device!r} is on {', '.join(sorted(found))}",
+            remedy="give its UUID, or name the node with --node",
+        )
+    return found[0], nodes[found[0]]
+
+
+def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Node]:
+    from fleet import bootstrap
+
+    found: dict[str, NodeService] = {}
+    for plan in bootstrap.plan_fleet(state).nodes:
+        try:
+            service = bootstrap.open_node(plan)
+        except errors.NotOwner as error:
+            raise errors.NotOwner(
+                error.detail,
+                remedy="wait until that process is done, or reach its Ray with --address",
+            ) from None
+        stack.callback(service.close)
+        found[plan.node] = service
+    if ticking:
+        stack.enter_context(_ticking(tuple(found.values())))
+    return found
+
+
+@contextmanager
+def _ticking(services: Sequence[NodeService]) -> Iterator[None]:
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(TICK_S):
+            for service in services:
+                service.tick(time.time())
+
+    thread = threading.Thread(target=loop, name="tick", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _opened_coordinator(state: Path) -> Coordinator:
+    from fleet import bootstrap
+
+    return bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+
+
+def _attached(address: str, stack: ExitStack) -> Mapping[str, Node]:
+    from actors import cluster, handles
+
+    stack.callback(cluster.attach(address).close)
+    found = handles.find_nodes()
+    if not found:
+        raise errors.RayUnavailable(
+            f"no node actor runs in the Ray at {address}",
+            remedy="start the node services, or use --state without --address",
+        )
+    return {node.name: node for node in found}
+
+
+def _attached_coordinator() -> Coordinator:
+    from actors import handles
+
+    return handles.find_coordinator()

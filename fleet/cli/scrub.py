@@ -1,0 +1,311 @@
+"""`fleet scrub`: the main job, from the command line to the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet import bootstrap, errors
+from fleet.bootstrap import FleetPlan
+from fleet.campaign import budget, plan, select
+from fleet.campaign.report import RunReport
+from fleet.campaign.targets import Target, choose, target_of
+from fleet.cli import progress, reach, reporting, text
+from fleet.cli.options import (
+    OperatorOption,
+    StateOption,
+    operator_name,
+    parse_size,
+    state_directory,
+)
+from fleet.cli.output import AsJson, emit, error_console
+from fleet.messages import NodeView
+from fleet.settings import Settings
+
+
+def scrub(
+    *,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate",
+            metavar="NxM",
+            help="Simulate N nodes of M devices (NxMpK: K of them partitionable).",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Memory of each simulated device, such as 64MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="Sanitization profile: strict, fast or lab.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy", metavar="FILE", help="Settings (TOML or JSON).", show_default=False
+        ),
+    ] = None,
+    selection: Annotated[
+        str,
+        typer.Option(
+            "--select",
+            metavar="EXPR",
+            help="Only these devices: key=value, key!=value, key~glob, with commas between.",
+        ),
+    ] = "",
+    max_parallel: Annotated[
+        int | None,
+        typer.Option(
+            "--max-parallel", metavar="N", min=1, help="Devices at once.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and touch nothing.")
+    ] = False,
+    resume: Annotated[
+        str,
+        typer.Option("--resume", metavar="RUN", help="Go on with this run.", show_default=False),
+    ] = "",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="RAY",
+            help="Run in a running Ray: http://host:8265 submits a job, host:6379 attaches.",
+            show_default=False,
+        ),
+    ] = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Start the local Ray with its dashboard.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Scrub real devices without asking.")] = False,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    settings_json: Annotated[str, typer.Option("--settings-json", hidden=True)] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Exit code 0: every device came out well; 1: something was found; 2: it could not run.
+
+    Ctrl-C stops in order and leaves a run that --resume goes on with.
+    """
+    directory = state_directory(state)
+    select.parse(selection)
+    settings = _settings(policy, settings_json, max_parallel)
+    if address is not None and address.startswith(("http://", "https://")):
+        given = {
+            "--simulate": simulate,
+            "--memory": memory,
+            "--profile": profile,
+            "--select": selection,
+            "--resume": resume,
+            "--operator": operator_name(operator),
+            "--state": str(state) if state else None,
+            "--settings-json": settings.model_dump_json(exclude_unset=True),
+        }
+        arguments = [part for name, value in given.items() if value for part in (name, value)]
+        arguments += [flag for flag, on in {"--yes": yes, "--json": as_json}.items() if on]
+        arguments += ["--dry-run"] if dry_run else []
+        raise typer.Exit(_submit(address, arguments, as_json=as_json))
+    fleet_plan = _plan(directory, _Shape(simulate, memory, profile), settings, address=address)
+    if dry_run:
+        _dry_run(directory, settings, selection, address=address, as_json=as_json)
+        return
+    choices = _Choices(selection, resume, operator_name(operator), dashboard=dashboard, yes=yes)
+    report = _run(fleet_plan, settings, choices, address=address)
+    emit(
+        report,
+        as_json=as_json,
+        render=lambda console: reporting.render(console, report, state=directory),
+    )
+    raise typer.Exit(report.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The simulated fleet asked for, as typed."""
+
+    simulate: str | None
+    memory: str | None
+    profile: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """How the campaign is to be run."""
+
+    selection: str
+    resume: str
+    operator: str
+    dashboard: bool
+    yes: bool
+
+
+def _settings(policy: Path | None, given: str, max_parallel: int | None) -> Settings:
+    from fleet import settings_file
+
+    if given:
+        settings = Settings.model_validate_json(given)
+    else:
+        settings = settings_file.load(policy) if policy else Settings()
+    if max_parallel is None:
+        return settings
+    campaign = settings.campaign.model_copy(update={"max_parallel": max_parallel})
+    return settings.model_copy(update={"campaign": campaign})
+
+
+def _plan(
+    directory: Path, shape: _Shape, settings: Settings, *, address: str | None
+) -> FleetPlan | None:
+    if address is not None and shape.simulate is None:
+        return None
+    return bootstrap.plan_fleet(
+        directory,
+        simulate=shape.simulate,
+        memory_bytes=parse_size(shape.memory) if shape.memory else None,
+        profile=shape.profile,
+        settings=settings,
+    )
+
+
+def _run(
+    fleet_plan: FleetPlan | None, settings: Settings, choices: _Choices, *, address: str | None
+) -> RunReport:
+    from jobs import scrub as job
+
+    console = error_console()
+    display = progress.choose(console)
+    confirmed = _Confirmation(console, yes=choices.yes)
+    where = address or "a Ray of our own"
+    console.print(Text(f"gathering the fleet in {where} ..."))
+    request = job.ScrubRequest(
+        policy=settings.campaign,
+        select=choices.selection,
+        resume=choices.resume,
+        operator=choices.operator,
+        dashboard=choices.dashboard,
+    )
+    with display:
+        return job.run(
+            request, fleet_plan, address=address, observer=display.show, confirm=confirmed.ask
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirmation:
+    """Real devices are scrubbed only after somebody has seen which."""
+
+    console: Console
+    yes: bool
+
+    def ask(self, views: Sequence[NodeView]) -> bool:
+        """Whether to go on. Raises `InputInvalid` where nobody can be asked."""
+        real = [view for view in views if not view.simulated]
+        if not real:
+            return True
+        for view in real:
+            for device in view.devices:
+                self.console.print(
+                    Text.assemble(
+                        f"  {view.node}/{device.name}  {device.uuid}  ",
+                        text.size(device.memory_bytes),
+                        "  ",
+                        text.coloured(device.state),
+                    )
+                )
+        if self.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise errors.InputInvalid(
+                "these are real devices and nobody can be asked",
+                remedy="run from a terminal, or say --yes",
+            )
+        return typer.confirm(
+            "All memory of these devices that nobody uses will be overwritten. Go on?", err=True
+        )
+
+
+def _dry_run(
+    directory: Path, settings: Settings, selection: str, *, address: str | None, as_json: bool
+) -> None:
+    selector = select.parse(selection)
+    with reach.nodes(directory, address=address) as nodes:
+        views = [node.view() for node in nodes.values()]
+    targets = [target for view in views for target in _targets(view, selector)]
+    waves = plan.plan(targets, budget.in_service(views), settings.campaign)
+    document = {
+        "simulated": any(view.simulated for view in views),
+        "waves": [[_told(target) for target in wave] for wave in waves.waves],
+        "blocked": [_told(target) for target in waves.blocked],
+    }
+
+    def render(console: Console) -> None:
+        text.banner(console, views)
+        table = Table(box=None, pad_edge=False)
+        for column in ("wave", "node", "device", "state", "memory"):
+            table.add_column(column)
+        for number, wave in enumerate(waves.waves, 1):
+            for target in wave:
+                table.add_row(
+                    str(number),
+                    target.node,
+                    target.name,
+                    text.coloured(target.state),
+                    text.size(target.memory_bytes),
+                )
+        console.print(table)
+        for target in waves.blocked:
+            console.print(Text(f"  {target.node}/{target.name}: no limit lets it start now"))
+        console.print(f"{len(targets)} devices in {len(waves.waves)} waves; nothing was touched")
+
+    emit(document, as_json=as_json, render=render)
+
+
+def _targets(view: NodeView, selector: select.Selector) -> list[Target]:
+    chosen = choose(view, lambda device: selector.matches(view, device))
+    return [target_of(view, device) for device in chosen]
+
+
+def _told(target: Target) -> dict[str, object]:
+    return {
+        "node": target.node,
+        "device": target.name,
+        "uuid": target.uuid,
+        "state": target.state,
+        "memory_bytes": target.memory_bytes,
+    }
+
+
+def _submit(address: str, arguments: Sequence[str], *, as_json: bool) -> int:
+    from jobs import submit
+
+    log: list[str] = []
+
+    def sink(lines: str) -> None:
+        log.append(lines)
+        (sys.stderr if as_json else sys.stdout).write(lines)
+
+    code = submit.run(address, arguments, sink=sink)
+    if as_json:
+        sys.stdout.write(submit.document("".join(log)))
+    return code

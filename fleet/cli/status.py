@@ -1,0 +1,77 @@
+"""`fleet status`: is the fleet fit, and if not, what is to be done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli import reach, text
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.messages import NodeView
+from fleet.model import OUT_OF_SERVICE, State
+
+
+def status(
+    *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
+) -> None:
+    """Show each node: states, trouble and remedies. Exit code 1 when a device or node is unfit."""
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        views = [node.view() for node in nodes.values()]
+    unfit = any(view.degraded for view in views) or any(
+        device.state in OUT_OF_SERVICE for view in views for device in view.devices
+    )
+    document = {
+        "simulated": any(view.simulated for view in views),
+        "fit": not unfit,
+        "nodes": [
+            {
+                **view.model_dump(mode="json", exclude={"results"}),
+                "states": dict(Counter(device.state for device in view.devices)),
+            }
+            for view in views
+        ],
+    }
+    emit(document, as_json=as_json, render=lambda console: _render(console, views))
+    raise typer.Exit(1 if unfit else 0)
+
+
+def _render(console: Console, views: Sequence[NodeView]) -> None:
+    text.banner(console, views)
+    shown = [
+        state for state in State if any(d.state == state for view in views for d in view.devices)
+    ]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("node")
+    table.add_column("backend")
+    table.add_column("devices", justify="right")
+    for state in shown:
+        table.add_column(str(state), justify="right")
+    table.add_column("outbox", justify="right")
+    for view in views:
+        counts = Counter(device.state for device in view.devices)
+        table.add_row(
+            view.node,
+            view.backend,
+            str(len(view.devices)),
+            *(str(counts.get(str(state), 0)) for state in shown),
+            str(view.outbox),
+        )
+    console.print(table)
+    for view in views:
+        for reason in view.degraded:
+            console.print(Text(f"  {view.node} is degraded: {reason}", style="yellow"))
+        for device in view.devices:
+            text.explain(console, f"{view.node}/{device.name}", device.reasons)
+            if device.state == State.HELD:
+                console.print(
+                    Text(
+                        f"  {view.node}/{device.name}: HELD, its holder is unknown;"
+                        " `fleet node adopt` records that it is free"
+                    )
+                )

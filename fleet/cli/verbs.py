@@ -1,0 +1,97 @@
+"""The one table of verbs: the command line is built from it, and so is its documentation."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb, or a family of verbs when `attribute` names a typer application."""
+
+    name: str
+    line: str
+    module: str
+    attribute: str = "app"
+
+
+VERBS = (
+    Verb("scrub", "Wipe, verify and certify every free device of the fleet.", "scrub", "scrub"),
+    Verb("devices", "List every device with its state.", "devices", "devices"),
+    Verb("status", "Is the fleet fit, and if not, what is to be done.", "status", "status"),
+    Verb("runs", "List campaign runs, or show one.", "runs", "runs"),
+    Verb("prove", "Plant a secret, release, take the device again, search it.", "prove", "prove"),
+    Verb("audit", "Compare leases, nodes and certificates.", "audit", "audit"),
+    Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
+    Verb("evidence", "List, show, verify and export certificates.", "evidence"),
+    Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
+    Verb("node", "Decisions about a whole node.", "node"),
+    Verb("store", "Make or adopt the lease store.", "store"),
+    Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
+)
+
+
+def build() -> typer.Typer:
+    """The whole application."""
+    app = typer.Typer(
+        name="fleet",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        help="Proof that no tenant receives a device carrying another tenant's data or a fault.",
+    )
+    for verb in VERBS:
+        module = importlib.import_module(f"fleet.cli.{verb.module}")
+        found = getattr(module, verb.attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=verb.name, help=verb.line)
+        else:
+            app.command(verb.name, help=_help(verb, found.__doc__))(found)
+    return app
+
+
+def _help(verb: Verb, docstring: str | None) -> str:
+    rest = " ".join((docstring or "").split())
+    return f"{verb.line} {rest}".strip()
+
+
+def reference(app: typer.Typer) -> str:
+    """The command line's reference as Markdown, from the table and the commands themselves."""
+    root = typer.main.get_command(app)
+    lines = ["# Command line", "", "Generated from the verb table; exit codes: 0 good, 1 found"]
+    lines += ["something, 2 could not run. Every verb takes `--json`.", ""]
+    lines += ["| verb | what it does |", "|---|---|"]
+    lines += [f"| `fleet {verb.name}` | {verb.line} |" for verb in VERBS]
+    for path, command in _walk(root, ("fleet",)):
+        lines += ["", f"## `{' '.join(path)}`", "", (command.help or "").strip(), ""]
+        lines += _parameters(command)
+    return "\n".join(lines) + "\n"
+
+
+def _walk(command: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
+    if isinstance(command, TyperGroup):
+        for name, sub in command.commands.items():
+            yield from _walk(sub, (*path, name))
+    elif isinstance(command, TyperCommand):
+        yield path, command
+
+
+def _parameters(command: TyperCommand) -> list[str]:
+    context = typer.Context(command)
+    rows = ["| argument or option | meaning |", "|---|---|"]
+    for parameter in command.params:
+        record = (
+            parameter.get_help_record(context)
+            if isinstance(parameter, TyperOption)
+            else (str(parameter.name).upper(), str(getattr(parameter, "help", None) or ""))
+        )
+        if record is not None:
+            name, meaning = record
+            rows.append(f"| `{name}` | {meaning} |")
+    return rows

@@ -1,0 +1,257 @@
+"""The coordinator: who may act on which unit, and which campaign runs exist.
+
+Plain, synchronous and safe for several threads; an actor only forwards to it.
+
+1. Every decision is one conditional write of the stores; nothing here decides from memory (case
+   B08). What is remembered (floors of nodes) can only make an answer stricter, and is learnt again.
+2. It starts from the stores alone, so a restarted one knows the open runs and every lease (case
+   B42). A campaign's leases live only as long as its run is RUNNING: nobody prolongs those of a
+   stopped or crashed run but the process that resumes it, under new tokens.
+3. A repeated call is harmless (case B43): the same holder gets the same token, a result is kept
+   once, a release of nothing changes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pydantic import Field
+
+from fleet import errors
+from fleet.campaign.report import ExitReason
+from fleet.clock import Clock
+from fleet.evidence.ledger import LedgerHead
+from fleet.leases import AcquireRequest, Closure
+from fleet.messages import DeviceResult, Message, TokenText
+from fleet.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
+from fleet.stores import decisions
+from fleet.stores.base import (
+    HistoryEntry,
+    LeaseStore,
+    Release,
+    Renewal,
+    RunRecord,
+    RunState,
+    RunStore,
+)
+
+FINAL = frozenset({ExitReason.COMPLETE, ExitReason.NO_DEVICES})
+"""Reasons after which a run cannot be resumed: there is nothing left to do."""
+
+
+class HeadSigner(Protocol):
+    """Countersigns the newest certificate of each unit, so that a cut-off ledger shows."""
+
+    def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
+        """Store a signed statement of these heads. Raises `LedgerUnavailable` or `KeyUnusable`."""
+        ...
+
+
+class CoordinatorView(Message):
+    """The coordinator now."""
+
+    incarnation: str
+    at: float
+    newest: TokenText
+    suspended: TokenText | None = None
+    """The floor by which the store was found behind; nothing is granted then."""
+    leases: int = 0
+    holders: dict[HolderKind, int] = Field(default_factory=dict)
+    """Leases in force by kind of holder."""
+    out_of_service: int = 0
+    open_runs: tuple[str, ...] = ()
+
+
+class Coordinator:
+    """Leases, runs and chain heads of one fleet.
+
+    Every method raises `StoreUnavailable` when the store does not answer, and `SettingsInvalid`
+    when it is not initialised or is another host's.
+    """
+
+    def __init__(
+        self,
+        leases: LeaseStore,
+        runs: RunStore,
+        *,
+        clock: Clock,
+        signer: HeadSigner,
+        incarnation: str = "",
+    ) -> None:
+        """Reads the stores before it answers anything; `incarnation` is new for every start."""
+        self.incarnation = incarnation or secrets.token_hex(8)
+        self._leases = leases
+        self._runs = runs
+        self._clock = clock
+        self._signer = signer
+        self._lock = threading.Lock()
+        self._floors: dict[UnitId, Token] = {}
+        leases.newest()
+        self.restored: tuple[RunId, ...] = tuple(RunId(run.id) for run in runs.unfinished())
+        """Runs that an earlier coordinator or job left unfinished."""
+
+    # --- leases ------------------------------------------------------------------------------
+
+    def newest(self) -> Token:
+        """Epoch and last counter issued."""
+        return self._leases.newest()
+
+    def learn(self, floors: Mapping[UnitId, Token]) -> None:
+        """Take in the floors a node reports; later grants on these units are never below them.
+
+        Raises `StoreBehind`, after which the store grants nothing until it is adopted, or
+        `EpochForeign` for a node that follows another store.
+        """
+        if not floors:
+            return
+        with self._lock:
+            for unit, floor in floors.items():
+                self._floors[unit] = max(floor, self._floors.get(unit, floor))
+        self._leases.learn(max(floors.values()))
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> list[Lease | errors.FleetError]:
+        """One answer for each request, in order, all decided in one transaction.
+
+        A campaign's request needs its run to be RUNNING (`RunUnknown`, `LeaseLost`). For
+        `out_of_service_max` and the other refusals see `LeaseStore.acquire`.
+        """
+        refused = self._refused_runs({request.holder for request in requests})
+        asked = [self._fenced(request) for request in requests if request.holder not in refused]
+        granted = iter(self._leases.acquire(asked, out_of_service_max=out_of_service_max))
+        return [refused.get(request.holder) or next(granted) for request in requests]
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
+        """Prolong leases; a campaign's only while its run is RUNNING, else `LeaseLost`."""
+        refused = self._refused_runs({renewal.holder for renewal in renewals})
+        asked = [renewal for renewal in renewals if renewal.holder not in refused]
+        renewed = iter(self._leases.renew(asked))
+        return [refused.get(renewal.holder) or next(renewed) for renewal in renewals]
+
+    def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
+        """Prolong one lease to `ttl_s` from now. Raises `LeaseLost`."""
+        (answer,) = self.renew_all([Renewal(holder, token, ttl_s)])
+        if isinstance(answer, errors.FleetError):
+            raise answer
+
+    def release_all(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
+        """Give leases back; whether anything was held. Works also while nothing is granted."""
+        return self._leases.release(releases)
+
+    def release(self, holder: Holder, token: Token, closure: Closure | None = None) -> None:
+        """Give one lease back; repeating is harmless. Raises `InputInvalid` without a closure."""
+        (answer,) = self.release_all([Release(holder, token, closure)])
+        if isinstance(answer, errors.FleetError):
+            raise answer
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        """The lease in force on `unit`."""
+        return self._leases.holder(unit)
+
+    def leases(self, holder: Holder | None = None) -> list[Lease]:
+        """The leases in force, by token."""
+        return self._leases.leases(holder)
+
+    def history(self, limit: int) -> list[HistoryEntry]:
+        """What happened to leases and store, newest first."""
+        return self._leases.history(limit)
+
+    def out_of_service(self) -> int:
+        """Devices kept from tenants because of us: campaign and quarantine leases (case B50)."""
+        return len(decisions.out_of_service(self._leases.leases(), self._clock.now()))
+
+    # --- runs --------------------------------------------------------------------------------
+
+    def open(self, record: RunRecord) -> RunRecord:
+        """Begin a run. Repeating it with the same content returns what is stored."""
+        return self._runs.create(record)
+
+    def resume(self, run: RunId) -> RunRecord:
+        """Go on with a run that was stopped or whose job died.
+
+        The leases of its earlier job are given up first: the new job acquires under new tokens, and
+        an earlier job that still lives loses its leases at its next renewal. Raises `RunUnknown`,
+        or `InputInvalid` for a finished run.
+        """
+        record = self._runs.resume(run)
+        self._give_up(run)
+        return record
+
+    def append(self, run: str, results: Sequence[DeviceResult]) -> None:
+        """Keep results with the run; a repeated one changes nothing."""
+        self._runs.append(RunId(run), results)
+
+    def close(self, run: str, exit_reason: str) -> None:
+        """End a run and give its leases up. It can be resumed unless the reason is final."""
+        state = RunState.FINISHED if exit_reason in FINAL else RunState.STOPPED
+        self._runs.finish(RunId(run), state, exit_reason)
+        self._give_up(RunId(run))
+
+    def run(self, run: RunId) -> RunRecord:
+        """One run with its results. Raises `RunUnknown`."""
+        return self._runs.get(run)
+
+    def runs(self, limit: int) -> list[RunRecord]:
+        """The newest runs first."""
+        return self._runs.runs(limit)
+
+    def unfinished(self) -> list[RunRecord]:
+        """Runs that are RUNNING or STOPPED, oldest first."""
+        return self._runs.unfinished()
+
+    # --- the rest ----------------------------------------------------------------------------
+
+    def sign_heads(self, heads: Mapping[NodeName, LedgerHead]) -> None:
+        """Countersign the newest certificates the nodes report."""
+        self._signer.sign(heads)
+
+    def view(self) -> CoordinatorView:
+        """The coordinator now, for status and audit."""
+        leases = self._leases.leases()
+        now = self._clock.now()
+        suspended = self._leases.suspended()
+        kinds = [lease.holder.kind for lease in leases]
+        return CoordinatorView(
+            incarnation=self.incarnation,
+            at=now,
+            newest=str(self._leases.newest()),
+            suspended=None if suspended is None else str(suspended),
+            leases=len(leases),
+            holders={kind: kinds.count(kind) for kind in HolderKind if kind in kinds},
+            out_of_service=len(decisions.out_of_service(leases, now)),
+            open_runs=tuple(run.id for run in self._runs.unfinished()),
+        )
+
+    def _fenced(self, request: AcquireRequest) -> AcquireRequest:
+        with self._lock:
+            floors = [self._floors[unit] for unit in request.units if unit in self._floors]
+        floor = max([*floors, *([request.min_token] if request.min_token else [])], default=None)
+        return AcquireRequest(request.units, request.holder, request.ttl_s, floor)
+
+    def _refused_runs(self, holders: set[Holder]) -> dict[Holder, errors.FleetError]:
+        refused: dict[Holder, errors.FleetError] = {}
+        for holder in holders:
+            if holder.kind is not HolderKind.CAMPAIGN:
+                continue
+            try:
+                state = self._runs.state(RunId(holder.name))
+            except errors.RunUnknown as error:
+                refused[holder] = error
+                continue
+            if state is not RunState.RUNNING:
+                refused[holder] = errors.LeaseLost(
+                    f"run {holder.name} is {state}: it has no leases",
+                    remedy=f"resume it with `fleet scrub --resume {holder.name}`",
+                    holder=holder,
+                )
+        return refused
+
+    def _give_up(self, run: RunId) -> None:
+        holder = Holder(HolderKind.CAMPAIGN, run)
+        held = [Release(holder, lease.token) for lease in self._leases.leases(holder)]
+        if held:
+            self._leases.release(held)

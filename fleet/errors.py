@@ -1,0 +1,259 @@
+"""Every error the product raises on purpose: one tree, each message with its remedy.
+
+Whether a caller may try again is in the type (`Retryable`, `Permanent`), never in the text. The
+exit code of a command follows from the type too. All classes survive pickling, so that an
+``except`` clause written for a local call matches the same error raised in another process (B60).
+
+Decisions:
+
+1. `FleetError` takes exactly what it shows: ``detail`` (what is wrong, with the facts) and
+   ``remedy`` (what to do). What code reads (a floor, a holder) are keyword fields.
+2. Errors of libraries never leave the module that owns the library: they are converted there.
+3. Classes are named after the fact (`LeaseHeld`), not after being an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FleetError(Exception):
+    """Root of the tree. ``str(error)`` is detail and remedy, fit for a terminal or an event."""
+
+    exit_code: ClassVar[int] = 2
+    default_remedy: ClassVar[str] = "see `fleet status` and the log of the node service"
+
+    def __init__(self, detail: str, *, remedy: str = "", **fields: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.remedy = remedy or self.default_remedy
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.detail, self.remedy, self.fields))
+
+    def __str__(self) -> str:
+        return f"{self.detail} — {self.remedy}"
+
+
+def _rebuild(
+    kind: type[FleetError], detail: str, remedy: str, fields: dict[str, Any]
+) -> FleetError:
+    return kind(detail, remedy=remedy, **fields)
+
+
+class Retryable(FleetError):
+    """The same call may succeed later without anybody deciding anything."""
+
+    default_remedy = "retry; the work goes on meanwhile"
+
+
+class Permanent(FleetError):
+    """Repeating the call changes nothing: somebody has to decide or to repair."""
+
+
+# --- settings and input ----------------------------------------------------
+
+
+class SettingsInvalid(Permanent):
+    """One or more settings are wrong; ``problems`` lists all of them."""
+
+    default_remedy = "correct the fields named and run again"
+
+
+class InputInvalid(Permanent):
+    """An argument, selector, file or message cannot be understood."""
+
+    default_remedy = "correct the argument named and run again"
+
+
+# --- state tables ----------------------------------------------------------
+
+
+class IllegalTransition(Permanent):
+    """The tables have no row for this event in this state; nothing was changed."""
+
+    default_remedy = (
+        "nothing was changed; if a person asked for it, wait until the state named has passed"
+    )
+
+
+# --- leases ----------------------------------------------------------------
+
+
+class LeaseHeld(Retryable):
+    """Another holder has one of the units; nothing was acquired. Fields: ``unit``, ``holder``."""
+
+    default_remedy = "wait until the holder named releases it, or exclude the device"
+
+
+class LeaseLost(Retryable):
+    """The lease named is not held any more (expired, released or superseded)."""
+
+    default_remedy = "acquire again; what was done under the old lease counts for hygiene only"
+
+
+class TokenStale(Permanent):
+    """An act's token is below the node's floor; nothing was changed. Fields: ``floor``."""
+
+    default_remedy = "read the state again and acquire a new lease; somebody newer has acted"
+
+
+class EpochForeign(Permanent):
+    """A token comes from an epoch this node does not follow. Fields: ``ours``, ``theirs``."""
+
+    default_remedy = "check that node and store belong together, then run `fleet store adopt`"
+
+
+class StoreBehind(Permanent):
+    """The lease store is older than what a node has seen (restored backup); it grants nothing."""
+
+    default_remedy = "run `fleet store adopt` once no other copy of the store is in use"
+
+
+class StoreUnavailable(Retryable):
+    """The lease or run store did not answer in time."""
+
+    default_remedy = "retry; nothing was granted"
+
+
+class RunUnknown(Permanent):
+    """There is no campaign run of this id."""
+
+    default_remedy = "list the runs with `fleet runs`"
+
+
+# --- node ------------------------------------------------------------------
+
+
+class NotOwner(Retryable):
+    """This process does not own the node's journal; another one serves."""
+
+    default_remedy = "retry against the owner named; it answers once the owner has drained"
+
+
+class WrongNode(Permanent):
+    """A command addressed to one node reached another one."""
+
+    default_remedy = "nothing was touched; check the host labels of the raylets (`fleet/host`)"
+
+
+class NodeDegraded(Retryable):
+    """The node serves, but its journal was set aside and its devices are HELD until proven free."""
+
+    default_remedy = "see `fleet status`; `fleet node adopt` records that the devices are free"
+
+
+class DeviceUnknown(Permanent):
+    """No device of this name or UUID is on the node."""
+
+    default_remedy = "list the devices with `fleet devices`"
+
+
+class DeviceBusy(Retryable):
+    """The device is held, in use or being worked on. Fields: ``holder``."""
+
+    default_remedy = "wait until the holder named is done"
+
+
+class DeviceUnfit(Permanent):
+    """The device is quarantined or held."""
+
+    default_remedy = "see its reasons with `fleet quarantine list`"
+
+
+class JournalUnreadable(Permanent):
+    """The journal exists but cannot be read (permission, I/O)."""
+
+    default_remedy = (
+        "repair access to the file named; nothing was changed and nothing is assumed free"
+    )
+
+
+# --- back ends -------------------------------------------------------------
+
+
+class DriverAbsent(Permanent):
+    """No accelerator driver answered: the devices are unknown, not absent."""
+
+    default_remedy = (
+        "install or start the driver, or ask for a simulated fleet with `--simulate 2x8`"
+    )
+
+
+class DeviceLost(Permanent):
+    """The device stopped answering."""
+
+    default_remedy = "check the kernel log; reset or reboot, then `fleet scrub` the device"
+
+
+class OutOfMemory(Retryable):
+    """The back end cannot allocate a chunk of this size now."""
+
+    default_remedy = "a smaller chunk is tried"
+
+
+class BackendFailed(Retryable):
+    """A call into the driver failed or timed out."""
+
+    default_remedy = "retried by the next sweep; persistent failure quarantines the device"
+
+
+# --- evidence --------------------------------------------------------------
+
+
+class EvidenceInvalid(Permanent):
+    """Evidence does not verify; ``findings`` lists each place."""
+
+    exit_code = 1
+    default_remedy = (
+        "treat the devices named as not certified; scrub them and keep the files for inquiry"
+    )
+
+
+class EvidenceRefused(Permanent):
+    """A certificate was asked for a run that is unfinished or unverified."""
+
+    default_remedy = "wipe the device again; no certificate exists for this run"
+
+
+class LedgerUnavailable(Retryable):
+    """Evidence cannot be written or read now (disk full, I/O, permission); nothing was stored."""
+
+    default_remedy = "free space or repair access to the file named; nothing becomes CLEAN meanwhile"
+
+
+class KeyUnusable(Permanent):
+    """The signing key cannot be used (missing, unreadable by us, or readable by others)."""
+
+    default_remedy = "restore the key or its mode 0600, or move it away to have a new one made"
+
+
+# --- fleet -----------------------------------------------------------------
+
+
+class RayUnavailable(Retryable):
+    """Ray did not answer, or the actor is restarting; the call may or may not have run."""
+
+    default_remedy = "retry; calls carry an operation id and are never done twice"
+
+
+class FleetRefused(Permanent):
+    """The campaign would break a limit (budget, floor, breaker) and went no further."""
+
+    exit_code = 1
+    default_remedy = (
+        "see the limits named in the policy; `fleet scrub --resume` goes on once they allow it"
+    )
+
+
+class Unforeseen(Permanent):
+    """An error nobody planned for, converted at a process border so that callers see one tree."""
+
+    default_remedy = "see the log of the process named; this is a fault of the product, report it"

@@ -1,0 +1,1 @@
+"""Proof of every verified wipe: signed certificates, ledgers, countersigned heads, verification."""

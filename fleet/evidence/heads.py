@@ -1,0 +1,195 @@
+"""The coordinator's countersignatures over the ends of the nodes' ledgers.
+
+A node can cut the tail off its own ledger and nobody could tell from what is left. So the
+coordinator signs, numbered and chained, how far each ledger had come: whoever removes or rewrites
+what was countersigned contradicts a second key.
+
+A countersignature names the nodes whose ledgers moved; the others stand as last named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fleet.clock import Clock
+from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
+from fleet.evidence import dsse
+from fleet.evidence.ledger import LedgerHead
+from fleet.evidence.segments import SEGMENT_BYTES, Damage, Reader, Writer
+from fleet.model import Digest, NodeName
+
+PREDICATE_TYPE = "https://fleetscrub.dev/ledger-heads/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Countersignature:
+    """One countersignature, read. `number` starts at 1."""
+
+    envelope: dsse.Envelope
+    number: int
+    previous: Digest | None
+    heads: Mapping[NodeName, LedgerHead]
+    issued_at: float
+
+    @property
+    def digest(self) -> Digest:
+        return self.envelope.digest
+
+
+def countersign(
+    heads: Mapping[NodeName, LedgerHead],
+    previous: Digest | None,
+    *,
+    number: int,
+    key: dsse.Signer,
+    now: float,
+) -> bytes:
+    """Sign `heads` as countersignature `number`, which follows `previous` (None for the first).
+
+    Raises `InputInvalid` when there is nothing to sign or the number contradicts `previous`.
+    """
+    if not heads:
+        raise InputInvalid("there are no ledgers to countersign")
+    if number < 1 or (number == 1) != (previous is None):
+        raise InputInvalid(f"countersignature {number} cannot follow {previous}")
+    spelled = {node: head.as_json() for node, head in heads.items()}
+    digest = hashlib.sha256(dsse.canonical(spelled)).hexdigest()
+    predicate: dict[str, Any] = {
+        "number": number,
+        "previous": previous,
+        "issued_at": dsse.moment(now),
+        "heads": spelled,
+        "signer": {"service": "fleetscrub coordinator", "key_id": key.key_id},
+    }
+    subject = [{"name": "ledger heads", "digest": {"sha256": digest}}]
+    return dsse.seal(PREDICATE_TYPE, subject, predicate, key=key)
+
+
+def read(content: bytes) -> Countersignature:
+    """Read a stored countersignature. Raises `EvidenceInvalid`; does not judge the signature."""
+    envelope = dsse.open_envelope(content)
+    if envelope.predicate_type != PREDICATE_TYPE:
+        raise EvidenceInvalid(f"is a {envelope.predicate_type}, not a countersignature")
+    found = envelope.predicate
+    try:
+        number, previous = found["number"], found["previous"]
+        heads = {NodeName(n): LedgerHead.from_json(head) for n, head in found["heads"].items()}
+        issued_at = dsse.seconds_of(found["issued_at"])
+        (subject,) = envelope.statement["subject"]
+        spelled = hashlib.sha256(dsse.canonical(found["heads"])).hexdigest()
+        if subject["digest"] != {"sha256": spelled}:
+            raise EvidenceInvalid("its subject is not the heads it names")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise EvidenceInvalid(f"its number is {number!r}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EvidenceInvalid(f"is not a well-formed countersignature: {error!r}") from error
+    return Countersignature(envelope, number, previous, heads, issued_at)
+
+
+class HeadsLog:
+    """All countersignatures of one coordinator, append-only, in `directory`. Thread-safe."""
+
+    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.directory = directory
+        self._segment_bytes = segment_bytes
+        self._guard = threading.RLock()
+        self._writer: Writer | None = None
+        self._reader = Reader(directory)
+        self._previous: Digest | None = None
+        self._latest: dict[NodeName, LedgerHead] = {}
+
+    def close(self) -> None:
+        """Let another process write."""
+        with self._guard:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def record(
+        self, heads: Mapping[NodeName, LedgerHead], *, key: dsse.Signer, now: float
+    ) -> Digest | None:
+        """Countersign what moved since the last time; durable on return. None: nothing moved.
+
+        A ledger that went backwards is countersigned as it is: the earlier countersignature stays
+        and convicts it. Raises `NotOwner` and `LedgerUnavailable`.
+        """
+        with self._guard:
+            if self._writer is None:
+                self._writer = Writer(self.directory, segment_bytes=self._segment_bytes)
+            self._follow()
+            moved = {node: head for node, head in heads.items() if self._moved(node, head)}
+            if not moved:
+                return None
+            number = self._reader.sequence.expected
+            previous = self._previous
+            if number > 1 and previous is None:
+                # Everything before is damaged; name that instead of pretending to be the first.
+                previous = Digest(f"unreadable:{number - 1}")
+            envelope = countersign(moved, previous, number=number, key=key, now=now)
+            try:
+                entry = self._writer.append(envelope)
+            except LedgerUnavailable:
+                self.close()
+                raise
+            self._follow()
+            return entry.digest
+
+    def latest(self) -> dict[NodeName, LedgerHead]:
+        """The newest countersigned end of every ledger."""
+        with self._guard:
+            self._follow()
+            return dict(self._latest)
+
+    @property
+    def count(self) -> int:
+        """Number of countersignatures, damaged ones included."""
+        with self._guard:
+            self._follow()
+            return self._reader.sequence.expected - 1
+
+    def entries(self) -> Iterator[Countersignature]:
+        """All countersignatures that can be read, oldest first, straight from disk."""
+        yield from _readable(Reader(self.directory))
+
+    def _moved(self, node: NodeName, head: LedgerHead) -> bool:
+        last = self._latest.get(node)
+        return head.count > 0 if last is None else head != last
+
+    def _follow(self) -> None:
+        for found in _readable(self._reader):
+            self._previous = found.digest
+            self._latest.update(found.heads)
+
+
+def _readable(reader: Reader) -> Iterator[Countersignature]:
+    for found in reader.poll():
+        if isinstance(found, Damage) or not found.sound or found.envelope is None:
+            continue
+        try:
+            yield read(found.envelope)
+        except EvidenceInvalid:
+            continue
+
+
+@dataclass(frozen=True, slots=True)
+class Countersigner:
+    """Signs the ends of the nodes' ledgers as they are reported: what the coordinator needs."""
+
+    log: HeadsLog
+    key: dsse.Signer
+    clock: Clock
+
+    def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
+        """Countersign what moved. Raises `NotOwner`, `LedgerUnavailable` or `KeyUnusable`."""
+        self.log.record(heads, key=self.key, now=self.clock.now())

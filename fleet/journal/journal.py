@@ -1,0 +1,291 @@
+"""The node's durable truth: units, claims, workers, operations, outbox; one transaction a commit.
+
+Reads are served from memory, which changes only after a commit has returned. `Journal.commit`
+is the only way to write; what it yields collects the changes of one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet import sqlite
+from fleet.claims import Claim
+from fleet.journal import records, schema
+from fleet.model import ClaimUid, OperationId, Token, Unit, UnitId, Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker that may write to memory: enough to find it after a restart."""
+
+    worker_id: str
+    accelerator: Uuid
+    units: tuple[UnitId, ...]
+    identity: Mapping[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """An order and, once finished, its recorded answer (case B43)."""
+
+    id: OperationId
+    kind: str
+    target: str
+    request: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A remote act still to be done: token-conditional or append-only, so safe to repeat."""
+
+    sequence: int
+    kind: str
+    body: Mapping[str, Any]
+    attempts: int
+    next_at: float
+
+
+class Commit:
+    """The changes of one transaction. Valid only inside `Journal.commit`."""
+
+    def __init__(self, database: sqlite.Database, journal: Journal) -> None:
+        self._database = database
+        self._journal = journal
+        self.units: dict[UnitId, Unit] = {}
+        self.claims: dict[ClaimUid, Claim | None] = {}
+        self.meta: dict[str, str] = {}
+
+    def unit(self, unit_id: UnitId) -> Unit:
+        """The unit as this transaction sees it. Raises KeyError."""
+        return self.units.get(unit_id) or self._journal.units[unit_id]
+
+    def claim(self, uid: ClaimUid) -> Claim | None:
+        """The claim as this transaction sees it."""
+        return self.claims[uid] if uid in self.claims else self._journal.claims.get(uid)
+
+    def put_unit(self, unit: Unit) -> None:
+        """Store a unit."""
+        self._put("units", "id", unit.id, records.unit_fields(unit))
+        self.units[unit.id] = unit
+
+    def put_claim(self, claim: Claim) -> None:
+        """Store a claim record."""
+        self._put("claims", "uid", claim.uid, records.claim_fields(claim))
+        self.claims[claim.uid] = claim
+
+    def _put(self, table: str, key: str, name: str, fields: Mapping[str, Any]) -> None:
+        rows = self._database.query(f"SELECT body FROM {table} WHERE {key} = ?", (name,))  # noqa: S608 - names are literals of this class
+        text = records.merged(fields, rows[0]["body"] if rows else None)
+        self._database.execute(
+            f"INSERT OR REPLACE INTO {table} ({key}, body, digest) VALUES (?, ?, ?)",  # noqa: S608 - names are literals of this class
+            (name, text, records.digest(text)),
+        )
+
+    def bury_claim(self, uid: ClaimUid, token: Token, now: float) -> None:
+        """Turn a claim record into a tombstone; the oldest beyond the bound go."""
+        self._database.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+        self._database.execute(
+            "INSERT OR REPLACE INTO tombstones (uid, token, at) VALUES (?, ?, ?)",
+            (uid, str(token), now),
+        )
+        self._database.execute(
+            "DELETE FROM tombstones WHERE uid NOT IN"
+            " (SELECT uid FROM tombstones ORDER BY at DESC LIMIT ?)",
+            (schema.TOMBSTONES_MAX,),
+        )
+        self.claims[uid] = None
+
+    def put_worker(self, row: WorkerRow) -> None:
+        """Record a worker before it may write."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)",
+            (
+                row.worker_id,
+                row.accelerator,
+                json.dumps(list(row.units)),
+                json.dumps(dict(row.identity)),
+                row.at,
+            ),
+        )
+
+    def drop_worker(self, worker_id: str) -> None:
+        """Forget a worker that is proven gone."""
+        self._database.execute("DELETE FROM workers WHERE worker_id = ?", (worker_id,))
+
+    def put_operation(self, row: OperationRow) -> None:
+        """Record an order. An operation already known is left as it is."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO operations (id, kind, target, request, created_at)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (row.id, row.kind, row.target, json.dumps(dict(row.request)), row.created_at),
+        )
+
+    def finish_operation(self, op: OperationId, result: Mapping[str, Any], now: float) -> None:
+        """Record the answer of an operation, once; the oldest answers beyond the bound go."""
+        self._database.execute(
+            "UPDATE operations SET result = ?, finished_at = ? WHERE id = ? AND result IS NULL",
+            (json.dumps(dict(result)), now, op),
+        )
+        self._database.execute(
+            "DELETE FROM operations WHERE finished_at IS NOT NULL AND id NOT IN"
+            " (SELECT id FROM operations WHERE finished_at IS NOT NULL"
+            "  ORDER BY finished_at DESC LIMIT ?)",
+            (schema.OPERATIONS_MAX,),
+        )
+
+    def enqueue(self, kind: str, body: Mapping[str, Any], now: float) -> None:
+        """Queue a remote act."""
+        self._database.execute(
+            "INSERT INTO outbox (kind, body, created_at) VALUES (?, ?, ?)",
+            (kind, json.dumps(dict(body)), now),
+        )
+
+    def sent(self, sequence: int) -> None:
+        """A remote act is done."""
+        self._database.execute("DELETE FROM outbox WHERE sequence = ?", (sequence,))
+
+    def postpone(self, sequence: int, next_at: float) -> None:
+        """A remote act failed; try again at `next_at`."""
+        self._database.execute(
+            "UPDATE outbox SET attempts = attempts + 1, next_at = ? WHERE sequence = ?",
+            (next_at, sequence),
+        )
+
+    def record_act(self, act: str, target: str, *, operator: str, detail: str, now: float) -> None:
+        """Record what a person decided."""
+        self._database.execute(
+            "INSERT INTO acts (at, operator, act, target, detail) VALUES (?, ?, ?, ?, ?)",
+            (now, operator, act, target, detail),
+        )
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Store one value of the journal itself."""
+        self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self.meta[key] = value
+
+
+class Journal:
+    """An open journal. `units`, `claims` and `meta` mirror the last commit; do not change them."""
+
+    def __init__(self, database: sqlite.Database) -> None:
+        self._database = database
+        self._mutex = threading.RLock()
+        self.path: Path = database.path
+        self.meta: dict[str, str] = {
+            row["key"]: row["value"] for row in database.query("SELECT * FROM meta")
+        }
+        self.units: dict[UnitId, Unit] = {}
+        self.claims: dict[ClaimUid, Claim] = {}
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            for row in self._database.query("SELECT * FROM units"):
+                found = records.checked(row["body"], row["digest"], where=f"unit {row['id']}")
+                self.units[UnitId(row["id"])] = records.unit_from(found)
+            for row in self._database.query("SELECT * FROM claims"):
+                found = records.checked(row["body"], row["digest"], where=f"claim {row['uid']}")
+                self.claims[ClaimUid(row["uid"])] = records.claim_from(found)
+        except (KeyError, ValueError, TypeError) as error:
+            raise sqlite.Corrupt(f"a record of {self.path} cannot be read: {error!r}") from error
+
+    @contextmanager
+    def commit(self) -> Iterator[Commit]:
+        """One transaction. An exception inside undoes it; memory follows only a commit."""
+        with self._mutex:
+            with self._database.transaction():
+                changes = Commit(self._database, self)
+                yield changes
+                changes.set_meta("sequence", str(self.sequence + 1))
+            self.units.update(changes.units)
+            self.meta.update(changes.meta)
+            for uid, claim in changes.claims.items():
+                if claim is None:
+                    self.claims.pop(uid, None)
+                else:
+                    self.claims[uid] = claim
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last commit."""
+        return int(self.meta.get("sequence", "0"))
+
+    @property
+    def id(self) -> str:
+        """Identity of this journal; a new file has a new one."""
+        return str(self.meta.get("journal_id", ""))
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the store this node follows; 0 before it has adopted one."""
+        return int(self.meta.get("epoch", "0"))
+
+    def workers(self) -> list[WorkerRow]:
+        """Workers not yet proven gone."""
+        return [
+            WorkerRow(
+                row["worker_id"],
+                Uuid(row["accelerator"]),
+                tuple(UnitId(unit) for unit in json.loads(row["units"])),
+                json.loads(row["identity"]),
+                row["at"],
+            )
+            for row in self._database.query("SELECT * FROM workers ORDER BY at")
+        ]
+
+    def operation(self, op: OperationId) -> OperationRow | None:
+        """An operation by id."""
+        rows = self._database.query("SELECT * FROM operations WHERE id = ?", (op,))
+        return _operation(rows[0]) if rows else None
+
+    def unfinished(self) -> list[OperationRow]:
+        """Operations without an answer."""
+        rows = self._database.query("SELECT * FROM operations WHERE result IS NULL")
+        return [_operation(row) for row in rows]
+
+    def outbox(self) -> list[OutboxRow]:
+        """Remote acts still to be done, oldest first."""
+        return [
+            OutboxRow(
+                row["sequence"],
+                row["kind"],
+                json.loads(row["body"]),
+                row["attempts"],
+                row["next_at"],
+            )
+            for row in self._database.query("SELECT * FROM outbox ORDER BY sequence")
+        ]
+
+    def tombstone(self, uid: ClaimUid) -> Token | None:
+        """The token a claim ended with, if it is remembered."""
+        rows = self._database.query("SELECT token FROM tombstones WHERE uid = ?", (uid,))
+        return Token.parse(rows[0]["token"]) if rows else None
+
+    def acts(self) -> Sequence[Mapping[str, Any]]:
+        """What people decided, oldest first."""
+        rows = self._database.query("SELECT * FROM acts ORDER BY sequence")
+        return [dict(zip(row.keys(), tuple(row), strict=True)) for row in rows]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def _operation(row: sqlite.Row) -> OperationRow:
+    return OperationRow(
+        OperationId(row["id"]),
+        row["kind"],
+        row["target"],
+        json.loads(row["request"]),
+        json.loads(row["result"]) if row["result"] else None,
+        row["created_at"],
+    )

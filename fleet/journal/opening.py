@@ -1,0 +1,129 @@
+"""Opening a journal so that trouble never stops the service and is never taken for "all free".
+
+Corrupt, truncated, foreign, newer, restored or swapped: the file is kept under a new name, a new
+journal starts, and the reasons are returned for the service to show. A missing journal is
+the same as a damaged one: the new journal holds every unit until it is proven free. Trouble that
+is not the file's own (full disk, a lock) is raised: a good journal is never put away for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet import sqlite
+from fleet.journal import schema, witness
+from fleet.journal.journal import Journal
+from fleet.model import NodeName
+
+TIMEOUT_S = 10.0
+PAGE_BYTES = 4096
+"""Page size of every file `fleet.sqlite` makes (the library's default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node's journal lives and whose it is."""
+
+    path: Path
+    witness: Path
+    node: NodeName
+    machine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open journal; `troubles` says why it is new or degraded, `fresh` whether it is new."""
+
+    journal: Journal
+    fresh: bool
+    troubles: tuple[str, ...] = ()
+
+
+def open_or_set_aside(place: Place, *, now: float) -> Opened:
+    """Open the journal of `place`. Raises `sqlite.Unreadable` or `sqlite.Locked` only."""
+    seen = witness.read(place.witness)
+    missing = not place.path.exists() or place.path.stat().st_size == 0
+    try:
+        journal = _open(place)
+        trouble = "" if missing else _contradiction(journal, place, seen)
+        if missing and seen is not None and seen.machine_id == place.machine_id:
+            trouble = f"the journal is missing; commit {seen.sequence} of it was witnessed"
+    except (sqlite.Corrupt, sqlite.Foreign, sqlite.Newer, sqlite.Unreadable) as error:
+        if isinstance(error, sqlite.Unreadable) and _is_readable(place.path):
+            raise
+        trouble, journal = error.detail, None
+    if journal is not None and (missing or not trouble):
+        return Opened(journal, fresh=missing, troubles=(trouble,) if trouble else ())
+    if journal is not None:
+        journal.close()
+    kept = _set_aside(place.path, now=now)
+    return Opened(
+        _open(place), fresh=True, troubles=(f"{trouble}; the journal was set aside as {kept}",)
+    )
+
+
+def _open(place: Place) -> Journal:
+    _check_whole_pages(place.path)
+    database = sqlite.open_database(place.path, schema=schema.SCHEMA, timeout_s=TIMEOUT_S)
+    try:
+        database.integrity()
+        journal = Journal(database)
+        if not journal.id:
+            with journal.commit() as commit:
+                commit.set_meta("journal_id", uuid.uuid4().hex)
+                commit.set_meta("node", place.node)
+                commit.set_meta("machine_id", place.machine_id)
+    except BaseException:
+        database.close()
+        raise
+    return journal
+
+
+def _check_whole_pages(path: Path) -> None:
+    """SQLite reads a last page that was cut short as if zeros followed; we do not."""
+    log = path.with_name(path.name + "-wal")
+    if not path.is_file() or (log.exists() and log.stat().st_size):
+        return
+    size = path.stat().st_size
+    if size % PAGE_BYTES:
+        raise sqlite.Corrupt(f"{path} ends in the middle of a page ({size} B)", path=str(path))
+
+
+def _contradiction(journal: Journal, place: Place, seen: witness.Witness | None) -> str:
+    if journal.meta.get("node") != place.node:
+        return f"the journal is of node {journal.meta.get('node')!r}, this is {place.node!r}"
+    if journal.meta.get("machine_id") != place.machine_id:
+        return "the journal was written on another machine"
+    if seen is None:
+        return ""
+    return witness.contradicts(
+        seen,
+        journal_id=journal.id,
+        sequence=journal.sequence,
+        machine_id=place.machine_id,
+    )
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether the file itself can be read: then the trouble is elsewhere (full disk, locks)."""
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError:
+        return False
+    return True
+
+
+def _set_aside(path: Path, *, now: float) -> Path:
+    """Rename the file and its companions, never onto an existing name."""
+    number = 0
+    while (kept := path.with_name(f"{path.name}.aside-{int(now)}-{number}")).exists():
+        number += 1
+    for suffix in ("-wal", "-shm"):
+        companion = path.with_name(path.name + suffix)
+        if companion.exists():
+            companion.rename(kept.with_name(kept.name + suffix))
+    path.rename(kept)
+    return kept

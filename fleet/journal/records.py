@@ -1,0 +1,148 @@
+"""Units and claims as stored text, with fields of newer versions kept (case B26).
+
+A row stores the text and its SHA-256. The digest is over the stored bytes, never over a
+re-encoding, so another spelling of the same record is not mistaken for damage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet import sqlite
+from fleet.claims import Claim, ClaimState
+from fleet.model import (
+    BootId,
+    ClaimUid,
+    Digest,
+    Reason,
+    Source,
+    State,
+    Token,
+    Unit,
+    UnitId,
+    Uuid,
+)
+
+
+def digest(text: str) -> str:
+    """Hex SHA-256 of the stored text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def checked(text: str, expected: str, *, where: str) -> dict[str, Any]:
+    """The stored object. Raises `sqlite.Corrupt` when text and digest disagree."""
+    if digest(text) != expected:
+        raise sqlite.Corrupt(f"the digest of {where} does not match its text")
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise sqlite.Corrupt(f"{where} is not an object")
+    return found
+
+
+def merged(record: Mapping[str, Any], older: str | None) -> str:
+    """`record` as text, keeping keys of `older` that this version does not know."""
+    kept = json.loads(older) if older else {}
+    return json.dumps({**kept, **record}, sort_keys=True, separators=(",", ":"))
+
+
+def unit_fields(unit: Unit) -> dict[str, Any]:
+    """A unit as a JSON-safe object."""
+    return {
+        "id": unit.id,
+        "state": unit.state,
+        "reasons": [reason_fields(reason) for reason in sorted(unit.reasons)],
+        "floor": str(unit.floor),
+        "closed": unit.closed,
+        "token": str(unit.token) if unit.token else None,
+        "certificate": unit.certificate,
+        "head": unit.head,
+        "claim": unit.claim,
+        "last_holder": unit.last_holder,
+        "interruptions": unit.interruptions,
+        "boot_id": unit.boot_id,
+        "since": unit.since,
+    }
+
+
+def unit_from(found: Mapping[str, Any]) -> Unit:
+    """Rebuild a unit. Raises KeyError or ValueError on a record that is none."""
+    return Unit(
+        id=UnitId(found["id"]),
+        state=State(found["state"]),
+        reasons=frozenset(reason_from(reason) for reason in found["reasons"]),
+        floor=Token.parse(found["floor"]),
+        closed=found["closed"],
+        token=Token.parse(found["token"]) if found["token"] else None,
+        certificate=Digest(found["certificate"]) if found["certificate"] else None,
+        head=Digest(found["head"]) if found["head"] else None,
+        claim=ClaimUid(found["claim"]) if found["claim"] else None,
+        last_holder=found["last_holder"],
+        interruptions=found["interruptions"],
+        boot_id=BootId(found["boot_id"]),
+        since=found["since"],
+    )
+
+
+def reason_fields(reason: Reason) -> dict[str, Any]:
+    """A reason as a JSON-safe object."""
+    return {
+        "code": reason.code,
+        "source": reason.source,
+        "liftable": reason.liftable,
+        "detail": reason.detail,
+        "remedy": reason.remedy,
+        "since": reason.since,
+    }
+
+
+def reason_from(found: Mapping[str, Any]) -> Reason:
+    """Rebuild a reason."""
+    return Reason(
+        code=found["code"],
+        source=Source(found["source"]),
+        liftable=found["liftable"],
+        detail=found["detail"],
+        remedy=found["remedy"],
+        since=found["since"],
+    )
+
+
+def claim_fields(claim: Claim) -> dict[str, Any]:
+    """A claim as a JSON-safe object."""
+    return {
+        "uid": claim.uid,
+        "state": claim.state,
+        "devices": list(claim.devices),
+        "units": list(claim.units),
+        "token": str(claim.token),
+        "boot_id": claim.boot_id,
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "consumers": list(claim.consumers),
+        "spec": claim.spec,
+        "created_at": claim.created_at,
+        "error": claim.error,
+        "attributes": dict(claim.attributes),
+    }
+
+
+def claim_from(found: Mapping[str, Any]) -> Claim:
+    """Rebuild a claim. Raises KeyError or ValueError on a record that is none."""
+    return Claim(
+        uid=ClaimUid(found["uid"]),
+        state=ClaimState(found["state"]),
+        devices=tuple(Uuid(uuid) for uuid in found["devices"]),
+        units=tuple(UnitId(unit) for unit in found["units"]),
+        token=Token.parse(found["token"]),
+        boot_id=BootId(found["boot_id"]),
+        namespace=found["namespace"],
+        name=found["name"],
+        consumers=tuple(found["consumers"]),
+        spec=found["spec"],
+        created_at=found["created_at"],
+        error=found["error"],
+        attributes=dict(found["attributes"]),
+    )

@@ -1,0 +1,51 @@
+"""The witness: a small file outside the journal's disk that must never be ahead of the journal.
+
+It lives where a restored backup does not reach (/run) and is gone after a reboot. A journal older
+than its witness was restored, another journal's witness means the file was swapped; either way
+the journal is set aside like a lost one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What was last known of a journal. `node_uid` is the Node object's, empty off Kubernetes."""
+
+    journal_id: str
+    sequence: int
+    machine_id: str
+    node_uid: str
+    boot_id: str
+
+
+def read(path: Path) -> Witness | None:
+    """The witness, or None when there is none or it is not readable as one."""
+    try:
+        return Witness(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write(path: Path, witness: Witness) -> None:
+    """Replace the witness atomically; no fsync, since /run does not survive a power cut anyway."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(asdict(witness)))
+    temporary.replace(path)
+
+
+def contradicts(witness: Witness, *, journal_id: str, sequence: int, machine_id: str) -> str:
+    """Why the journal must not be believed, or "" when witness and journal agree."""
+    if witness.machine_id != machine_id:
+        return ""
+    if witness.journal_id != journal_id:
+        return f"the witness is of journal {witness.journal_id}, this is {journal_id}"
+    if witness.sequence > sequence:
+        return f"the witness has seen commit {witness.sequence}, the journal ends at {sequence}"
+    return ""

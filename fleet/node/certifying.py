@@ -1,0 +1,74 @@
+"""From a verified wipe and a healthy verdict to a durable certificate.
+
+The chain's ends are read from the ledger, not from the journal: a crash between the ledger and
+the journal must not fork a chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from fleet.evidence.certificate import Attested, issue
+from fleet.evidence.keys import SigningKey
+from fleet.evidence.ledger import Ledger
+from fleet.model import ClaimUid, Digest, RunId
+from fleet.node.registry import Registry
+from fleet.node.validating import Verdict
+from fleet.wipe.result import WipeResult
+
+if TYPE_CHECKING:
+    from fleet.node.wiping import WipeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Certifier:
+    """Signs and stores certificates of one node."""
+
+    registry: Registry
+    ledger: Ledger
+    key: SigningKey
+    profile: str
+
+    def certify(self, task: WipeTask, wipe: WipeResult, verdict: Verdict) -> Digest:
+        """Issue and append; returns once the certificate is durable. Raises `EvidenceRefused`."""
+        device = task.device
+        units = self.registry.units(device)
+        heads, sequences = self.ledger.heads(), self.ledger.sequences()
+        readings = verdict.readings
+        attested = Attested(
+            device=device,
+            node=self.registry.place.node,
+            backend=self.registry.backend.kind,
+            simulated=self.registry.backend.simulated,
+            wipe=wipe,
+            findings=verdict.findings,
+            healthy=verdict.healthy,
+            previous_holder=", ".join(sorted({u.last_holder for u in units if u.last_holder})),
+            token=task.token,
+            profile=self.profile,
+            reset=verdict.reset,
+            boot_id=self.registry.boot_id,
+            posture={
+                "driver_version": str(readings.driver_version or "unknown"),
+                "scrub_on_free": _word(readings.scrub_on_free),
+            },
+            operation=task.work.operation,
+            run=RunId(task.run),
+            claim=task.claim or ClaimUid(""),
+            heads={unit: heads.get(unit) for unit in device.units},
+            sequences={unit: sequences.get(unit, 0) for unit in device.units},
+            coverage_floor=task.policy.coverage_floor,
+        )
+        issued = issue(
+            attested,
+            key=self.key,
+            now=self.registry.clock.now(),
+            version=metadata.version("fleetscrub"),
+        )
+        return self.ledger.append(issued.envelope)
+
+
+def _word(value: bool | None) -> str:  # noqa: FBT001 - a reading, not a switch
+    return "unknown" if value is None else ("on" if value else "off")

@@ -1,0 +1,105 @@
+"""What people decide about devices: quarantine, clearing, adoption, a new epoch.
+
+Every decision is recorded with its operator in the transaction that carries it out. None of them
+makes a device CLEAN: that takes a wipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fleet import errors
+from fleet.health import reasons
+from fleet.journal.journal import Commit
+from fleet.lifecycle import Change, Event
+from fleet.messages import DeviceView
+from fleet.model import Device, Source, State, Unit
+from fleet.node import outcomes, viewing
+from fleet.node.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Carries out what operators decide."""
+
+    registry: Registry
+    stop_wait_s: float
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
+        """Put a device out of service until an operator decides. Raises `DeviceUnknown`."""
+        found = self.registry.device(device)
+        now = self.registry.clock.now()
+        reason = reasons.make("operator", Source.OPERATOR, detail=detail, since=now)
+        self._stop_work(found)
+        self.registry.move(
+            found,
+            outcomes.fault_event,
+            Change(reasons=frozenset({reason})),
+            also=self._act("quarantine add", found, operator, detail),
+        )
+        return viewing.device(self.registry, found)
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str] = (), operator: str
+    ) -> DeviceView:
+        """Clear reasons (all when no code is named); DIRTY when none is left, never CLEAN."""
+        found = self.registry.device(device)
+        units = self.registry.units(found)
+        open_keys = {reason.key for unit in units for reason in unit.reasons}
+        unknown = sorted(set(codes) - {code for code, _ in open_keys})
+        if unknown:
+            raise errors.InputInvalid(
+                f"{found.name} has no reason {', '.join(unknown)}",
+                remedy=f"open are: {', '.join(sorted(code for code, _ in open_keys)) or 'none'}",
+            )
+        cleared = frozenset((c, str(s)) for c, s in open_keys if not codes or c in codes)
+        self.registry.move(
+            found,
+            lambda unit: Event.CLEARED if unit.state is State.QUARANTINED else None,
+            Change(cleared=cleared),
+            also=self._act("quarantine clear", found, operator, ", ".join(sorted(codes)) or "all"),
+        )
+        return viewing.device(self.registry, found)
+
+    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> list[DeviceView]:
+        """Record that HELD devices are free (ProvenFree (c)); they go DIRTY, never CLEAN."""
+        named = [self.registry.device(name) for name in devices]
+        chosen = named or list(self.registry.whole())
+        for device in chosen:
+            self.registry.move(
+                device, _proven_free, also=self._act("adopt", device, operator, "proven free")
+            )
+        return [viewing.device(self.registry, device) for device in chosen]
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None:
+        """Follow a store's new epoch after `fleet store adopt`. Raises `EpochForeign` backwards."""
+        known = self.registry.journal.epoch
+        if epoch < known:
+            raise errors.EpochForeign(
+                f"epoch {epoch} is older than {known}, which this node follows",
+                ours=known,
+                theirs=epoch,
+            )
+        with self.registry.commit() as commit:
+            commit.set_meta("epoch", str(epoch))
+            now = self.registry.clock.now()
+            commit.record_act("follow epoch", str(epoch), operator=operator, detail="", now=now)
+
+    def _act(
+        self, act: str, device: Device, operator: str, detail: str
+    ) -> Callable[[Commit], None]:
+        now = self.registry.clock.now()
+        return lambda commit: commit.record_act(
+            act, device.uuid, operator=operator, detail=detail, now=now
+        )
+
+    def _stop_work(self, device: Device) -> None:
+        work = self.registry.work_on(device)
+        if work is not None:
+            work.cancel.set()
+            work.done.wait(self.stop_wait_s)
+
+
+def _proven_free(unit: Unit) -> Event | None:
+    return Event.PROVEN_FREE if unit.state is State.HELD else None

@@ -1,0 +1,121 @@
+"""How results of a wipe are worded: findings from reasons, errors and holders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fleet import errors, lifecycle
+from fleet.health import checks
+from fleet.journal.journal import Commit
+from fleet.lifecycle import Event
+from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
+from fleet.model import NodeName, Reason, State, Unit
+from fleet.node.registry import Work
+from fleet.wipe.result import WipeResult
+
+INTERRUPTIONS_MAX = lifecycle.INTERRUPTIONS_MAX
+
+Choice = Callable[[Unit], Event | None]
+Also = Callable[[Commit], None] | None
+
+HELD = Finding(
+    check="holder",
+    verdict="unknown",
+    detail="the holder of this device is unknown (first start, or a lost or restored journal)",
+    remedy="run `fleet node adopt` once nobody uses the device, or reboot the node",
+)
+CANCELLED = Finding(
+    check="wipe",
+    verdict="fail",
+    detail="the wipe was cancelled before it was done",
+    remedy="run `fleet scrub` again, or resume the run",
+)
+
+
+def holder(who: str) -> Finding:
+    """A foreign process has the device."""
+    return Finding(
+        check="foreign-holder",
+        verdict="fail",
+        detail=f"in use by {who}",
+        remedy="end the process (nothing is killed for you), then scrub again",
+    )
+
+
+def interrupted(detail: str) -> Finding:
+    """The worker died unasked."""
+    return Finding(
+        check="worker",
+        verdict="fail",
+        detail=f"the wipe worker ended before it was done: {detail}",
+        remedy="tried again by itself; a third time in a row quarantines the device",
+    )
+
+
+def of_reason(reason: Reason) -> Finding:
+    """A quarantine reason as a finding."""
+    return Finding(check=reason.code, verdict="fail", detail=reason.detail, remedy=reason.remedy)
+
+
+def of_error(error: errors.FleetError) -> Finding:
+    """An error of the service as a finding."""
+    return Finding(
+        check=type(error).__name__, verdict="fail", detail=error.detail, remedy=error.remedy
+    )
+
+
+def of_warnings(findings: Iterable[checks.Finding]) -> list[Finding]:
+    """What did not fail but should be seen."""
+    return [
+        Finding(check=f.check, verdict=f.verdict, detail=f.detail, remedy=f.remedy)
+        for f in findings
+        if f.verdict is checks.Verdict.WARN
+    ]
+
+
+def fault_event(unit: Unit) -> Event | None:
+    """FaultSeen where the table has a row for it."""
+    return Event.FAULT_SEEN if lifecycle.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where and in which state the device is, for its result."""
+
+    node: NodeName
+    state: State
+
+
+def result(
+    work: Work,
+    shown: Shown,
+    outcome: Outcome,
+    found: Sequence[Finding],
+    wipe: WipeResult | None,
+    **more: str,
+) -> DeviceResult:
+    """The result of one operation on one device."""
+    device = work.device
+    figures = ByteFigures(total=device.memory_bytes, residual=device.memory_bytes)
+    if wipe is not None:
+        coverage = wipe.coverage
+        figures = ByteFigures(
+            total=coverage.total,
+            reserved=coverage.reserved,
+            covered=coverage.covered,
+            residual=coverage.residual,
+        )
+    return DeviceResult(
+        operation=work.operation,
+        node=shown.node,
+        device=device.name,
+        uuid=device.uuid,
+        outcome=outcome,
+        state=shown.state,
+        bytes=figures,
+        seconds=wipe.seconds if wipe else 0.0,
+        rate=wipe.rate if wipe else 0.0,
+        findings=tuple(found),
+        **more,
+    )

@@ -1,0 +1,189 @@
+"""What the node knows: inventory, journal, and who is working on which unit right now.
+
+Every change of a unit goes through `Registry.move`: one transaction, all units of a device or
+none, then the witness. Decisions are made under the journal's lock and last milliseconds; work
+that takes longer holds a reservation of its units instead (one operation per unit at a time).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fleet import errors, lifecycle
+from fleet.backends.base import Backend
+from fleet.clock import Clock
+from fleet.journal import witness
+from fleet.journal.journal import Commit, Journal
+from fleet.journal.opening import Place
+from fleet.lifecycle import Change, Event
+from fleet.messages import WipeProgress
+from fleet.model import (
+    Accelerator,
+    BootId,
+    Device,
+    OperationId,
+    State,
+    Unit,
+    UnitId,
+    Uuid,
+)
+
+CLEANEST_LAST = (
+    State.HELD,
+    State.QUARANTINED,
+    State.RETESTING,
+    State.IN_USE,
+    State.WIPING,
+    State.CHECKING,
+    State.DIRTY,
+    State.CLEAN,
+)
+"""A device shows the first of these found among its units."""
+
+
+@dataclass(slots=True)
+class Work:
+    """An operation in work on some units, in this process."""
+
+    operation: OperationId
+    device: Device
+    idle: bool
+    """Started by the idle cleaner: gives way to anybody who asks."""
+    cancel: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+    progress: WipeProgress = field(default_factory=WipeProgress)
+
+
+class Registry:
+    """Inventory, journal and reservations of one node."""
+
+    def __init__(
+        self, backend: Backend, journal: Journal, place: Place, clock: Clock, *, boot_id: BootId
+    ) -> None:
+        self.backend = backend
+        self.journal = journal
+        self.place = place
+        self.clock = clock
+        self.boot_id = boot_id
+        self.accelerators: dict[Uuid, Accelerator] = {}
+        self.devices: dict[Uuid, Device] = {}
+        self._lock = threading.RLock()
+        self._work: dict[UnitId, Work] = {}
+
+    # --- inventory ---
+
+    def load(self) -> None:
+        """Read the inventory; units never seen start HELD. Raises `DriverAbsent`."""
+        found = {accelerator.uuid: accelerator for accelerator in self.backend.inventory()}
+        self.accelerators = found
+        self.devices = {d.uuid: d for a in found.values() for d in a.devices}
+        new = [
+            Unit(id=spec.id, boot_id=self.boot_id, since=self.clock.now())
+            for accelerator in found.values()
+            for spec in accelerator.units
+            if spec.id not in self.journal.units
+        ]
+        if new:
+            with self.commit() as commit:
+                for unit in new:
+                    commit.put_unit(unit)
+
+    def device(self, name: str) -> Device:
+        """A device by UUID or name. Raises `DeviceUnknown`."""
+        for device in self.devices.values():
+            if name in (device.uuid, device.name):
+                return device
+        raise errors.DeviceUnknown(f"node {self.place.node} has no device {name!r}")
+
+    def whole(self) -> Sequence[Device]:
+        """The whole accelerators as devices: together they cover every unit once."""
+        return [accelerator.device for accelerator in self.accelerators.values()]
+
+    def units(self, device: Device) -> list[Unit]:
+        """The records of a device's units."""
+        return [self.journal.units[unit] for unit in device.units]
+
+    def state(self, device: Device) -> State:
+        """The least clean state among the device's units."""
+        states = {unit.state for unit in self.units(device)}
+        return next(state for state in CLEANEST_LAST if state in states)
+
+    # --- changes ---
+
+    @contextmanager
+    def commit(self) -> Iterator[Commit]:
+        """One journal transaction, followed by the witness."""
+        with self._lock:
+            with self.journal.commit() as commit:
+                yield commit
+            self._bear_witness()
+
+    def _bear_witness(self) -> None:
+        witness.write(
+            self.place.witness,
+            witness.Witness(
+                journal_id=self.journal.id,
+                sequence=self.journal.sequence,
+                machine_id=self.place.machine_id,
+                node_uid="",
+                boot_id=self.boot_id,
+            ),
+        )
+
+    def move(
+        self,
+        device: Device,
+        event: Event | Callable[[Unit], Event | None],
+        change: Change | None = None,
+        *,
+        also: Callable[[Commit], None] | None = None,
+    ) -> list[Unit]:
+        """Apply `event` to all units of `device` in one transaction, with `also` beside it.
+
+        A callable chooses the event per unit; None leaves the unit alone. Raises
+        `IllegalTransition`, and then nothing has changed.
+        """
+        now = self.clock.now()
+        with self.commit() as commit:
+            for unit_id in device.units:
+                unit = commit.unit(unit_id)
+                chosen = event(unit) if callable(event) else event
+                if chosen is not None:
+                    commit.put_unit(lifecycle.step(unit, chosen, now=now, change=change))
+            if also is not None:
+                also(commit)
+        return self.units(device)
+
+    # --- reservations ---
+
+    def reserve(self, work: Work) -> Work | None:
+        """Take the units of `work`, or return the work that has one of them."""
+        with self._lock:
+            for unit in work.device.units:
+                other = self._work.get(unit)
+                if other is not None:
+                    return other
+            for unit in work.device.units:
+                self._work[unit] = work
+            return None
+
+    def unreserve(self, work: Work) -> None:
+        """Give the units back and wake whoever waits."""
+        with self._lock:
+            for unit in work.device.units:
+                if self._work.get(unit) is work:
+                    del self._work[unit]
+        work.done.set()
+
+    def work_on(self, device: Device) -> Work | None:
+        """The work that has a unit of `device` now."""
+        with self._lock:
+            return next((self._work[u] for u in device.units if u in self._work), None)
+
+    def works(self) -> list[Work]:
+        """All work now, each once."""
+        with self._lock:
+            return list({id(work): work for work in self._work.values()}.values())

@@ -1,0 +1,140 @@
+"""After the wipe: is the device healthy, and does it need a reset to be?
+
+Counters are compared before any reset, because a reset zeroes them. A device that asks for a reset
+is reset by policy (`always`, `on-fault`, `never`) and judged again; one that still asks fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.backends.base import CanReset
+from fleet.evidence.certificate import Reset
+from fleet.health import checks, reasons
+from fleet.health.readings import Readings
+from fleet.model import Device, Process, Reason, Source, Uuid
+from fleet.node.bounded import BoundedCalls
+from fleet.node.registry import Registry
+from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
+from fleet.wipe.result import Failure, WipeResult
+
+CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
+"""Reasons that describe a state which a reset ends, not an event."""
+
+RESET_TIMEOUT_S = 120.0
+"""A PCI reset may block for about a minute before it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The health verdict that goes with a wipe."""
+
+    healthy: bool
+    findings: tuple[checks.Finding, ...]
+    reasons: frozenset[Reason]
+    readings: Readings
+    reset: Reset
+
+
+class Validator:
+    """Reads and judges accelerators, within bounds."""
+
+    def __init__(self, registry: Registry, calls: BoundedCalls, policy: HealthPolicy) -> None:
+        self._registry = registry
+        self._calls = calls
+        self.policy = policy
+
+    def readings(self, accelerator: Uuid) -> Readings:
+        """Readings now. Raises `DeviceLost`, `BackendFailed` (also when it takes too long)."""
+        backend = self._registry.backend
+        return self._calls.run(
+            str(accelerator),
+            lambda: backend.readings(accelerator),
+            timeout_s=self.policy.reading_timeout_s,
+        )
+
+    def processes(self, accelerator: Uuid) -> Sequence[Process]:
+        """Processes on the accelerator. Raises `BackendFailed`."""
+        backend = self._registry.backend
+        return self._calls.run(
+            str(accelerator),
+            lambda: backend.processes(accelerator),
+            timeout_s=self.policy.reading_timeout_s,
+        )
+
+    def judge(self, device: Device, wipe: WipeResult, policy: WipePolicy) -> Verdict:
+        """Judge the device after a verified wipe, resetting it where policy asks."""
+        now = self.readings(device.accelerator)
+        findings = checks.judge(now, self.policy, before=wipe.before, under_load=wipe.under_load)
+        asked = checks.needs_reset(findings)
+        reset = self._reset(device, policy, asked=asked)
+        if reset.performed:
+            now = self.readings(device.accelerator)
+            findings = _after_reset(findings, checks.judge(now, self.policy))
+        healthy = checks.passed(findings, self.policy) and not checks.needs_reset(findings)
+        found = checks.reasons_of(findings, since=self._registry.clock.now())
+        if not healthy and not found:
+            found = frozenset({self._reason("health-unknown", "a mandatory check is unknown")})
+        return Verdict(healthy, tuple(findings), found, now, reset)
+
+    def _reset(self, device: Device, policy: WipePolicy, *, asked: bool) -> Reset:
+        backend = self._registry.backend
+        if policy.reset is ResetPolicy.NEVER:
+            why = "the device asks for a reset; policy is never" if asked else "policy is never"
+            return Reset(performed=False, method="", reason=why)
+        if policy.reset is ResetPolicy.ON_FAULT and not asked:
+            return Reset(
+                performed=False, method="", reason="policy is on-fault and no fault asked for one"
+            )
+        if not isinstance(backend, CanReset):
+            return Reset(
+                performed=False, method="", reason=f"the {backend.kind} back end cannot reset"
+            )
+        if not device.whole:
+            return Reset(
+                performed=False,
+                method="",
+                reason="a reset would hit the neighbours of this partition",
+            )
+        outcome = self._calls.run(
+            str(device.accelerator),
+            lambda: backend.reset(device.accelerator),
+            timeout_s=RESET_TIMEOUT_S,
+        )
+        why = outcome.detail or ("a fault asked for it" if asked else "policy is always")
+        return Reset(performed=outcome.done, method=outcome.method, reason=why)
+
+    def reasons_for(self, wipe: WipeResult, *, since: float) -> frozenset[Reason]:
+        """Why a failed wipe quarantines: its own failure and whatever the readings show."""
+        found: set[Reason] = set()
+        if wipe.after is not None:
+            findings = checks.judge(
+                wipe.after, self.policy, before=wipe.before, under_load=wipe.under_load
+            )
+            found.update(checks.reasons_of(findings, since=since))
+        failure = wipe.failure or Failure.BACKEND
+        if not (failure is Failure.COUNTERS and found):
+            found.add(reasons.make(failure, Source.WIPE, detail=wipe.detail, since=since))
+        return frozenset(found)
+
+    def _reason(self, code: str, detail: str) -> Reason:
+        now = self._registry.clock.now()
+        return reasons.make(code, Source.HEALTH, detail=detail, since=now)
+
+
+def _after_reset(
+    before: Sequence[checks.Finding], after: Sequence[checks.Finding]
+) -> tuple[checks.Finding, ...]:
+    """The verdict after a reset: what a reset cures is judged anew, everything else stands.
+
+    A fault that happened during the wipe (an Xid, an uncorrectable error) happened, whatever the
+    registers say after the reset has zeroed them.
+    """
+    renewed = {finding.check: finding for finding in after}
+    return tuple(
+        renewed[old.check]
+        if old.reason in CURABLE or renewed[old.check].verdict is checks.Verdict.FAIL
+        else old
+        for old in before
+    )

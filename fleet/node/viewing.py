@@ -1,0 +1,44 @@
+"""How devices are shown: the least clean of their units, with every reason."""
+
+from __future__ import annotations
+
+from fleet.messages import DeviceView, ReasonView
+from fleet.model import Device, Reason
+from fleet.node.registry import Registry
+
+
+def device(registry: Registry, device: Device) -> DeviceView:
+    """One device as it is now."""
+    units = registry.units(device)
+    work = registry.work_on(device)
+    found = sorted({reason for unit in units for reason in unit.reasons})
+    certificates = {unit.certificate for unit in units}
+    return DeviceView(
+        uuid=device.uuid,
+        name=device.name,
+        accelerator=device.accelerator,
+        units=device.units,
+        memory_bytes=device.memory_bytes,
+        profile=device.profile,
+        state=registry.state(device),
+        reasons=tuple(reason(r) for r in found),
+        claim=next((unit.claim for unit in units if unit.claim), None) or "",
+        operation=work.operation if work else "",
+        certificate=", ".join(sorted(c for c in certificates if c)),
+        floor=str(max(unit.floor for unit in units)),
+        since=max(unit.since for unit in units),
+        progress=work.progress if work else None,
+        attributes=dict(device.attributes),
+    )
+
+
+def reason(found: Reason) -> ReasonView:
+    """One reason."""
+    return ReasonView(
+        code=found.code,
+        source=found.source,
+        liftable=found.liftable,
+        detail=found.detail,
+        remedy=found.remedy,
+        since=found.since,
+    )

@@ -1,0 +1,358 @@
+"""One wipe of one device on this node, from guard to certificate.
+
+The order is the contract (DESIGN 4 and 6): nobody on the device and no surviving worker; the
+worker armed, then journalled, then allowed to write; its end proven; health judged, a reset where
+policy asks; the certificate durable; only then CLEAN. Every way out is a row of the unit table,
+and every step is committed before the next begins, so that a crash at any point leaves a state
+from which a start recovers.
+
+`perform` runs straight through on a thread of its own and waits only with bounds. One device's
+trouble never holds up another: the journal is locked for milliseconds only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import uuid
+from dataclasses import dataclass
+
+from fleet import errors
+from fleet.health import reasons
+from fleet.journal.journal import Commit, WorkerRow
+from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
+from fleet.messages import DeviceResult, Finding, Outcome, WipeProgress
+from fleet.model import (
+    ClaimUid,
+    Device,
+    ProcessKind,
+    Reason,
+    Source,
+    State,
+    Token,
+    Unit,
+)
+from fleet.node import outcomes
+from fleet.node.certifying import Certifier
+from fleet.node.ports import TenantProof
+from fleet.node.registry import Registry, Work
+from fleet.node.validating import Validator
+from fleet.settings import WipePolicy
+from fleet.wipe import plan
+from fleet.wipe.identity import WorkerIdentity, end
+from fleet.wipe.result import Failure, WipeResult
+from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
+
+POLL_S = 0.02
+"""How often a running worker is looked at: far below the time of any wipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class WipeTask:
+    """Why and under what a device is wiped."""
+
+    work: Work
+    policy: WipePolicy
+    token: Token | None = None
+    """Token of the lease; None for the idle cleaner, which needs none."""
+    run: str = ""
+    claim: ClaimUid | None = None
+    """Claim for which the device is prepared or torn down."""
+
+    @property
+    def device(self) -> Device:
+        return self.work.device
+
+
+class Stopped(Exception):
+    """The wipe ends here with a result already settled in the journal."""
+
+    def __init__(self, result: DeviceResult) -> None:
+        super().__init__(result.outcome)
+        self.result = result
+
+
+class Wiper:
+    """Performs wipes. One object per node; `perform` may run on many threads at once."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        workers: Spawner,
+        tenants: TenantProof,
+        validator: Validator,
+        certifier: Certifier,
+    ) -> None:
+        self._registry = registry
+        self._workers = workers
+        self._tenants = tenants
+        self._validator = validator
+        self._certifier = certifier
+        self._tick = threading.Event()
+
+    def perform(self, task: WipeTask) -> DeviceResult:
+        """Wipe, check and certify. Never raises for trouble of the device: the result tells."""
+        started = self._registry.clock.now()
+        try:
+            self._refuse_unfit(task)
+            self._prove_nobody(task)
+            worker = self._start(task)
+            ended = self._await_end(task, worker)
+            result = self._settle_end(task, worker, ended)
+            return self._finish(task, result)
+        except Stopped as stopped:
+            return stopped.result
+        except errors.FleetError as error:
+            return self._broken(task, error, started)
+
+    # --- before ---
+
+    def _refuse_unfit(self, task: WipeTask) -> None:
+        units = self._registry.units(task.device)
+        states = {unit.state for unit in units}
+        if State.HELD in states:
+            raise Stopped(self._result(task, Outcome.HELD, [outcomes.HELD]))
+        taken = [u for u in units if u.state is State.IN_USE or (u.claim and u.claim != task.claim)]
+        if taken:
+            raise Stopped(self._result(task, Outcome.IN_USE))
+        stuck = [r for u in units if u.state is State.QUARANTINED for r in u.reasons]
+        if any(not reason.liftable for reason in stuck):
+            found = [outcomes.of_reason(reason) for reason in sorted(stuck)]
+            raise Stopped(self._result(task, Outcome.QUARANTINED, found))
+
+    def _prove_nobody(self, task: WipeTask) -> None:
+        """No process but infrastructure, no consumer's container, no worker of ours left."""
+        device = task.device
+        survivors = self._end_survivors(device)
+        if survivors:
+            reason = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
+            self._move(task, outcomes.fault_event, Change(reasons=frozenset({reason})))
+            raise Stopped(self._quarantined(task))
+        foreign = [
+            process
+            for process in self._validator.processes(device.accelerator)
+            if process.kind is ProcessKind.FOREIGN
+        ]
+        if foreign or self._tenants.created(device.accelerator):
+            self._move(
+                task,
+                lambda unit: Event.TRUST_LOST if unit.state is State.CLEAN else None,
+                Change(facts=frozenset({Fact.WORKER_GONE})),
+            )
+            who = ", ".join(f"{p.name} (pid {p.pid})" for p in foreign) or "a container"
+            raise Stopped(self._result(task, Outcome.BUSY, [outcomes.holder(who)]))
+
+    def _end_survivors(self, device: Device) -> str:
+        """Prove workers of earlier runs gone; returns those that are not, for the reason."""
+        alive = []
+        for row in self._registry.journal.workers():
+            if not set(row.units).intersection(device.units):
+                continue
+            identity = WorkerIdentity.from_json(row.identity)
+            if end(identity, 0.5):
+                with self._registry.commit() as commit:
+                    commit.drop_worker(row.worker_id)
+            else:
+                alive.append(f"{row.worker_id} (pid {identity.pid})")
+        return ", ".join(alive)
+
+    # --- the worker ---
+
+    def _start(self, task: WipeTask) -> Worker:
+        device, policy = task.device, task.policy
+        size = device.memory_bytes
+        target = plan.Target(
+            backend=self._registry.backend.kind,
+            settings=self._registry.backend.settings(),
+            accelerator=device.accelerator,
+            device=device.uuid,
+            units=device.units,
+            size_bytes=size,
+        )
+        order = plan.order(target, policy, worker_id=uuid.uuid4().hex, nonce=secrets.token_hex(32))
+        worker = self._workers.spawn(order)
+        row = WorkerRow(
+            order.worker_id,
+            device.accelerator,
+            device.units,
+            worker.identity.as_json(),
+            self._registry.clock.now(),
+        )
+
+        def journal_worker(commit: Commit) -> None:
+            commit.put_worker(row)
+            if task.token is not None:
+                for unit in device.units:
+                    commit.put_unit(raise_floor(commit.unit(unit), task.token))
+
+        try:
+            self._registry.move(
+                device,
+                _pick(Event.WIPE_STARTED, Event.RETEST_STARTED),
+                Change(facts=START_GUARD | self._no_record(device), token=task.token),
+                also=journal_worker,
+            )
+            task.work.progress = WipeProgress(
+                phase="start",
+                total=size * plan.PASSES_OVER_MEMORY,
+                started_at=self._registry.clock.now(),
+            )
+            worker.go()
+        except BaseException:
+            worker.kill(policy.kill_wait_s)
+            raise
+        return worker
+
+    def _no_record(self, device: Device) -> frozenset[Fact]:
+        held = any(unit.claim for unit in self._registry.units(device))
+        return frozenset() if held else frozenset({Fact.NO_CLAIM_RECORD})
+
+    def _await_end(self, task: WipeTask, worker: Worker) -> Ended | None:
+        """How the worker ended; None when its deadline passed or the wipe was cancelled."""
+        clock = self._registry.clock
+        deadline = clock.monotonic() + plan.deadline_s(task.device.memory_bytes, task.policy)
+        while (ended := worker.poll()) is None:
+            progress = worker.progress()
+            task.work.progress = task.work.progress.model_copy(
+                update={
+                    "phase": progress.phase,
+                    "done": progress.done,
+                    "total": progress.total or task.work.progress.total,
+                }
+            )
+            if task.work.cancel.wait(POLL_S) or clock.monotonic() > deadline:
+                return None
+        return ended
+
+    def _settle_end(self, task: WipeTask, worker: Worker, ended: Ended | None) -> WipeResult:
+        """Commit how the worker ended. Returns only for a verified wipe."""
+        gone = worker.kill(task.policy.kill_wait_s)
+        facts = frozenset({Fact.WORKER_GONE}) if gone else frozenset()
+        also = self._dropping(worker) if gone else None
+        wedged = set() if gone else {self._reason("wedged", Source.WORKER, _pid(worker))}
+        if ended is None and task.work.cancel.is_set():
+            self._move(task, Event.CANCELLED, Change(facts, frozenset(wedged)), also=also)
+            raise Stopped(self._after(task, Outcome.INTERRUPTED, [outcomes.CANCELLED]))
+        if ended is None:
+            reason = self._reason("timed-out", Source.WIPE, task.work.progress.phase)
+            change = Change(facts, frozenset({reason, *wedged}))
+            self._move(task, Event.TIMED_OUT, change, also=also)
+            raise Stopped(self._quarantined(task))
+        if isinstance(ended, Died) or not gone:
+            self._interrupted(task, ended, Change(facts, frozenset(wedged)), also)
+        assert isinstance(ended, Finished)  # noqa: S101 - the other kind has just raised
+        if ended.result.verified:
+            self._move(task, _pick(Event.WIPE_VERIFIED, None), Change(facts), also=also)
+            return ended.result
+        raise Stopped(self._failed(task, ended.result, also))
+
+    def _interrupted(
+        self, task: WipeTask, ended: Ended, change: Change, also: outcomes.Also
+    ) -> None:
+        detail = ended.detail if isinstance(ended, Died) else "the worker did not go away"
+        third = self._reason("interrupted", Source.WORKER, detail)
+        units = self._registry.units(task.device)
+        reasons_now = change.reasons
+        if max(unit.interruptions for unit in units) + 1 >= outcomes.INTERRUPTIONS_MAX:
+            reasons_now = reasons_now | {third}
+        self._move(task, Event.INTERRUPTED, Change(change.facts, reasons_now), also=also)
+        raise Stopped(self._after(task, Outcome.INTERRUPTED, [outcomes.interrupted(detail)]))
+
+    def _failed(self, task: WipeTask, result: WipeResult, also: outcomes.Also) -> DeviceResult:
+        if result.failure is Failure.HOLDER:
+            gone = Change(frozenset({Fact.WORKER_GONE}))
+            self._move(task, Event.TRUST_LOST, gone, also=also)
+            names = ", ".join(
+                f"{p.name} (pid {p.pid})" for p in result.holders if p.kind is ProcessKind.FOREIGN
+            )
+            return self._after(task, Outcome.FAILED, [outcomes.holder(names)], result)
+        found = self._validator.reasons_for(result, since=self._registry.clock.now())
+        self._move(task, Event.WIPE_FAILED, Change(reasons=found), also=also)
+        return self._quarantined(task, result)
+
+    # --- after ---
+
+    def _finish(self, task: WipeTask, wipe: WipeResult) -> DeviceResult:
+        verdict = self._validator.judge(task.device, wipe, task.policy)
+        if not verdict.healthy:
+            self._move(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
+            return self._quarantined(task, wipe)
+        issued = self._certifier.certify(task, wipe, verdict)
+        units = self._registry.move(
+            task.device,
+            _pick(Event.HEALTH_PASSED, Event.RETEST_PASSED),
+            Change(facts=frozenset({Fact.CERTIFICATE_DURABLE}), certificate=issued),
+        )
+        clean = all(unit.state is State.CLEAN for unit in units)
+        outcome = Outcome.CERTIFIED if clean else Outcome.QUARANTINED
+        certificate = {"certificate": issued} if clean else {}
+        return self._result(
+            task, outcome, outcomes.of_warnings(verdict.findings), wipe, **certificate
+        )
+
+    def _broken(self, task: WipeTask, error: errors.FleetError, started: float) -> DeviceResult:
+        """The service itself failed (journal, disk, driver): settle what the table allows."""
+        seconds = self._registry.clock.now() - started
+        worked = {State.CHECKING, State.RETESTING}
+        reason = self._reason("backend-failed", Source.WIPE, f"{error.detail} ({seconds:.0f} s)")
+        self._move(
+            task,
+            lambda unit: Event.HEALTH_FAILED if unit.state in worked else None,
+            Change(reasons=frozenset({reason})),
+        )
+        return self._result(task, Outcome.FAILED, [outcomes.of_error(error)])
+
+    def _move(
+        self,
+        task: WipeTask,
+        event: Event | outcomes.Choice,
+        change: Change,
+        *,
+        also: outcomes.Also = None,
+    ) -> list[Unit]:
+        return self._registry.move(task.device, event, change, also=also)
+
+    def _dropping(self, worker: Worker) -> outcomes.Also:
+        return lambda commit: commit.drop_worker(worker.identity.worker_id)
+
+    def _reason(self, code: str, source: Source, detail: str) -> Reason:
+        return reasons.make(code, source, detail=detail, since=self._registry.clock.now())
+
+    def _quarantined(self, task: WipeTask, wipe: WipeResult | None = None) -> DeviceResult:
+        return self._after(task, Outcome.QUARANTINED, [], wipe)
+
+    def _after(
+        self,
+        task: WipeTask,
+        outcome: Outcome,
+        found: list[Finding],
+        wipe: WipeResult | None = None,
+    ) -> DeviceResult:
+        """The result after a move: QUARANTINED units say so, with every reason."""
+        units = self._registry.units(task.device)
+        if any(unit.state is State.QUARANTINED for unit in units):
+            outcome = Outcome.QUARANTINED
+        open_reasons = sorted({reason for unit in units for reason in unit.reasons})
+        return self._result(task, outcome, [*map(outcomes.of_reason, open_reasons), *found], wipe)
+
+    def _result(
+        self,
+        task: WipeTask,
+        outcome: Outcome,
+        found: list[Finding] | None = None,
+        wipe: WipeResult | None = None,
+        **more: str,
+    ) -> DeviceResult:
+        shown = outcomes.Shown(self._registry.place.node, self._registry.state(task.device))
+        return outcomes.result(task.work, shown, outcome, found or [], wipe, **more)
+
+
+def _pick(normal: Event, retest: Event | None) -> outcomes.Choice:
+    """The event for a unit, by whether it is being retested (or would be)."""
+    retested = {State.QUARANTINED, State.RETESTING}
+    return lambda unit: retest if unit.state in retested else normal
+
+
+def _pid(worker: Worker) -> str:
+    return f"worker pid {worker.identity.pid} outlived its kill"

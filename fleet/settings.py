@@ -1,0 +1,270 @@
+"""Settings and policies: every field with its unit and the reason for its default. Pure.
+
+`fleet.settings_parse` reads them from a mapping and reports all problems at once,
+`fleet.settings_file` reads them from a file.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fleet.profiles import Profile
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+class Section(BaseModel):
+    """Base of all sections: closed, immutable, validated also when a default is overridden."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+class ResetPolicy(StrEnum):
+    """When the engine is reset around a wipe (B3)."""
+
+    ALWAYS = "always"
+    ON_FAULT = "on-fault"
+    NEVER = "never"
+
+
+class WipePolicy(Section):
+    """How memory is wiped and when a wipe counts as failed."""
+
+    coverage_floor: float = Field(
+        default=0.98,
+        gt=0,
+        le=1,
+        description="Fraction of (total - reserved) that must be written and verified. Contexts and"
+        " fragmentation cost a real driver up to 1 %; below this a wipe fails.",
+    )
+    chunk_largest_bytes: int = Field(
+        default=8 * GIB,
+        ge=64 * 1024,
+        description="First chunk size tried, bytes; halved when the allocator refuses.",
+    )
+    chunk_smallest_bytes: int = Field(
+        default=64 * 1024,
+        ge=4096,
+        description="Chunk size, bytes, at which allocation ends: the smallest block drivers hand"
+        " out.",
+    )
+    deadline_base_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Time, s, every wipe gets for start-up and self-test.",
+    )
+    deadline_s_per_gib: float = Field(
+        default=20.0,
+        gt=0,
+        description="Additional time, s, per GiB for the four passes: 20 s/GiB is 100 times slower"
+        " than real memory, so that only a hang reaches it.",
+    )
+    expected_bytes_per_s: float = Field(
+        default=200e6,
+        gt=0,
+        description="Slowest rate, bytes/s, expected of a healthy pass. A pass `slow_factor` times"
+        " slower is a fault.",
+    )
+    slow_factor: float = Field(
+        default=10.0, gt=1, description="How many times slower than expected is a fault."
+    )
+    kill_wait_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="Time, s, a killed worker has to disappear before the device counts as wedged.",
+    )
+    reset: ResetPolicy = Field(
+        default=ResetPolicy.ON_FAULT, description="When the engine is reset around a wipe."
+    )
+    attempts: int = Field(
+        default=2,
+        ge=1,
+        le=3,
+        description="Wipes tried when a worker is lost. Failures are never retried: a dirty"
+        " read-back that passes the second time is not a pass.",
+    )
+
+
+class HealthPolicy(Section):
+    """When a reading is a fault."""
+
+    sweep_period_s: float = Field(
+        default=60.0, gt=0, description="Period, s, of the node's health sweep."
+    )
+    fresh_s: float = Field(
+        default=60.0, gt=0, description="Age, s, up to which a health verdict counts as fresh (B7)."
+    )
+    reading_timeout_s: float = Field(
+        default=10.0, gt=0, description="Time, s, one accelerator has to answer a sweep."
+    )
+    retest_period_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Time, s, between retests of a quarantined device whose reasons a rule may"
+        " lift.",
+    )
+    ecc_corrected_rate_max: int = Field(
+        default=10,
+        ge=0,
+        description="Corrected errors gained during one wipe above which the device is at fault.",
+    )
+    aer_corrected_rise_max: int = Field(
+        default=100, ge=0, description="Corrected PCIe errors gained during one wipe allowed."
+    )
+    pcie_replay_rise_max: int = Field(
+        default=31, ge=0, description="PCIe replays gained during one wipe allowed (gen5 x16)."
+    )
+    uncorrectable_remaps_max: int = Field(
+        default=512, ge=0, description="Row remaps after which a device is at the end of its life."
+    )
+    retired_pages_max: int = Field(default=62, ge=0, description="Retired pages allowed.")
+    unknown_blocks: bool = Field(
+        default=True, description="Whether an unknown answer to a mandatory check is a failure."
+    )
+
+
+class CampaignPolicy(Section):
+    """Limits of a fleet-wide scrub."""
+
+    max_parallel: int = Field(
+        default=64, ge=1, description="Devices wiped at once in the whole fleet."
+    )
+    max_parallel_per_node: int = Field(
+        default=8, ge=1, description="Devices wiped at once on one node: all eight of a usual host."
+    )
+    max_parallel_per_rack: int = Field(
+        default=32, ge=1, description="Devices wiped at once in one rack (power and cooling)."
+    )
+    pool_floor: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Fraction of a pool's healthy devices that must stay available to tenants.",
+    )
+    out_of_service_max: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="One budget shared by scrub, quarantine and reset: the fraction of devices of"
+        " the fleet that may be out of service because of us at one time.",
+    )
+    out_of_service_min: int = Field(
+        default=1, ge=0, description="Devices the budget always allows, so that small fleets move."
+    )
+    breaker_failures: int = Field(
+        default=3,
+        ge=1,
+        description="Failures within the window from which the breaker may open.",
+    )
+    breaker_fraction: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Fraction of finished devices that failed, from which the breaker opens.",
+    )
+    breaker_window_s: float = Field(
+        default=600.0, gt=0, description="Window, s, the breaker looks back."
+    )
+    lease_ttl_s: float = Field(
+        default=60.0, gt=0, description="Lifetime, s, of a campaign lease; renewed at a third."
+    )
+    device_timeout_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="Time, s, one device may take before the campaign stops waiting for it.",
+    )
+
+
+class NodeSettings(Section):
+    """How the node service works by itself."""
+
+    max_parallel: int = Field(
+        default=8,
+        ge=1,
+        description="Wipes at once on the node, whoever asked: all eight devices of a usual host.",
+    )
+    idle_delay_s: float = Field(
+        default=2.0,
+        ge=0,
+        description="Time, s, a dirty device is left alone before the node wipes it by itself, so"
+        " that an order under way finds it free.",
+    )
+
+
+class EvidenceSettings(Section):
+    """What evidence is signed with."""
+
+    key_file: str = Field(
+        default="",
+        description="Path of the node's signing key, made on first use with mode 0600. Empty:"
+        " inside the state directory.",
+    )
+
+
+class StoreKind(StrEnum):
+    """Where leases and campaign runs are kept."""
+
+    SQLITE = "sqlite"
+    MEMORY = "memory"
+
+
+class StoreSettings(Section):
+    """The store of leases and campaign runs."""
+
+    kind: StoreKind = Field(
+        default=StoreKind.SQLITE,
+        description="sqlite keeps everything across restarts; memory forgets it with the process"
+        " and is for trials.",
+    )
+    hosts: int = Field(
+        default=1,
+        ge=1,
+        description="Hosts that use the store. Neither kind can be shared by more than one: file"
+        " locks do not hold across hosts.",
+    )
+    timeout_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Time, s, a call waits for the store: two orders of magnitude above a commit"
+        " on a slow disk.",
+    )
+
+
+class RaySettings(Section):
+    """How the fleet's own Ray is reached."""
+
+    address: str = Field(
+        default="",
+        description="Address of the Ray cluster of the fleet. Empty: a local one is started.",
+    )
+    namespace: str = Field(
+        default="fleet",
+        min_length=1,
+        description="Namespace of our actors; two fleets on one Ray need two.",
+    )
+    call_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Time, s, a call to an actor may take before its fate counts as unknown.",
+    )
+
+
+class Settings(Section):
+    """All settings. Defaults serve one host with a simulated or a small real fleet."""
+
+    profile: Profile = Field(
+        default=Profile.STRICT,
+        description="Sanitization profile: strict unless somebody decides otherwise.",
+    )
+    wipe: WipePolicy = WipePolicy()
+    health: HealthPolicy = HealthPolicy()
+    campaign: CampaignPolicy = CampaignPolicy()
+    node: NodeSettings = NodeSettings()
+    evidence: EvidenceSettings = EvidenceSettings()
+    store: StoreSettings = StoreSettings()
+    ray: RaySettings = RaySettings()

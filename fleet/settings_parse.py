@@ -1,0 +1,272 @@
+"""Reading settings from a mapping: every problem at once, each with what to write. Pure.
+
+Sections are validated one by one, so that a mistake in one never hides those in another; rules
+between fields are checked for all sections that are valid by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from fleet import errors
+from fleet.settings import (
+    CampaignPolicy,
+    HealthPolicy,
+    RaySettings,
+    Section,
+    Settings,
+    StoreSettings,
+    WipePolicy,
+)
+
+SECTIONS: Mapping[str, type[Section]] = {
+    name: field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+
+
+class Problem(NamedTuple):
+    """One mistake: where, what is wrong, what to write instead."""
+
+    path: str
+    wrong: str
+    write: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.wrong}; write {self.write}"
+
+
+def parse(given: Mapping[str, Any]) -> Settings:
+    """The settings. Raises `SettingsInvalid`; its field ``problems`` lists every `Problem`."""
+    problems = list(_unknown(given, "", tuple(Settings.model_fields)))
+    valid: dict[str, Section] = {}
+    for name, kind in SECTIONS.items():
+        found = given.get(name, {})
+        if isinstance(found, Mapping):
+            problems += _unknown(found, f"{name}.", tuple(kind.model_fields))
+            kept = {key: value for key, value in found.items() if key in kind.model_fields}
+            section, wrong = _validated(kind, kept, f"{name}.")
+            problems += wrong
+            if section is not None:
+                valid[name] = section
+        else:
+            problems.append(Problem(name, f"{found!r} is not a section", f"a table [{name}]"))
+    single = {k: v for k, v in given.items() if k in Settings.model_fields and k not in SECTIONS}
+    root, wrong = _validated(Settings, single, "")
+    problems += wrong
+    problems += _between(valid)
+    if problems or root is None:
+        raise errors.SettingsInvalid(
+            f"{len(problems)} wrong in the settings: " + " | ".join(map(str, problems)),
+            problems=problems,
+        )
+    return cast("Settings", root).model_copy(update=valid)
+
+
+def _unknown(given: Mapping[str, Any], prefix: str, known: tuple[str, ...]) -> Iterator[Problem]:
+    for key in given:
+        if key not in known:
+            elsewhere = [f"{s}.{key}" for s, kind in SECTIONS.items() if key in kind.model_fields]
+            near = elsewhere or [
+                prefix + name for name in get_close_matches(str(key), known, n=1, cutoff=0.0)
+            ]
+            yield Problem(f"{prefix}{key}", "there is no such setting", near[0])
+
+
+def _validated(
+    kind: type[Section], given: Mapping[str, Any], prefix: str
+) -> tuple[Section | None, list[Problem]]:
+    try:
+        return kind.model_validate(given), []
+    except ValidationError as error:
+        return None, [
+            Problem(
+                prefix + ".".join(map(str, found["loc"])),
+                f"{found['input']!r}: {found['msg']}",
+                allowed(kind, str(found["loc"][0])),
+            )
+            for found in error.errors(include_url=False)
+        ]
+
+
+def allowed(kind: type[Section], name: str) -> str:
+    """What may be written for a field, in words."""
+    schema = _schema(kind)
+    field = schema["properties"][name]
+    reference = str(field.get("$ref", "")).rpartition("/")[2]
+    choices = schema.get("$defs", {}).get(reference, {}).get("enum")
+    if choices:
+        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "string": "a text",
+    }[field["type"]]
+    bounds = {
+        "minimum": "at least {}",
+        "exclusiveMinimum": "above {}",
+        "maximum": "at most {}",
+        "exclusiveMaximum": "below {}",
+        "minLength": "not empty",
+    }
+    limits = [text.format(_plain(field[key])) for key, text in bounds.items() if key in field]
+    return f"{words} {' and '.join(limits)}".strip()
+
+
+@cache
+def _schema(kind: type[Section]) -> dict[str, Any]:
+    return kind.model_json_schema()
+
+
+def default_of(field: FieldInfo) -> str:
+    """A default as it is written in a settings file."""
+    value = field.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else _plain(value)
+
+
+def _plain(number: float) -> str:
+    return f"{number:.10g}"
+
+
+# --- rules between fields ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    """All sections, defaults where one is not valid; a rule runs only when its own are."""
+
+    wipe: WipePolicy
+    health: HealthPolicy
+    campaign: CampaignPolicy
+    store: StoreSettings
+    ray: RaySettings
+
+
+def _chunks(given: _Sections) -> Problem | None:
+    largest, smallest = given.wipe.chunk_largest_bytes, given.wipe.chunk_smallest_bytes
+    if smallest <= largest:
+        return None
+    return Problem(
+        "wipe.chunk_smallest_bytes",
+        f"{smallest} is above chunk_largest_bytes, {largest}",
+        f"at most {largest}",
+    )
+
+
+def _fresh(given: _Sections) -> Problem | None:
+    fresh, period = given.health.fresh_s, given.health.sweep_period_s
+    if fresh >= period:
+        return None
+    return Problem(
+        "health.fresh_s",
+        f"{fresh:g} s is below sweep_period_s: verdicts would be stale before the next sweep",
+        f"at least {period:g}",
+    )
+
+
+def _readings(given: _Sections) -> Problem | None:
+    timeout, period = given.health.reading_timeout_s, given.health.sweep_period_s
+    if timeout < period:
+        return None
+    return Problem(
+        "health.reading_timeout_s",
+        f"{timeout:g} s is not below sweep_period_s: one stuck device would delay every sweep",
+        f"below {period:g}",
+    )
+
+
+def _lease(given: _Sections) -> Problem | None:
+    ttl, timeout = given.campaign.lease_ttl_s, given.ray.call_timeout_s
+    if ttl * 2 / 3 > timeout:
+        return None
+    return Problem(
+        "campaign.lease_ttl_s",
+        f"{ttl:g} s: renewed at a third, it would run out during one call of"
+        f" ray.call_timeout_s, {timeout:g} s",
+        f"above {timeout * 1.5:g}",
+    )
+
+
+def _device(given: _Sections) -> Problem | None:
+    timeout, ttl = given.campaign.device_timeout_s, given.campaign.lease_ttl_s
+    least = max(ttl, given.wipe.deadline_base_s)
+    if timeout >= least:
+        return None
+    return Problem(
+        "campaign.device_timeout_s",
+        f"{timeout:g} s is below a lease's lifetime or wipe.deadline_base_s",
+        f"at least {least:g}",
+    )
+
+
+def _hosts(given: _Sections) -> Problem | None:
+    kind, hosts = given.store.kind, given.store.hosts
+    if hosts == 1:
+        return None
+    return Problem(
+        "store.hosts",
+        f"a {kind} store is for one host, {hosts} would use it",
+        "1, and run the coordinator on the one host that has the store",
+    )
+
+
+_RULES: tuple[tuple[frozenset[str], Callable[[_Sections], Problem | None]], ...] = (
+    (frozenset({"wipe"}), _chunks),
+    (frozenset({"health"}), _fresh),
+    (frozenset({"health"}), _readings),
+    (frozenset({"campaign", "ray"}), _lease),
+    (frozenset({"campaign", "wipe"}), _device),
+    (frozenset({"store"}), _hosts),
+)
+
+
+def _between(valid: Mapping[str, Section]) -> list[Problem]:
+    """Problems between fields of sections that are valid by themselves."""
+    all_sections = {name: valid.get(name, kind()) for name, kind in SECTIONS.items()}
+    given = _Sections(
+        wipe=cast("WipePolicy", all_sections["wipe"]),
+        health=cast("HealthPolicy", all_sections["health"]),
+        campaign=cast("CampaignPolicy", all_sections["campaign"]),
+        store=cast("StoreSettings", all_sections["store"]),
+        ray=cast("RaySettings", all_sections["ray"]),
+    )
+    found = [rule(given) for needed, rule in _RULES if needed <= valid.keys()]
+    return [problem for problem in found if problem is not None]
+
+
+# --- the reference -------------------------------------------------------------------------------
+
+
+def reference() -> str:
+    """docs/settings.md: every setting with what may be written, its default and its reason."""
+    lines = [
+        "# Settings",
+        "",
+        "Generated from `fleet/settings.py`. One TOML (or JSON) file; every setting is optional.",
+        "Unknown keys are errors, and all problems are reported at once.",
+        "",
+        *_table(Settings, skip=frozenset(SECTIONS)),
+    ]
+    for name, kind in SECTIONS.items():
+        lines += ["", f"## [{name}]", "", (kind.__doc__ or "").strip(), "", *_table(kind)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(kind: type[Section], skip: frozenset[str] = frozenset()) -> Iterator[str]:
+    yield "| setting | write | default | why |"
+    yield "| --- | --- | --- | --- |"
+    for name, field in kind.model_fields.items():
+        if name not in skip:
+            why = (field.description or "").replace("|", "\\|")
+            yield f"| `{name}` | {allowed(kind, name)} | `{default_of(field)}` | {why} |"

@@ -1,0 +1,85 @@
+"""A health sweep of the whole fleet at once: every node reads and judges its own devices.
+
+``python -m jobs.sweep`` is the scheduled form of `fleet sweep`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pydantic import Field
+
+from actors.handles import RemoteNode
+from actors.node_actor import Swept, swept
+from fleet.cli.reach import Node
+from fleet.errors import FleetError, InputInvalid
+from fleet.messages import Message
+from fleet.node.service import NodeService
+
+NODES_AT_ONCE = 64
+"""Nodes asked at one time; each answers within its own reading time-out."""
+
+T = TypeVar("T")
+
+
+class SweepReport(Message):
+    """What the sweep saw, by node."""
+
+    simulated: bool
+    nodes: dict[str, tuple[Swept, ...]] = Field(default_factory=dict)
+    silent: dict[str, str] = Field(default_factory=dict)
+    """Nodes that did not answer, with the error."""
+
+    @property
+    def found(self) -> bool:
+        """Whether anything is wrong or unknown."""
+        return bool(self.silent) or any(device.failing for _, device in self.rows())
+
+    def rows(self) -> Iterator[tuple[str, Swept]]:
+        """Every device with its node."""
+        for node, devices in self.nodes.items():
+            for device in devices:
+                yield node, device
+
+
+def run(nodes: Mapping[str, Node]) -> SweepReport:
+    """Sweep all nodes in parallel; one that fails hides no other."""
+    found = each(nodes, _sweep)
+    views = each(nodes, lambda node: node.view().simulated)
+    return SweepReport(
+        simulated=any(answer is True for answer in views.values()),
+        nodes={name: one for name, one in found.items() if not isinstance(one, FleetError)},
+        silent={name: str(one) for name, one in found.items() if isinstance(one, FleetError)},
+    )
+
+
+def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | FleetError]:
+    """Ask every node in a thread of its own; an error stands in the place of an answer."""
+
+    def answer(node: Node) -> T | FleetError:
+        try:
+            return ask(node)
+        except FleetError as error:
+            return error
+
+    if not nodes:
+        return {}
+    with ThreadPoolExecutor(min(len(nodes), NODES_AT_ONCE)) as pool:
+        return dict(zip(nodes, pool.map(answer, nodes.values()), strict=True))
+
+
+def _sweep(node: Node) -> tuple[Swept, ...]:
+    if isinstance(node, NodeService):
+        return tuple(swept(seen) for seen in node.sweep())
+    if isinstance(node, RemoteNode):
+        return tuple(node.sweep())
+    raise InputInvalid(f"a {type(node).__name__} cannot be swept")
+
+
+if __name__ == "__main__":
+    from fleet.cli.main import main
+
+    sys.exit(main(["sweep", *sys.argv[1:]]))

@@ -1,0 +1,1 @@
+"""Tests; a package so that the protocol model can be imported by several of them."""

@@ -1,0 +1,154 @@
+"""`fleet evidence`: output, filters and exit codes, offline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fleet.cli.evidence import app
+from fleet.errors import FleetError
+from fleet.evidence import layout
+from tests.fleet.evidence.samples import Site, rewrite
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(name="site")
+def site_fixture(tmp_path: Path) -> Site:
+    """Two nodes of two devices, countersigned."""
+    site = Site(tmp_path / "state")
+    for node in ("node-1", "node-2"):
+        site.certify(node)
+    site.countersign()
+    return site
+
+
+@pytest.fixture(name="run")
+def run_fixture(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `fleet evidence ...`; exit code, stdout, and the error as it is shown."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code, complaint = 0, ""
+        try:
+            returned = app([str(argument) for argument in arguments], standalone_mode=False)
+            code = returned if isinstance(returned, int) else 0
+        except typer.Exit as done:
+            code = done.exit_code
+        except FleetError as error:
+            code, complaint = error.exit_code, str(error)
+        return code, capsys.readouterr().out, complaint
+
+    return run
+
+
+def test_list_shows_all_and_filters(run: Run, site: Site) -> None:
+    """Certificates are listed oldest first, and can be narrowed to a node and a device."""
+    code, out, _ = run("list", "--state", site.state)
+    assert code == 0
+    assert "8 certificates" in out
+    assert "SIMULATED" in out
+    choices: list[tuple[list[str], int]] = [
+        ([], 8),
+        (["--node", "node-1"], 4),
+        (["--node", "node-1", "--device", "node-1-a"], 2),
+        (["--device", "SIM-node-2-b"], 2),
+        (["--node", "node-9"], 0),
+    ]
+    for choice, count in choices:
+        code, out, _ = run("list", "--state", site.state, "--json", *choice)
+        assert (code, len(json.loads(out))) == (0, count)
+
+
+def test_show_takes_a_prefix(run: Run, site: Site) -> None:
+    """A certificate is shown by the first characters of its digest, with what is not covered."""
+    digest = next(iter(site.ledger().entries())).digest
+    short = digest.removeprefix("sha256:")[:12]
+    code, out, _ = run("show", short, "--state", site.state)
+    assert code == 0
+    for words in (digest, "SIMULATED DEVICE", "NIST SP 800-88 Clear", "on-chip-memory", "NO"):
+        assert words in out
+    code, out, _ = run("show", digest, "--state", site.state, "--json")
+    document: dict[str, Any] = json.loads(out)
+    assert document["certificate"] == digest
+    assert document["statement"]["predicate"]["node"] == "node-1"
+
+
+@pytest.mark.parametrize("prefix", ["", "zz", "sha256:"])
+def test_show_of_none_or_many_could_not_run(run: Run, site: Site, prefix: str) -> None:
+    """No certificate, or more than one, is exit 2 with the remedy."""
+    code, out, err = run("show", prefix, "--state", site.state)
+    assert (code, out) == (2, "")
+    assert "fleet evidence list" in err
+
+
+def test_verify_passes_and_fails_with_its_place(run: Run, site: Site) -> None:
+    """E3: whole evidence is exit 0; any change is exit 1 and named with its place."""
+    code, out, _ = run("verify", "--state", site.state)
+    assert code == 0
+    assert "evidence is whole" in out
+    rewrite(site.segment(), lambda lines: [*lines[:1], *lines[2:]])
+    code, out, _ = run("verify", "--state", site.state)
+    assert code == 1
+    assert f"missing-entries: {site.segment()}" in out.replace("\n", "")
+    code, out, _ = run("verify", "--state", site.state, "--json")
+    document = json.loads(out)
+    assert (code, document["ok"]) == (1, False)
+    assert document["defects"][0]["code"] == "missing-entries"
+    assert document["defects"][0]["file"] == str(site.segment())
+
+
+def test_verify_with_trusted_keys(run: Run, site: Site, tmp_path: Path) -> None:
+    """Named keys are the only ones trusted; one that cannot be read is exit 2."""
+    ledger = layout.ledger_directory(site.state, "node-1")
+    key = layout.node_key(site.state, "node-1").with_suffix(".pub")
+    other = layout.node_key(site.state, "node-2").with_suffix(".pub")
+    heads = ("--heads", layout.heads_directory(site.state))
+    coordinator = ("--coordinator-key", layout.coordinator_keys_directory(site.state))
+    code, out, _ = run("verify", "--directory", ledger, "--key", key, *heads, *coordinator)
+    assert code == 0
+    assert "4 countersigned" in out
+    assert run("verify", "--directory", ledger, "--key", other)[0] == 1
+    code, _, err = run("verify", "--directory", ledger, "--key", tmp_path / "gone.pub")
+    assert code == 2
+    assert "cannot be read" in err
+    (tmp_path / "empty").mkdir()
+    assert run("verify", "--directory", ledger, "--key", tmp_path / "empty")[0] == 2
+
+
+def test_export_then_verify_the_copy(run: Run, site: Site, tmp_path: Path) -> None:
+    """An export made by the command verifies by itself; a second one over it is exit 2."""
+    target = tmp_path / "export"
+    code, out, _ = run("export", target, "--state", site.state, "--json")
+    assert (code, json.loads(out)["certificates"]) == (0, 8)
+    code, out, _ = run("verify", "--directory", target)
+    assert code == 0
+    assert "8 countersigned" in out
+    assert run("export", target, "--state", site.state)[0] == 2
+    code, out, _ = run("export", tmp_path / "part", "--state", site.state, "--device", "node-1-a")
+    assert (code, "2 certificates" in out) == (0, True)
+    code, out, _ = run("verify", "--directory", tmp_path / "part")
+    assert "6 more left out" in out
+    certificate = next((target / "certificates" / "node-1").iterdir())
+    certificate.write_bytes(certificate.read_bytes()[:-1])
+    assert run("verify", "--directory", target)[0] == 1
+
+
+def test_no_evidence_could_not_run(run: Run, tmp_path: Path) -> None:
+    """A directory without evidence is exit 2 with a remedy, never an empty success."""
+    for verb in (["list"], ["verify"], ["export", str(tmp_path / "x")], ["show", "ab"]):
+        code, out, err = run(*verb, "--directory", tmp_path, "--json")
+        assert (code, out) == (2, "")
+        assert "holds no evidence" in err
+
+
+def test_reading_needs_no_private_key(run: Run, site: Site) -> None:
+    """Verification works without any private key being there."""
+    for node in ("node-1", "node-2"):
+        layout.node_key(site.state, node).unlink()
+    layout.coordinator_key(site.state).unlink()
+    assert run("verify", "--state", site.state)[0] == 0

@@ -1,0 +1,90 @@
+"""Progress of a campaign on stderr."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
+from fleet.cli.progress import Bars, Lines, choose, overview
+
+
+def status(phase: Phase, *, at: float, done: int = 0, step: str = "") -> CampaignStatus:
+    """A campaign over one device."""
+    device = DeviceStatus(
+        node="node-0", device="gpu-0", uuid="u0", phase=phase, step=step, done=done, total=100
+    )
+    return CampaignStatus(
+        run="r1",
+        at=at,
+        devices=(device,),
+        phases={phase: 1},
+        done=done,
+        total=100,
+        rate=2e9,
+        eta_s=12.0,
+    )
+
+
+@pytest.fixture
+def console() -> Console:
+    """A console that is no terminal."""
+    return Console(file=io.StringIO(), width=200, force_terminal=False)
+
+
+def shown(console: Console) -> list[str]:
+    """The lines printed so far."""
+    stream = console.file
+    assert isinstance(stream, io.StringIO)
+    return stream.getvalue().splitlines()
+
+
+def test_a_change_of_state_is_one_line(console: Console) -> None:
+    """Without a terminal each change of a device is one line, and passes are not changes."""
+    lines = Lines(console)
+    with lines:
+        lines.show(status(Phase.WAITING, at=0.0))
+        lines.show(status(Phase.RUNNING, at=0.5, step="fill"))
+        lines.show(status(Phase.RUNNING, at=0.9, step="verify", done=50))
+        lines.show(status(Phase.DONE, at=1.5, step="certified", done=100))
+    device = [line for line in shown(console) if line.startswith("node-0/gpu-0")]
+    assert device == ["node-0/gpu-0: fill", "node-0/gpu-0: certified"]
+
+
+def test_a_quiet_campaign_shows_a_sign_of_life(console: Console) -> None:
+    """Without a terminal a heartbeat every two seconds tells share, rate and time left."""
+    lines = Lines(console)
+    for at in (100.0, 101.0, 102.5, 103.0):
+        lines.show(status(Phase.RUNNING, at=at, step="fill", done=50))
+    beats = [line for line in shown(console) if line.startswith("campaign r1")]
+    assert len(beats) == 2
+    assert "50 %" in beats[0]
+    assert "2.00 GB/s" in beats[0]
+    assert "12 s left" in beats[0]
+
+
+def test_an_open_breaker_is_in_the_overview() -> None:
+    """An operator sees at once that the breaker holds the campaign."""
+    found = status(Phase.WAITING, at=0.0).model_copy(update={"breaker": "open"})
+    assert "breaker: open" in overview(found)
+
+
+def test_a_terminal_gets_a_bar_per_device() -> None:
+    """On a terminal every device and the campaign have a bar."""
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    display = choose(console)
+    assert isinstance(display, Bars)
+    with display:
+        display.show(status(Phase.RUNNING, at=0.0, step="fill", done=50))
+        display.show(status(Phase.DONE, at=1.0, step="certified", done=100))
+    text = "\n".join(shown(console))
+    assert "node-0/gpu-0" in text
+    assert "campaign" in text
+    assert "certified" in text
+
+
+def test_a_pipe_gets_lines(console: Console) -> None:
+    """A log file never gets control characters."""
+    assert isinstance(choose(console), Lines)

@@ -1,0 +1,58 @@
+"""Numbers, states and reasons as an operator reads them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fleet.cli import text
+from fleet.messages import NodeView, ReasonView
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, "0 B"), (1023, "1023 B"), (64 * 2**20, "64.0 MiB"), (3 * 2**40, "3.0 TiB")],
+)
+def test_bytes_are_shown_with_a_binary_unit(count: int, expected: str) -> None:
+    """Memory is shown in the unit operators size it in."""
+    assert text.size(count) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.25, "0.2 s"), (59.9, "59 s"), (125, "2 min 05 s"), (7900, "2 h 11 min")],
+)
+def test_durations_are_shown_in_at_most_two_units(seconds: float, expected: str) -> None:
+    """A duration is read at a glance."""
+    assert text.duration(seconds) == expected
+
+
+def test_a_digest_is_cut_to_what_finds_it() -> None:
+    """Twelve hex digits find a certificate; none is a dash."""
+    assert text.digest("sha256:" + "ab" * 32) == "abababababab"
+    assert text.digest("") == "-"
+
+
+def test_a_reason_is_shown_with_its_remedy() -> None:
+    """Whatever puts a device out of service is shown with what to do about it."""
+    console = Console(file=io.StringIO(), width=200)
+    reason = ReasonView(
+        code="ecc", source="health", liftable=False, detail="7 errors", remedy="replace the card"
+    )
+    text.explain(console, "node-0/gpu-1", [reason])
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "node-0/gpu-1: ecc (health; only an operator lifts it): 7 errors" in shown
+    assert "do: replace the card" in shown
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_simulated_devices_are_announced(simulated: bool) -> None:
+    """Promise 10: nothing simulated is shown without saying so, and nothing real is called so."""
+    console = Console(file=io.StringIO(), width=200)
+    view = NodeView(
+        node="n", incarnation="1", boot_id="b", at=0, simulated=simulated, backend="simulated"
+    )
+    text.banner(console, [view])
+    assert ("SIMULATED" in console.file.getvalue()) is simulated  # type: ignore[attr-defined]

@@ -1,0 +1,40 @@
+"""Small files are there whole or not at all."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fleet.evidence import disk
+
+
+def test_write_new_never_overwrites(tmp_path: Path) -> None:
+    """The second writer of a new file loses and leaves the first one's content."""
+    path = tmp_path / "a"
+    assert disk.write_new(path, b"one", mode=0o600)
+    assert not disk.write_new(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_replace_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A replaced file has the new content and mode; a failed one leaves no temporary file."""
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    disk.replace(path, b"two", mode=0o640)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"two", 0o640)
+    (tmp_path / "d" / "inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        disk.replace(tmp_path / "d", b"three")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "d"]
+
+
+def test_make_directory_sets_the_mode_of_the_last_one(tmp_path: Path) -> None:
+    """Only the directory asked for gets the narrow mode; an existing one is left alone."""
+    disk.make_directory(tmp_path / "a" / "b", mode=0o700)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    disk.make_directory(tmp_path / "a" / "b", mode=0o777)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700

@@ -1,0 +1,44 @@
+"""The health tables as files: complete, sourced, consistent with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.health import tables
+from fleet.health.reasons import CATALOGUE
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "needed"),
+    [
+        ("checks", "check", {"name", "rule", "reading", "mandatory", "reason", "remedy", "source"}),
+        ("reasons", "reason", {"code", "text", "liftable", "remedy", "source"}),
+        ("xids", "xid", {"code", "text", "outcome"}),
+        ("recovery", "recovery", {"word", "verdict"}),
+    ],
+)
+def test_every_row_is_complete(table: str, key: str, needed: set[str]) -> None:
+    """A row without its reason, remedy or source cannot be explained to an operator."""
+    rows = tables.rows(table, key)
+    assert all(needed <= row.keys() for row in rows)
+    identities = [next(iter(row.values())) for row in rows]
+    assert len(identities) == len(set(identities))
+
+
+@pytest.mark.parametrize("table", ["check", "xid", "recovery"])
+def test_every_reason_named_is_in_the_catalogue(table: str) -> None:
+    """No table gives a reason that the catalogue does not explain."""
+    file = {"check": "checks", "xid": "xids", "recovery": "recovery"}[table]
+    named = {
+        row[field]
+        for row in tables.rows(file, table)
+        for field in ("reason", "rise_reason")
+        if row.get(field)
+    }
+    assert named <= CATALOGUE.keys()
+
+
+def test_a_table_without_rows_is_an_error() -> None:
+    """A misspelt key is noticed, not taken as an empty table."""
+    with pytest.raises(KeyError):
+        tables.rows("checks", "checkz")

@@ -1,0 +1,171 @@
+"""B07: damage never stops the service, and is never taken for "all free"."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet import sqlite
+from fleet.journal import witness
+from fleet.journal.opening import Opened, Place, open_or_set_aside
+from fleet.model import NodeName, Unit, UnitId
+
+UNIT = Unit(id=UnitId("GPU-1/all"))
+
+
+def place(directory: Path) -> Place:
+    return Place(directory / "journal.db", directory / "run" / "w", NodeName("n1"), "machine")
+
+
+def written(directory: Path) -> Place:
+    """A journal with one unit, closed, with its witness."""
+    where = place(directory)
+    opened = open_or_set_aside(where, now=0.0)
+    with opened.journal.commit() as commit:
+        commit.put_unit(UNIT)
+    journal = opened.journal
+    witness.write(
+        where.witness, witness.Witness(journal.id, journal.sequence, "machine", "", "boot")
+    )
+    journal.close()
+    return where
+
+
+def kept_files(directory: Path) -> list[Path]:
+    """Journals set aside, without their WAL companions."""
+    found = [path for path in directory.iterdir() if ".aside-5-" in path.name]
+    return [path for path in found if not path.name.endswith(("-wal", "-shm"))]
+
+
+def closed(opened: Opened) -> Opened:
+    opened.journal.close()
+    return opened
+
+
+def test_a_good_journal_opens_as_it_is(tmp_path: Path) -> None:
+    """No trouble, nothing set aside, the units are there."""
+    opened = closed(open_or_set_aside(written(tmp_path), now=1.0))
+    assert (opened.fresh, opened.troubles) == (False, ())
+    assert opened.journal.units == {UNIT.id: UNIT}
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _last_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _nul(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def _flip_digest(path: Path) -> None:
+    """One bit of one stored record: the pages stay valid, the record does not."""
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b'"state":"HELD"')
+    raw[at + 10] ^= 1
+    path.write_bytes(raw)
+
+
+def _foreign(path: Path) -> None:
+    path.unlink()
+    schema = sqlite.Schema(application_id=77, steps=("CREATE TABLE t (x)",))
+    sqlite.open_database(path, schema=schema, timeout_s=5).close()
+
+
+def _newer(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[60:64] = (99).to_bytes(4, "big")
+    path.write_bytes(raw)
+
+
+def _text(path: Path) -> None:
+    path.write_text("[]")
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "precious").write_text("x")
+
+
+MUTATIONS = [_truncate, _last_byte, _nul, _flip_digest, _foreign, _newer, _text, _directory]
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
+def test_a_damaged_journal_is_kept_under_a_new_name(
+    tmp_path: Path, mutate: Callable[[Path], None]
+) -> None:
+    """B07: the file is kept, a new empty journal starts, the trouble names the file kept."""
+    where = written(tmp_path)
+    mutate(where.path)
+    opened = closed(open_or_set_aside(where, now=5.0))
+    (kept,) = kept_files(tmp_path)
+    assert opened.fresh
+    assert opened.journal.units == {}
+    assert str(kept) in opened.troubles[0]
+
+
+def test_a_newer_file_is_not_changed(tmp_path: Path) -> None:
+    """B26: version 99 is not modified by setting it aside."""
+    where = written(tmp_path)
+    _newer(where.path)
+    before = where.path.read_bytes()
+    closed(open_or_set_aside(where, now=5.0))
+    (kept,) = kept_files(tmp_path)
+    assert kept.read_bytes() == before
+
+
+def test_a_restored_journal_is_set_aside(tmp_path: Path) -> None:
+    """DESIGN 4: a journal older than its witness is treated like a lost one."""
+    where = written(tmp_path)
+    shutil.copy(where.path, tmp_path / "backup")
+    journal = open_or_set_aside(where, now=1.0).journal
+    for _ in range(3):
+        with journal.commit() as commit:
+            commit.put_unit(UNIT)
+    seen = witness.Witness(journal.id, journal.sequence, "machine", "", "boot")
+    journal.close()
+    witness.write(where.witness, seen)
+    for name in ("journal.db-wal", "journal.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "backup", where.path)
+    opened = closed(open_or_set_aside(where, now=2.0))
+    assert opened.fresh
+    assert "witness has seen commit" in opened.troubles[0]
+
+
+def test_a_missing_journal_that_was_witnessed_is_trouble(tmp_path: Path) -> None:
+    """B07: a missing file is no first run when somebody has seen it before."""
+    where = written(tmp_path)
+    where.path.unlink()
+    opened = closed(open_or_set_aside(where, now=2.0))
+    assert opened.fresh
+    assert "missing" in opened.troubles[0]
+
+
+def test_a_first_run_is_no_trouble(tmp_path: Path) -> None:
+    """Nothing there and nothing witnessed: a new journal, whose units will start HELD."""
+    opened = closed(open_or_set_aside(place(tmp_path), now=0.0))
+    assert (opened.fresh, opened.troubles) == (True, ())
+
+
+def test_setting_aside_twice_keeps_both_files(tmp_path: Path) -> None:
+    """A second damaged file in the same second never overwrites the first."""
+    where = written(tmp_path)
+    for _ in range(2):
+        _text(where.path)
+        closed(open_or_set_aside(where, now=5.0))
+    assert len(kept_files(tmp_path)) == 2
+
+
+def test_another_nodes_journal_is_not_believed(tmp_path: Path) -> None:
+    """B54: a journal copied from another node says nothing about the devices here."""
+    where = written(tmp_path)
+    other = Place(where.path, where.witness, NodeName("n2"), "machine")
+    assert closed(open_or_set_aside(other, now=1.0)).fresh

@@ -1,0 +1,136 @@
+"""One wipe on a real node: every way out is the outcome DESIGN says, neighbours untouched."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.lifecycle import INTERRUPTIONS_MAX
+from fleet.messages import Outcome
+from fleet.model import Digest, State, Uuid
+from fleet.settings import ResetPolicy
+from tests.fleet.node.conftest import Lab, wait_for
+
+
+def test_a_wiped_device_is_clean_certified_and_zero(lab: Lab) -> None:
+    """Promise 8: CLEAN comes with a certificate in the ledger, and the memory is zero."""
+    secret = b"the tenant's secret" * 100
+    memory = lab.memory()
+    with memory.open("r+b") as file:
+        file.seek(12345)
+        file.write(secret)
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (Outcome.CERTIFIED, State.CLEAN)
+    assert lab.device().certificate == result.certificate
+    assert result.certificate in lab.ledger
+    assert result.bytes.covered == result.bytes.total == memory.stat().st_size
+    assert not any(memory.read_bytes())
+
+
+FAULTS = [
+    ("hang", Outcome.QUARANTINED, State.QUARANTINED, "timed-out"),
+    ("wedge", Outcome.QUARANTINED, State.QUARANTINED, "wedged"),
+    ("allocation-shortfall", Outcome.QUARANTINED, State.QUARANTINED, "coverage-below-floor"),
+    ("dirty-word", Outcome.QUARANTINED, State.QUARANTINED, "memory-mismatch"),
+    ("dirty-zero", Outcome.QUARANTINED, State.QUARANTINED, "memory-mismatch"),
+    ("stale-verifier", Outcome.QUARANTINED, State.QUARANTINED, "verifier-unsound"),
+    ("ecc-uncorrectable", Outcome.QUARANTINED, State.QUARANTINED, "ecc-uncorrectable"),
+    ("device-lost", Outcome.QUARANTINED, State.QUARANTINED, "device-lost"),
+    ("foreign-holder", Outcome.FAILED, State.DIRTY, "foreign-holder"),
+    ("infrastructure-holder", Outcome.CERTIFIED, State.CLEAN, ""),
+    ("remap-pending", Outcome.CERTIFIED, State.CLEAN, ""),
+    ("remap-failed", Outcome.QUARANTINED, State.QUARANTINED, "remap-failed"),
+    ("link-degraded", Outcome.QUARANTINED, State.QUARANTINED, "link-degraded"),
+    ("thermal-slowdown", Outcome.QUARANTINED, State.QUARANTINED, "thermal-slowdown"),
+    ("xid", Outcome.QUARANTINED, State.QUARANTINED, "xid"),
+    ("reset-required", Outcome.CERTIFIED, State.CLEAN, ""),
+    ("worker-crash", Outcome.INTERRUPTED, State.DIRTY, "worker"),
+]
+
+
+@pytest.mark.parametrize(("fault", "outcome", "state", "finding"), FAULTS, ids=lambda v: str(v))
+def test_each_fault_leads_where_design_says(
+    lab: Lab, fault: str, outcome: Outcome, state: State, finding: str
+) -> None:
+    """Promise 5: doubt is DIRTY, failure is QUARANTINED with reason and remedy; never CLEAN."""
+    lab.fault(fault)
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (outcome, state)
+    assert (result.certificate == "") == (outcome is not Outcome.CERTIFIED)
+    if finding:
+        assert finding in {found.check for found in result.findings}
+        assert all(found.remedy for found in result.findings)
+    assert lab.scrub("gpu-1").outcome is Outcome.CERTIFIED
+
+
+def test_memory_ten_times_too_slow_is_a_fault(lab: Lab) -> None:
+    """A pass far slower than healthy memory is the device's fault, found before its deadline."""
+    lab.fault("slow-memory", bytes_per_s="300000")
+    policy = lab.settings.wipe.model_copy(update={"deadline_base_s": 60.0})
+    order = lab.order().model_copy(update={"wipe": policy})
+    lab.node.scrub([order])
+    result = lab.result(order.operation)
+    assert result.outcome is Outcome.QUARANTINED
+    assert {found.check for found in result.findings} == {"slow-memory"}
+
+
+def test_a_reset_that_was_needed_is_on_the_certificate(lab: Lab) -> None:
+    """B3: a device that reports "reset required" is reset, and the certificate says so."""
+    lab.fault("reset-required")
+    result = lab.scrub()
+    certificate = lab.ledger.certificate(Digest(result.certificate))
+    assert certificate.envelope.predicate["reset"]["performed"] is True
+    assert lab.backend.readings(Uuid(lab.device().accelerator)).reset_required is False
+
+
+def test_without_a_reset_a_pending_remap_is_never_exposed(lab: Lab) -> None:
+    """B3: policy never means quarantine, not exposure un-reset."""
+    lab.fault("reset-required")
+    policy = lab.settings.wipe.model_copy(update={"reset": ResetPolicy.NEVER})
+    order = lab.order().model_copy(update={"wipe": policy})
+    lab.node.scrub([order])
+    result = lab.result(order.operation)
+    assert result.outcome is Outcome.QUARANTINED
+    assert "reset-required" in {found.check for found in result.findings}
+
+
+def test_the_third_interruption_in_a_row_quarantines(lab: Lab) -> None:
+    """DESIGN 4: bad luck twice is bad luck, three times is a fault."""
+    lab.fault("worker-crash", times=INTERRUPTIONS_MAX)
+    outcomes = [lab.scrub().outcome for _ in range(INTERRUPTIONS_MAX)]
+    assert outcomes == [Outcome.INTERRUPTED, Outcome.INTERRUPTED, Outcome.QUARANTINED]
+    assert {reason.code for reason in lab.device().reasons} == {"interrupted"}
+
+
+def test_a_cancelled_wipe_leaves_the_device_dirty(lab: Lab) -> None:
+    """Promise 5: interrupted by us is DIRTY, once the worker is proven gone."""
+    lab.fault("hang", **{"pass": "fill"})
+    order = lab.order()
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    lab.node.cancel([order.operation])
+    result = lab.result(order.operation)
+    assert (result.outcome, result.state) == (Outcome.INTERRUPTED, State.DIRTY)
+
+
+def test_a_foreign_process_keeps_the_wipe_away(lab: Lab) -> None:
+    """Promise 4: nothing is wiped under a process that is not ours; nobody is killed."""
+    lab.fault("foreign-holder", seconds="30")
+    first = lab.scrub()
+    assert first.outcome is Outcome.FAILED
+    second = lab.scrub()
+    assert (second.outcome, second.state) == (Outcome.BUSY, State.DIRTY)
+    assert "foreign-holder" in {found.check for found in second.findings}
+
+
+def test_a_partition_is_wiped_without_its_neighbours(lab: Lab) -> None:
+    """Promise 9: wiping one slice leaves the others' memory and state alone."""
+    memory = lab.memory("gpu-1")
+    with memory.open("r+b") as file:
+        file.write(b"\xaa" * memory.stat().st_size)
+    result = lab.scrub("gpu-1-1g-0")
+    assert result.outcome is Outcome.CERTIFIED
+    assert lab.device("gpu-1-1g-0").state == State.CLEAN
+    assert lab.device("gpu-1-1g-1").state == State.DIRTY
+    assert lab.device("gpu-1").state == State.DIRTY
+    written = memory.read_bytes()
+    assert written.count(b"\xaa") == len(written) - result.bytes.covered

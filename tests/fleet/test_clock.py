@@ -1,0 +1,28 @@
+"""Clocks: the real one and the one that waits for orders."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.clock import ManualClock, SystemClock
+
+
+def test_the_system_clock_tells_time() -> None:
+    """DESIGN 8: the wall clock is in seconds since the epoch, the monotonic one never goes back."""
+    clock = SystemClock()
+    first, second = clock.monotonic(), clock.monotonic()
+    assert first <= second
+    assert 1_600_000_000 < clock.now() < 10_000_000_000
+
+
+def test_a_manual_clock_moves_when_told() -> None:
+    """DESIGN 8: time is passed in, so that nothing has to be waited for."""
+    clock = ManualClock(100.0)
+    clock.advance(2.5)
+    assert (clock.now(), clock.monotonic()) == (102.5, 2.5)
+
+
+def test_a_manual_clock_never_goes_back() -> None:
+    """DESIGN 8: a test cannot make time run backwards by mistake."""
+    with pytest.raises(ValueError, match="back"):
+        ManualClock(0.0).advance(-1)

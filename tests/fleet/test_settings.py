@@ -1,0 +1,84 @@
+"""Every default, pinned: a change of one is a decision, not an accident."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from fleet.settings import Section, Settings, WipePolicy
+from fleet.settings_parse import SECTIONS
+
+DEFAULTS = {
+    "profile": "strict",
+    "wipe": {
+        "coverage_floor": 0.98,
+        "chunk_largest_bytes": 8 * 2**30,
+        "chunk_smallest_bytes": 64 * 2**10,
+        "deadline_base_s": 60.0,
+        "deadline_s_per_gib": 20.0,
+        "expected_bytes_per_s": 200e6,
+        "slow_factor": 10.0,
+        "kill_wait_s": 5.0,
+        "reset": "on-fault",
+        "attempts": 2,
+    },
+    "health": {
+        "sweep_period_s": 60.0,
+        "fresh_s": 60.0,
+        "reading_timeout_s": 10.0,
+        "retest_period_s": 300.0,
+        "ecc_corrected_rate_max": 10,
+        "aer_corrected_rise_max": 100,
+        "pcie_replay_rise_max": 31,
+        "uncorrectable_remaps_max": 512,
+        "retired_pages_max": 62,
+        "unknown_blocks": True,
+    },
+    "campaign": {
+        "max_parallel": 64,
+        "max_parallel_per_node": 8,
+        "max_parallel_per_rack": 32,
+        "pool_floor": 0.0,
+        "out_of_service_max": 1.0,
+        "out_of_service_min": 1,
+        "breaker_failures": 3,
+        "breaker_fraction": 0.5,
+        "breaker_window_s": 600.0,
+        "lease_ttl_s": 60.0,
+        "device_timeout_s": 3600.0,
+    },
+    "node": {"max_parallel": 8, "idle_delay_s": 2.0},
+    "evidence": {"key_file": ""},
+    "store": {"kind": "sqlite", "hosts": 1, "timeout_s": 10.0},
+    "ray": {"address": "", "namespace": "fleet", "call_timeout_s": 30.0},
+}
+
+
+def test_every_default_is_pinned() -> None:
+    """All defaults, none left out."""
+    assert Settings().model_dump(mode="json") == DEFAULTS
+
+
+@pytest.mark.parametrize("kind", [Settings, *SECTIONS.values()])
+def test_every_field_says_why(kind: type[Section]) -> None:
+    """A field without a reason, or a quantity of time without its unit, is not accepted."""
+    for name, field in kind.model_fields.items():
+        if name in SECTIONS:
+            continue
+        assert field.description, name
+        if name.endswith("_s") and not name.endswith("per_s"):
+            assert "s" in field.description.replace(",", "").split(), name
+
+
+def test_settings_are_closed_and_do_not_change() -> None:
+    """No unknown key slips in, and no value is changed after it was judged."""
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        WipePolicy.model_validate({"atempts": 1})
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(WipePolicy(), "attempts", 3)  # noqa: B010 - a plain assignment fails mypy
+
+
+def test_infinity_is_no_deadline() -> None:
+    """B6: every deadline is finite."""
+    with pytest.raises(ValidationError, match="finite"):
+        WipePolicy(deadline_base_s=float("inf"))

@@ -1,0 +1,65 @@
+"""Settings from a file: TOML or JSON, mistakes told with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet import errors
+from fleet.settings_file import load
+
+
+def written(directory: Path, name: str, content: str | bytes) -> Path:
+    path = directory / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("fleet.toml", 'profile = "lab"\n[wipe]\nattempts = 1\n'),
+        ("fleet.json", '{"profile": "lab", "wipe": {"attempts": 1}}'),
+    ],
+)
+def test_both_formats_say_the_same(tmp_path: Path, name: str, content: str) -> None:
+    """The suffix decides how the file is read."""
+    found = load(written(tmp_path, name, content))
+    assert (found.profile, found.wipe.attempts) == ("lab", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.toml", "[wipe]\nattempts = \n", "a.toml:2"),
+        ("a.toml", '[wipe]\nattempts = 1\nreset = "on', "a.toml:3"),
+        ("a.toml", b"[wipe]\n\xff = 1\n", "a.toml:2"),
+        ("a.json", '{\n"wipe": {,}\n}', "a.json:2"),
+        ("a.json", "[1]", "a.json:1"),
+        ("a.json", '{"wipe": {}, "wipe": {}}', "'wipe' is given twice"),
+        ("a.yaml", "wipe: {}", "'.yaml'"),
+    ],
+)
+def test_a_file_that_cannot_be_understood(
+    tmp_path: Path, name: str, content: str | bytes, place: str
+) -> None:
+    """Syntax errors, wrong encodings and repeated keys name the file and, where known, the line."""
+    with pytest.raises(errors.SettingsInvalid) as caught:
+        load(written(tmp_path, name, content))
+    assert place in caught.value.detail
+    assert len(caught.value.problems) == 1
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """An unreadable file is an error that names it, not the defaults."""
+    with pytest.raises(errors.SettingsInvalid, match=r"none\.toml cannot be read: No such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_wrong_values_name_the_file(tmp_path: Path) -> None:
+    """The problems of the content are all there, and the file is named once."""
+    path = written(tmp_path, "a.toml", "[wipe]\nattempts = 7\nx = 1\n")
+    with pytest.raises(errors.SettingsInvalid, match=r"a\.toml: 2 wrong") as caught:
+        load(path)
+    assert [problem.path for problem in caught.value.problems] == ["wipe.x", "wipe.attempts"]

@@ -1,0 +1,151 @@
+"""What an audit finds, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.messages import DeviceView, NodeView
+from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from jobs.audit import REMEDIES, Evidence, Trouble, compare
+
+NOW = 1000.0
+CERTIFICATE = "sha256:" + "ab" * 32
+CLAIM = Holder(HolderKind.CLAIM, "claim-1")
+RUN = Holder(HolderKind.CAMPAIGN, "run-1")
+
+
+def device(**changes: object) -> DeviceView:
+    """A device in use by claim-1, certified, under token 7.3."""
+    found = {
+        "uuid": "u0",
+        "name": "gpu-0",
+        "accelerator": "u0",
+        "units": ("u0/0",),
+        "memory_bytes": 64,
+        "state": "IN_USE",
+        "claim": "claim-1",
+        "certificate": CERTIFICATE,
+        "floor": "7.3",
+    }
+    return DeviceView.model_validate({**found, **changes})
+
+
+def evidence(*devices: DeviceView, lease: Lease | None = None) -> Evidence:
+    """One node with `devices`, and the lease that fits `device()` unless another is given."""
+    view = NodeView(
+        node="node-0",
+        incarnation="1",
+        boot_id="b",
+        at=NOW,
+        simulated=True,
+        backend="simulated",
+        devices=devices or (device(),),
+    )
+    return Evidence(
+        at=NOW,
+        views=(view,),
+        leases=(lease or Lease(frozenset({UnitId("u0/0")}), CLAIM, Token(7, 3)),),
+        newest=Token(7, 9),
+        open_runs=frozenset({"run-1"}),
+        certificates=frozenset({CERTIFICATE}),
+        silent={},
+    )
+
+
+def troubles(found: Evidence) -> set[Trouble]:
+    """What the audit says is wrong."""
+    return {finding.trouble for finding in compare(found).findings}
+
+
+def test_a_fleet_in_order_has_no_finding() -> None:
+    """B8: a leased, certified device in use by its claim is no finding."""
+    assert troubles(evidence()) == set()
+
+
+def test_an_expired_lease_is_found() -> None:
+    """A lease past its end that is still stored is reported."""
+    lease = Lease(frozenset({UnitId("u0/0")}), RUN, Token(7, 3), expires_at=NOW - 5)
+    free = device(state="CLEAN", claim="")
+    assert troubles(evidence(free, lease=lease)) == {Trouble.LEASE_EXPIRED}
+
+
+def test_a_lease_of_units_nobody_has_is_found() -> None:
+    """A lease on units no node reports is reported, with the units as its place."""
+    found = evidence(device(state="CLEAN", claim=""))
+    lease = Lease(frozenset({UnitId("gone/0")}), RUN, Token(7, 3), NOW + 60)
+    (finding,) = compare(replace(found, leases=(lease,))).findings
+    assert (finding.trouble, finding.place) == (Trouble.LEASE_UNKNOWN_UNIT, "gone/0")
+
+
+def test_silence_of_a_node_is_not_taken_for_absence() -> None:
+    """Units of a node that does not answer are unknown, not gone."""
+    lease = Lease(frozenset({UnitId("gone/0")}), RUN, Token(7, 3), NOW + 60)
+    found = replace(
+        evidence(device(state="CLEAN", claim="")), leases=(lease,), silent={"node-1": "no answer"}
+    )
+    assert troubles(found) == {Trouble.NODE_SILENT}
+
+
+def test_a_claim_lease_without_a_record_is_found() -> None:
+    """A claim's lease on a device whose node has no record of the claim is reported."""
+    free = device(state="CLEAN", claim="")
+    assert troubles(evidence(free)) == {Trouble.LEASE_WITHOUT_HOLDER}
+
+
+def test_a_lease_the_node_has_closed_is_told_apart() -> None:
+    """A lease whose token the node has closed waits for its release; that is another trouble."""
+    free = device(state="CLEAN", claim="", floor="7.4")
+    assert troubles(evidence(free)) == {Trouble.LEASE_CLOSED}
+
+
+def test_a_foreign_lease_is_found_from_both_sides() -> None:
+    """Promise 2: store and node naming different holders is reported as both of its halves."""
+    other = Lease(frozenset({UnitId("u0/0")}), Holder(HolderKind.CLAIM, "claim-2"), Token(7, 3))
+    assert troubles(evidence(lease=other)) == {
+        Trouble.LEASE_FOREIGN,
+        Trouble.IN_USE_WITHOUT_LEASE,
+    }
+
+
+def test_a_device_in_use_without_a_lease_is_found() -> None:
+    """B8: an exposed device without a lease of its claim is reported."""
+    assert troubles(replace(evidence(), leases=())) == {Trouble.IN_USE_WITHOUT_LEASE}
+
+
+def test_a_lease_of_an_ended_run_is_found() -> None:
+    """A campaign's lease outlives its run only by mistake."""
+    lease = Lease(frozenset({UnitId("u0/0")}), RUN, Token(7, 3), NOW + 60)
+    free = device(state="CLEAN", claim="")
+    found = replace(evidence(free, lease=lease), open_runs=frozenset())
+    assert troubles(found) == {Trouble.LEASE_RUN_ENDED}
+
+
+@pytest.mark.parametrize(
+    ("floor", "trouble"),
+    [("7.10", Trouble.TOKEN_AHEAD), ("8.1", Trouble.EPOCH_FOREIGN)],
+)
+def test_a_store_behind_its_nodes_is_found(floor: str, trouble: Trouble) -> None:
+    """A token the store never issued shows a restored copy; another epoch, another store."""
+    free = device(state="CLEAN", claim="", floor=floor)
+    assert trouble in troubles(replace(evidence(free), leases=()))
+
+
+@pytest.mark.parametrize("certificate", ["", "sha256:" + "cd" * 32])
+def test_clean_without_a_certificate_in_the_ledger_is_found(certificate: str) -> None:
+    """Promise 8: CLEAN or IN_USE under no certificate, or under one in no ledger, is reported."""
+    free = device(state="CLEAN", claim="", certificate=certificate)
+    assert troubles(replace(evidence(free), leases=())) == {Trouble.CERTIFICATE_MISSING}
+
+
+def test_unreadable_ledgers_accuse_nobody() -> None:
+    """Where the ledgers cannot be read, certificates are not judged."""
+    free = device(state="CLEAN", claim="", certificate="")
+    assert troubles(replace(evidence(free), leases=(), certificates=None)) == set()
+
+
+def test_every_trouble_has_a_remedy() -> None:
+    """Nothing is reported without saying what to do."""
+    assert set(REMEDIES) == set(Trouble)
+    assert all(REMEDIES.values())

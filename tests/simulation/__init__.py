@@ -1,0 +1,1 @@
+"""The protocol as a searchable model, its properties and its broken versions."""

@@ -1,0 +1,205 @@
+"""The law of the tree: what DESIGN 8 says about imports, sizes, names, twins and generated text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("fleet", "actors", "jobs")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MODULES = [path for path in SOURCES if path.name != "__init__.py"]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+PURE = (
+    "fleet/model.py",
+    "fleet/table.py",
+    "fleet/lifecycle.py",
+    "fleet/claims.py",
+    "fleet/leases.py",
+    "fleet/profiles.py",
+    "fleet/messages.py",
+    "fleet/settings.py",
+    "fleet/errors.py",
+    "fleet/diagrams.py",
+    "fleet/wipe/plan.py",
+    "fleet/wipe/result.py",
+    "fleet/health/readings.py",
+    "fleet/health/checks.py",
+    "fleet/health/reasons.py",
+    "fleet/campaign/plan.py",
+    "fleet/campaign/budget.py",
+    "fleet/campaign/breaker.py",
+    "fleet/campaign/select.py",
+    "fleet/campaign/run.py",
+    "fleet/campaign/report.py",
+)
+IMPURE = frozenset(
+    {"os", "time", "random", "socket", "subprocess", "threading", "asyncio", "logging", "secrets"}
+)
+HOMES = {
+    "ray": ("actors/", "jobs/"),
+    "grpc": ("node_plugin/",),
+    "sqlite3": ("fleet/sqlite.py",),
+    "cryptography": ("fleet/evidence/keys.py",),
+    "kubernetes": ("fleet/kube/",),
+    "boto3": ("fleet/stores/dynamodb.py", "fleet/stores/s3.py"),
+    "pynvml": ("fleet/backends/nvidia/",),
+    "cuda": ("fleet/backends/nvidia/",),
+    "numpy": ("fleet/wipe/", "fleet/backends/simulated/"),
+    "rich": ("fleet/cli/",),
+    "typer": ("fleet/cli/",),
+}
+FORBIDDEN_WORDS = frozenset(
+    {"manager", "helper", "helpers", "util", "utils", "common", "misc", "handler", "data", "info"}
+)
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 6
+TWINLESS: frozenset[str] = frozenset()
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Top-level names of everything a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_touch_no_world(name: str) -> None:
+    """Rules take time, randomness and the outside as arguments; they import none of it."""
+    assert not IMPURE.intersection(imports(ROOT / name))
+
+
+def test_each_foreign_library_has_one_home() -> None:
+    """A library is imported only where DESIGN 8 puts it, so that it can be changed in one place."""
+    strays = [
+        f"{relative(path)} imports {library}"
+        for path in SOURCES
+        for library in imports(path)
+        if library in HOMES and not relative(path).startswith(HOMES[library])
+    ]
+    assert strays == []
+
+
+def test_only_bootstrap_builds_adapters() -> None:
+    """Adapters are built by fleet.bootstrap (and by the worker for its one back end)."""
+    adapters = re.compile(r"\b(open_stores|SimulatedBackend|open_or_set_aside|Spawner)\(")
+    homes = ("fleet/bootstrap.py", "fleet/backends/", "fleet/stores/", "fleet/journal/",
+             "fleet/cli/sim.py", "fleet/cli/store.py", "jobs/bench")  # fmt: skip
+    strays = [
+        relative(path)
+        for path in SOURCES
+        if adapters.search(path.read_text()) and not relative(path).startswith(homes)
+    ]
+    assert strays == []
+
+
+def test_modules_and_functions_stay_small() -> None:
+    """A module has one idea (400 lines), a function fits a screen (60), six parameters at most."""
+    found = []
+    for path in SOURCES:
+        lines = len(path.read_text().splitlines())
+        if lines > MODULE_LINES_MAX:
+            found.append(f"{relative(path)}: {lines} lines")
+        for function in functions(path):
+            length = (function.end_lineno or 0) - function.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                found.append(f"{relative(path)}:{function.name}: {length} lines")
+            arguments = function.args
+            count = len(arguments.args) + len(arguments.kwonlyargs)
+            own = 1 if arguments.args and arguments.args[0].arg in ("self", "cls") else 0
+            if count - own > PARAMETERS_MAX and not _is_command(path):
+                found.append(f"{relative(path)}:{function.name}: {count - own} parameters")
+    assert found == []
+
+
+def _is_command(path: Path) -> bool:
+    """A verb's options are its parameters: the command line library reads the signature."""
+    return relative(path).startswith("fleet/cli/")
+
+
+def test_names_use_the_words_of_the_field() -> None:
+    """Names that mean nothing (manager, helper, data ...) are not used for modules or classes."""
+    found = []
+    for path in SOURCES:
+        words = set(re.split(r"[_.]", path.stem.lower()))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                words |= {w.lower() for w in re.findall(r"[A-Z][a-z]+", node.name)}
+        if bad := FORBIDDEN_WORDS.intersection(words):
+            found.append(f"{relative(path)}: {sorted(bad)}")
+    assert found == []
+
+
+def test_every_module_has_its_test_twin() -> None:
+    """fleet/x/y.py is tested by tests/fleet/x/test_y.py: who knows one path knows the other."""
+    missing = []
+    for path in MODULES:
+        twin = ROOT / "tests" / path.relative_to(ROOT).parent / f"test_{path.name}"
+        if not twin.exists() and relative(path) not in TWINLESS:
+            missing.append(relative(path))
+    assert missing == []
+
+
+def test_every_module_class_and_test_says_what_it_is_for() -> None:
+    """Modules, public classes and tests carry a docstring; a test's is its rule in a sentence."""
+    missing = []
+    for path in [*SOURCES, *TESTS]:
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree) and path.read_text().strip():
+            missing.append(relative(path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if path in MODULES and not ast.get_docstring(node):
+                    missing.append(f"{relative(path)}:{node.name}")
+            elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                if not ast.get_docstring(node):
+                    missing.append(f"{relative(path)}:{node.name}")
+    assert missing == []
+
+
+def test_tests_neither_sleep_nor_patch_us() -> None:
+    """Tests wait for facts with a deadline and use shipped fakes: no sleep, no mock, no patching."""
+    banned = re.compile(
+        r"unittest\.mock|from unittest import mock|monkeypatch\.setattr|pytest\.mark\.skip"
+    )
+    found = [
+        relative(path)
+        for path in TESTS
+        if path != Path(__file__) and banned.search(path.read_text())
+    ]
+    assert found == []
+
+
+def test_protocols_stay_small() -> None:
+    """A port has at most eight methods (the lease store, two ports in one table, has twelve)."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            if not any(getattr(base, "id", "") == "Protocol" for base in node.bases):
+                continue
+            count = sum(isinstance(item, ast.FunctionDef) for item in node.body)
+            limit = 12 if node.name in ("LeaseStore", "RunStore") else 8
+            if count > limit:
+                found.append(f"{relative(path)}:{node.name}: {count} methods")
+    assert found == []
