@@ -26,6 +26,8 @@ LOCAL_HOST = "local"
 SOCKET_PATH_MAX = 107
 """Longest path of a unix socket, bytes."""
 SESSION_TAIL = len("/ray/session_2026-11-29_14-43-00_123456_1234567/sockets/plasma_store")
+_TOKENS: list[str] = []
+"""The token Ray has read in this process, once it has."""
 RECONNECT_S = "600"
 """Ray ends attached drivers after this many seconds without its head (default 60)."""
 
@@ -54,7 +56,7 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
     refuse_override(os.environ)
     _refuse_late(os.environ)
     directory = _scratch()
-    prepare_environment(os.environ, token=token_file(state), directory=directory)
+    prepare_environment(os.environ, token=_process_token(state, directory), directory=directory)
     import ray
 
     from actors.identity import HOST_LABEL
@@ -126,6 +128,18 @@ def prepare_environment(environ: MutableMapping[str, str], *, token: Path, direc
     paths = environ.get("PATH", os.defpath).split(os.pathsep)
     if paths[0] != here:
         environ["PATH"] = os.pathsep.join([here, *paths])
+
+
+def _process_token(state: Path, directory: Path) -> Path:
+    """A file with the token of this process's first local Ray: Ray reads it once and keeps it."""
+    if not _TOKENS:
+        path = token_file(state)
+        _TOKENS.append(path.read_text())
+        return path
+    path = directory / "token"
+    path.touch(mode=0o600)
+    path.write_text(_TOKENS[0])
+    return path
 
 
 def token_file(state: Path) -> Path:

@@ -9,6 +9,7 @@ Messages cross as JSON and are validated on arrival; a refusal stands in an answ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from pydantic import TypeAdapter
 
-from actors.translate import StartRefused
+from actors.translate import StartRefused, unforeseen
 from fleet import errors
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest
@@ -39,7 +40,7 @@ Answer = str | errors.FleetError
 """A lease as JSON, or why there is none."""
 
 
-def open_stores(plan: str) -> Coordinator:
+def open_coordinator(plan: str) -> Coordinator:
     """Open the coordinator that `plan`, a `CoordinatorPlan` as JSON, describes."""
     from fleet import bootstrap
 
@@ -49,13 +50,14 @@ def open_stores(plan: str) -> Coordinator:
 class CoordinatorActor:
     """Serves leases, runs and chain heads to the fleet. Works without Ray as well, for tests."""
 
-    def __init__(self, plan: str, opener: Callable[[str], Coordinator] = open_stores) -> None:
+    def __init__(self, plan: str, opener: Callable[[str], Coordinator] = open_coordinator) -> None:
         """Reads the stores before it answers anything. Raises `StartRefused` around our errors."""
-        self._plan = plan
         try:
             self._coordinator = opener(plan)
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
+        except Exception as error:
+            raise StartRefused.of(unforeseen("coordinator", "start", error)) from error
 
     def __repr__(self) -> str:
         view = self._coordinator.view()
@@ -66,9 +68,9 @@ class CoordinatorActor:
         with _answering("view"):
             return self._coordinator.view().model_dump_json()
 
-    def plan(self) -> str:
-        """The plan this actor was made from."""
-        return self._plan
+    def ping(self) -> int:
+        """Proof of life: the process id."""
+        return os.getpid()
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ def _answering(call: str) -> Iterator[None]:
     except errors.FleetError:
         raise
     except Exception as error:
-        raise errors.Unforeseen(f"coordinator: {call}: {type(error).__name__}: {error}") from error
+        raise unforeseen("coordinator", call, error) from error
 
 
 _OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}

@@ -167,6 +167,10 @@ class RemoteCoordinator:
         """The coordinator now."""
         return CoordinatorView.model_validate_json(self.wait("view"))
 
+    def ping(self, *, timeout_s: float = 5.0) -> int:
+        """Proof of life: the process id."""
+        return int(self.wait("ping", timeout_s=timeout_s))
+
     def newest(self) -> Token:
         """Epoch and last counter issued."""
         return Token.parse(self.view().newest)

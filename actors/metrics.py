@@ -8,8 +8,33 @@ from __future__ import annotations
 
 from ray.util.metrics import Counter, Gauge
 
-from fleet.messages import NodeView
+from fleet.messages import NodeView, Outcome
 from fleet.model import State
+
+
+class Tally:
+    """Tells from one view to the next which wipes have ended. Pure."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, str]] = {}
+
+    def ended(self, view: NodeView) -> list[tuple[Outcome, int]]:
+        """Outcome and memory, bytes, of each device that came out of a wipe since the last view.
+
+        The first sight of a device counts nothing: its past belongs to an earlier process.
+        """
+        found = []
+        for device in view.devices:
+            before = self._seen.get(device.uuid)
+            self._seen[device.uuid] = (device.state, device.certificate)
+            if before is None:
+                continue
+            state, certificate = before
+            if device.certificate not in ("", certificate):
+                found.append((Outcome.CERTIFIED, device.memory_bytes))
+            elif device.state == State.QUARANTINED and state != State.QUARANTINED:
+                found.append((Outcome.QUARANTINED, device.memory_bytes))
+        return found
 
 
 class NodeFigures:
@@ -17,7 +42,7 @@ class NodeFigures:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._seen: dict[str, tuple[str, str]] = {}
+        self._tally = Tally()
         keys = ("node",)
         self._devices = Gauge(
             "fleet_devices", description="Devices by state.", tag_keys=("node", "state")
@@ -57,14 +82,7 @@ class NodeFigures:
         self._count(view)
 
     def _count(self, view: NodeView) -> None:
-        for device in view.devices:
-            before = self._seen.get(device.uuid)
-            self._seen[device.uuid] = (device.state, device.certificate)
-            if before is None:
-                continue
-            certified = device.certificate and device.certificate != before[1]
-            if certified and device.state == State.CLEAN:
-                self._wipes.inc(1, tags={"node": self._node, "outcome": "certified"})
-                self._bytes.inc(device.memory_bytes, tags={"node": self._node})
-            elif device.state == State.QUARANTINED and before[0] != State.QUARANTINED:
-                self._wipes.inc(1, tags={"node": self._node, "outcome": "quarantined"})
+        for outcome, memory_bytes in self._tally.ended(view):
+            self._wipes.inc(1, tags={"node": self._node, "outcome": outcome})
+            if outcome == Outcome.CERTIFIED:
+                self._bytes.inc(memory_bytes, tags={"node": self._node})

@@ -6,7 +6,7 @@ Attached: the actors outlive the command; those of a simulated fleet are created
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ def local(plan: FleetPlan, *, dashboard: bool = False) -> Iterator[Muster]:
     ray_cluster = cluster.local(_state(plan), dashboard=dashboard)
     started: list[RemoteNode] = []
     try:
-        coordinator = _create(plan, started, host=cluster.LOCAL_HOST)
+        coordinator = create(plan, started, host=cluster.LOCAL_HOST)
         handles.await_serving(started)
         yield Muster(tuple(started), coordinator, local=True, dashboard=ray_cluster.dashboard)
     finally:
@@ -61,15 +61,19 @@ def attached(address: str, plan: FleetPlan | None) -> Iterator[Muster]:
             yield Muster(found, coordinator, local=False, dashboard=ray_cluster.dashboard)
             return
         started: list[RemoteNode] = []
-        coordinator = _create(plan, started, host=handles.own_host())
+        coordinator = create(plan, started, host=handles.own_host())
         handles.await_serving(started)
-        _check_same(plan, started)
+        check_same(plan, {node.name: node.ping().state for node in started})
         yield Muster(tuple(started), coordinator, local=False, dashboard=ray_cluster.dashboard)
     finally:
         ray_cluster.close()
 
 
-def _create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCoordinator:
+def create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCoordinator:
+    """Create what is missing of `plan` on `host`; nodes go to `started` one by one, also on error.
+
+    Does not wait for the nodes to serve.
+    """
     coordinator = handles.create_coordinator(plan.coordinator.model_dump_json(), host=host)
     for node in plan.nodes:
         assignment = handles.assign(node.node, node.model_dump_json(), host=host)
@@ -77,13 +81,15 @@ def _create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteC
     return coordinator
 
 
-def _check_same(plan: FleetPlan, nodes: list[RemoteNode]) -> None:
-    """An actor of this name may run already, for another state directory."""
-    for wanted, node in zip(plan.nodes, nodes, strict=True):
-        state = node.ping().state
-        if state != wanted.state:
+def check_same(plan: FleetPlan, states: Mapping[str, str]) -> None:
+    """Raises `InputInvalid` when an actor of one of these names serves another directory already.
+
+    `states`: the state directory each running actor was made for, by node.
+    """
+    for wanted in plan.nodes:
+        if states[wanted.node] != wanted.state:
             raise errors.InputInvalid(
-                f"{node.name} runs already, for the state directory {state}",
+                f"{wanted.node} runs already, for the state directory {states[wanted.node]}",
                 remedy="name that directory with --state, or use another Ray",
             )
 

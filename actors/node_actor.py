@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ray
 from pydantic import Field, TypeAdapter
 
 from actors import identity
 from actors.metrics import NodeFigures
-from actors.translate import StartRefused
+from actors.translate import StartRefused, unforeseen
 from fleet import errors
 from fleet.leases import Closure
 from fleet.messages import (
@@ -77,6 +78,7 @@ class Pulse(Message):
 
     node: str
     incarnation: str
+    pid: int
     state: str = ""
     """State directory of the plan it was made from."""
     standby: str = ""
@@ -85,6 +87,15 @@ class Pulse(Message):
     """Time since the service's last step ended: above a second it is held up."""
     running: Mapping[str, float] = Field(default_factory=dict)
     """Calls in work, with their age in seconds."""
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def looking(method: Method) -> Method:
+    """Mark a method as one that only looks: Ray runs it in the group of its own (B59)."""
+    marked: Method = ray.method(concurrency_group="status")(method)
+    return marked
 
 
 class Opener(Protocol):
@@ -120,6 +131,9 @@ class NodeActor:
             self._open()
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
+        except Exception as error:
+            LOG.exception("%s: cannot start", self._assignment.node)
+            raise StartRefused.of(unforeseen(self._assignment.node, "start", error)) from error
         self._figures = NodeFigures(self._assignment.node)
         self._ticker = threading.Thread(target=self._tick_loop, name="tick", daemon=True)
         self._ticker.start()
@@ -129,7 +143,7 @@ class NodeActor:
 
     # --- looking: the status group -------------------------------------------------------------
 
-    @ray.method(concurrency_group="status")
+    @looking
     def ping(self, node: str) -> str:
         """A `Pulse`; touches no device and waits for nothing."""
         self._check_node(node)
@@ -140,19 +154,20 @@ class NodeActor:
         return Pulse(
             node=node,
             incarnation=self._incarnation,
+            pid=os.getpid(),
             state=str(json.loads(self._assignment.plan).get("state", "")),
             standby=standby.detail if standby else "",
             tick_age_s=now - self._ticked_at,
             running=running,
         ).model_dump_json()
 
-    @ray.method(concurrency_group="status")
+    @looking
     def view(self, node: str, operations: Sequence[str] = ()) -> str:
         """A `NodeView`, with the results of `operations` as far as they are finished."""
         with self._call(node, "view") as service:
             return str(service.view(tuple(operations)).model_dump_json())
 
-    @ray.method(concurrency_group="status")
+    @looking
     def head(self, node: str) -> dict[str, object]:
         """The end of the node's ledger (`LedgerHead`), for the coordinator's countersignature."""
         with self._call(node, "head") as service:
@@ -241,6 +256,8 @@ class NodeActor:
             # The owner may be this actor's previous life, still dying; or a standby that drains.
             self._standby = error
             return
+        # A first step before the first answer: who asks sees what the node can prove by itself.
+        service.tick(time.time())
         view = service.view(())
         if view.node != self._assignment.node:
             service.close()
@@ -294,7 +311,7 @@ class NodeActor:
             raise
         except Exception as error:
             LOG.exception("%s: %s failed", node, name)
-            raise errors.Unforeseen(f"{node}: {name}: {type(error).__name__}: {error}") from None
+            raise unforeseen(node, name, error) from None
         finally:
             with self._guard:
                 self._running.pop(key, None)

@@ -41,6 +41,11 @@ class StartRefused(Exception):
         return cls(f"{error} [fleet-start-refused:{packed}]")
 
 
+def unforeseen(place: str, call: str, error: BaseException) -> errors.Unforeseen:
+    """An error nobody planned for, as one of ours."""
+    return errors.Unforeseen(f"{place}: {call}: {type(error).__name__}: {_first_line(error)}")
+
+
 def kinds() -> dict[str, type[errors.FleetError]]:
     """Every class of the tree by name."""
     found: dict[str, type[errors.FleetError]] = {}
@@ -58,8 +63,11 @@ def translate(error: BaseException, *, call: str) -> errors.FleetError:
         return _of_cause(error, call)
     if isinstance(error, errors.FleetError):
         return error
-    if isinstance(error, ray.exceptions.RayActorError) and (refused := _refused(str(error))):
-        return refused
+    if isinstance(error, ray.exceptions.RayActorError):
+        if refused := _refused(str(error)):
+            return refused
+        if error.actor_init_failed:
+            return errors.Unforeseen(f"{call}: the actor cannot start: {_last_line(error)}")
     if isinstance(error, ray.exceptions.AuthenticationError):
         return errors.RayUnavailable(
             f"{call}: Ray refused the token",
@@ -77,7 +85,7 @@ def translate(error: BaseException, *, call: str) -> errors.FleetError:
             remedy="check the address and the token (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH): Ray"
             " reports a wrong token as a failed connection",
         )
-    return errors.Unforeseen(f"{call}: {type(error).__name__}: {_first_line(error)}")
+    return unforeseen(call, "Ray", error)
 
 
 @contextmanager
@@ -113,6 +121,11 @@ def _refused(text: str) -> errors.FleetError | None:
     document = json.loads(base64.b64decode(found.group(1)))
     kind = kinds().get(document["kind"], errors.Unforeseen)
     return kind(document["detail"], remedy=document["remedy"])
+
+
+def _last_line(error: object) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def _first_line(error: object) -> str:

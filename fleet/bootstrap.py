@@ -12,9 +12,12 @@ is `DriverAbsent`, never an empty fleet.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -22,8 +25,9 @@ from fleet import errors
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
 from fleet.backends.simulated import backend as simulated
+from fleet.backends.simulated import topology
 from fleet.cdi import SpecDirectory
-from fleet.clock import SystemClock
+from fleet.clock import Clock, SystemClock
 from fleet.coordinator import Coordinator
 from fleet.evidence import heads, layout
 from fleet.evidence.keys import SigningKey
@@ -32,25 +36,29 @@ from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Place
 from fleet.messages import Message
-from fleet.model import BootId, NodeName
+from fleet.model import BootId, Lease, NodeName, Token
 from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
+from fleet.node.cleaning import Cleaner
+from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
-from fleet.node.service import Cadence, NodeService, Parts
+from fleet.node.service import NodeService, Parts
 from fleet.node.sweep import Sweep
 from fleet.node.tenancy import ProcessTenants
+from fleet.node.tending import Cadence
 from fleet.node.validating import Validator
 from fleet.node.wiping import Wiper
 from fleet.profiles import Profile
 from fleet.settings import MIB, Settings
-from fleet.stores.sqlite import host_identity, open_stores
+from fleet.stores.base import LeaseStore, Release
+from fleet.stores.sqlite import Stores, host_identity, open_stores, store_path
 from fleet.wipe.identity import kernel_boot_id
 from fleet.wipe.workers import Spawner
 
+_T = TypeVar("_T")
 PLAN_FILE = "fleet.json"
-STORE_FILE = "store.db"
 RUN_DIRECTORY = Path("/run/fleetscrub")
 MEMORY_DEFAULT = 64 * MIB
 _SIMULATE = re.compile(r"^(?P<nodes>\d{1,4})x(?P<devices>\d{1,3})(?:p(?P<parts>\d{1,3}))?$")
@@ -111,7 +119,7 @@ def plan_fleet(
     recorded = _recorded(path)
     chosen = settings or Settings()
     if profile is not None:
-        chosen = chosen.model_copy(update={"profile": Profile(profile)})
+        chosen = chosen.model_copy(update={"profile": _profile(profile)})
     if simulate is None:
         if recorded is None:
             raise errors.DriverAbsent(
@@ -125,11 +133,19 @@ def plan_fleet(
                 f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
                 remedy="ask for the shape it has, or name another directory with --state",
             )
-    plan = _plan(state, shape, chosen)
     if recorded is None:
         state.mkdir(parents=True, exist_ok=True)
-        _write(path, shape)
-    return plan
+        shape = _write(path, shape)
+    return _plan(state, shape, chosen)
+
+
+def _profile(name: str) -> Profile:
+    try:
+        return Profile(name)
+    except ValueError:
+        raise errors.InputInvalid(
+            f"there is no profile {name!r}", remedy=f"choose one of: {', '.join(Profile)}"
+        ) from None
 
 
 class _Shape(Message):
@@ -144,12 +160,14 @@ def _shape(simulate: str, memory_bytes: int) -> _Shape:
             f"--simulate {simulate!r} is not NODESxDEVICES",
             remedy="write for example 2x8, or 2x8p2 for two partitionable devices on each node",
         )
-    node = SimulatedNode(
-        accelerators=int(match["devices"]),
-        memory_bytes=memory_bytes,
-        partitionable=int(match["parts"] or 0),
-    )
-    return _Shape(nodes=int(match["nodes"]), node=node)
+    figures = {
+        "accelerators": int(match["devices"]),
+        "memory_bytes": memory_bytes,
+        "partitionable": int(match["parts"] or 0),
+    }
+    # Refused before it is recorded: a recorded shape that cannot be built would be a trap.
+    topology.Shape(node="node", seed=0, **figures).check()
+    return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))
 
 
 def _memory(recorded: _Shape | None) -> int:
@@ -172,10 +190,22 @@ def _recorded(path: Path) -> _Shape | None:
         ) from error
 
 
-def _write(path: Path, shape: _Shape) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+def _write(path: Path, shape: _Shape) -> _Shape:
+    """Record the shape, complete, unless somebody else just did; returns what is recorded."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(shape.model_dump_json(indent=2))
-    temporary.replace(path)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        found = _recorded(path)
+        if found != shape:
+            raise errors.InputInvalid(
+                f"{path} was just made for a fleet of another shape",
+                remedy="ask for the shape it has, or name another directory with --state",
+            ) from None
+    finally:
+        temporary.unlink()
+    return shape
 
 
 def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
@@ -197,16 +227,11 @@ def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
     """Open the coordinator over the state directory's stores."""
     state = Path(plan.state)
     clock = SystemClock()
-    stores = open_stores(store_path(state), clock=clock)
+    stores = open_stores(store_path(state), clock=clock, timeout_s=plan.settings.store.timeout_s)
     stores.leases.init()
     key = SigningKey.load_or_create(layout.coordinator_key(state))
     signer = heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
     return Coordinator(stores.leases, stores.runs, clock=clock, signer=signer)
-
-
-def store_path(state: Path) -> Path:
-    """Where the leases and runs of a one-host fleet are."""
-    return state / "coordinator" / STORE_FILE
 
 
 def open_node(plan: NodePlan) -> NodeService:
@@ -217,9 +242,13 @@ def open_node(plan: NodePlan) -> NodeService:
     backend = _backend(plan, directory)
     lock = OwnerLock(directory / "journal.lock")
     lock.acquire(owner=f"node service of {plan.node}")
+    parts: Parts | None = None
     try:
-        return NodeService(_parts(plan, backend, directory, lock))
+        parts = _parts(plan, backend, directory, lock)
+        return NodeService(parts)
     except BaseException:
+        if parts is not None:
+            parts.close()
         lock.release()
         raise
 
@@ -250,40 +279,106 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     )
     opened = opening.open_or_set_aside(place, now=clock.now())
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
-    spawner = Spawner()
-    tenants = ProcessTenants(backend)
+    try:
+        key = SigningKey.load_or_create(layout.node_key(state, plan.node))
+    except BaseException:
+        opened.journal.close()
+        raise
+    ledger = Ledger(layout.ledger_directory(state, plan.node))
+    certifier = Certifier(registry, ledger, key, settings.profile)
     validator = Validator(registry, BoundedCalls(), settings.health)
     specs = SpecDirectory(directory / "cdi")
-    ledger = Ledger(layout.ledger_directory(state, plan.node))
-    key = SigningKey.load_or_create(layout.node_key(state, plan.node))
-    certifier = Certifier(registry, ledger, key, settings.profile)
+    tenants = ProcessTenants(registry, validator)
+    sweep = Sweep(registry, validator)
     wiper = Wiper(
-        registry, workers=spawner, tenants=tenants, validator=validator, certifier=certifier
+        registry,
+        workers=Spawner(),
+        tenants=tenants,
+        validator=validator,
+        certifier=certifier,
+        max_parallel=settings.node.max_parallel,
     )
-    stores = open_stores(store_path(state), clock=clock)
-    stores.leases.init()
+    store = LateStore(store_path(state), clock, timeout_s=settings.store.timeout_s)
     return Parts(
         registry=registry,
-        recovery=Recovery(registry, specs),
+        recovery=Recovery(registry, specs, settings.wipe.kill_wait_s),
         wiper=wiper,
         holding=Holding(
-            registry, wiper, validator, specs, tenants, settings.wipe, settings.profile
+            registry,
+            Cleaner(registry, wiper, settings.wipe),
+            Exposer(registry, validator, sweep, settings.profile),
+            specs,
+            tenants,
+            settings.wipe,
         ),
-        sweep=Sweep(registry, validator),
+        sweep=sweep,
         tenants=tenants,
-        store=stores.leases,
+        store=store,
         ledger=ledger,
+        certifier=certifier,
         lock=lock,
         policy=settings.wipe,
         cadence=Cadence(
-            max_parallel=settings.node.max_parallel,
             idle_delay_s=settings.node.idle_delay_s,
             sweep_period_s=settings.health.sweep_period_s,
             retest_period_s=settings.health.retest_period_s,
         ),
         labels=plan.labels,
         troubles=opened.troubles,
+        close_store=store.close,
     )
+
+
+class LateStore:
+    """A node's view of the lease store, opened when first asked.
+
+    A store that is away must not keep a node from coming up and tearing claims down. One that
+    failed is opened anew at the next call, so that a file put back is found.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, timeout_s: float) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stores: Stores | None = None
+
+    def newest(self) -> Token:
+        """The epoch and the last counter issued."""
+        return self._ask(lambda leases: leases.newest())
+
+    def leases(self) -> Sequence[Lease]:
+        """The leases in force."""
+        return self._ask(lambda leases: leases.leases())
+
+    def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """Give leases back by token."""
+        return self._ask(lambda leases: leases.release(releases))
+
+    def close(self) -> None:
+        """Close the file; the next call would open it again."""
+        with self._lock:
+            self._drop()
+
+    def _ask(self, question: Callable[[LeaseStore], _T]) -> _T:
+        with self._lock:
+            try:
+                if self._stores is None:
+                    self._stores = open_stores(
+                        self._path, clock=self._clock, timeout_s=self._timeout_s
+                    )
+                    self._stores.leases.init()
+                return question(self._stores.leases)
+            except errors.FleetError as error:
+                self._drop()
+                if isinstance(error, errors.StoreUnavailable):
+                    raise
+                raise errors.StoreUnavailable(error.detail, remedy=error.remedy) from error
+
+    def _drop(self) -> None:
+        if self._stores is not None:
+            self._stores.database.close()
+            self._stores = None
 
 
 def _boot_id(backend: Backend) -> BootId:

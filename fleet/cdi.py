@@ -35,7 +35,7 @@ class SpecDirectory:
 
     def name(self, uid: ClaimUid) -> str:
         """``<vendor>-<class>_<claim uid>.json``. Raises `InputInvalid` if the uid is no name."""
-        if not _UID.match(uid):
+        if not _UID.fullmatch(uid):
             raise errors.InputInvalid(
                 f"claim uid {uid!r} cannot be part of a file name",
                 remedy="claim uids are letters, digits and hyphens",
@@ -43,20 +43,27 @@ class SpecDirectory:
         return f"{self.vendor}-{self.kind}_{uid}.json"
 
     def write(self, claim: Claim, attributes: Mapping[Uuid, Mapping[str, str]]) -> None:
-        """Make the claim's spec visible, mode 0644."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        """Make the claim's spec visible, mode 0644; one that is there already is left as it is.
+
+        Raises `SpecUnavailable`, and then what was visible before is still visible, and no more.
+        """
         path = self.directory / self.name(claim.uid)
-        temporary = self.directory / f".{path.name}.tmp"
-        text = json.dumps(self._spec(claim, attributes), indent=2, sort_keys=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        temporary = self._temporary(path)
+        text = json.dumps(self._spec(claim, attributes), indent=2, sort_keys=True).encode()
         try:
-            os.fchmod(fd, 0o644)
-            os.write(fd, text.encode())
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.replace(path)
-        self._sync()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if _content(path) == text:
+                self._sync()
+                return
+            try:
+                _write(temporary, text)
+                temporary.replace(path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+            self._sync()
+        except OSError as error:
+            raise errors.SpecUnavailable(f"{path} cannot be written: {error}") from error
 
     def _spec(
         self, claim: Claim, attributes: Mapping[Uuid, Mapping[str, str]]
@@ -77,22 +84,39 @@ class SpecDirectory:
         }
 
     def remove(self, uid: ClaimUid) -> None:
-        """Remove the claim's spec; absent is fine."""
+        """Remove the claim's spec; absent is fine. Raises `SpecUnavailable`."""
         path = self.directory / self.name(uid)
-        path.unlink(missing_ok=True)
-        if self.directory.is_dir():
-            self._sync()
+        try:
+            self._temporary(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            if self.directory.is_dir():
+                self._sync()
+        except NotADirectoryError:
+            return  # what is in its place holds no spec
+        except OSError as error:
+            raise errors.SpecUnavailable(f"{path} cannot be removed: {error}") from error
 
     def listed(self) -> Sequence[ClaimUid]:
-        """Claims that have a spec of ours in the directory."""
+        """Claims that have a spec of ours in the directory. Raises `SpecUnavailable`.
+
+        A file with our prefix whose rest is no claim uid was not written by us and is not listed.
+        """
         prefix, suffix = f"{self.vendor}-{self.kind}_", ".json"
         if not self.directory.is_dir():
             return ()
-        return tuple(
-            ClaimUid(path.name[len(prefix) : -len(suffix)])
-            for path in sorted(self.directory.iterdir())
-            if path.name.startswith(prefix) and path.name.endswith(suffix)
+        try:
+            names = sorted(path.name for path in self.directory.iterdir())
+        except OSError as error:
+            raise errors.SpecUnavailable(f"{self.directory} cannot be read: {error}") from error
+        uids = (
+            name[len(prefix) : -len(suffix)]
+            for name in names
+            if name.startswith(prefix) and name.endswith(suffix)
         )
+        return tuple(ClaimUid(uid) for uid in uids if _UID.fullmatch(uid))
+
+    def _temporary(self, path: Path) -> Path:
+        return path.with_name(f".{path.name}.tmp")
 
     def _sync(self) -> None:
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -100,6 +124,22 @@ class SpecDirectory:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _write(path: Path, text: bytes) -> None:
+    """All of `text`, on disk. Raises OSError."""
+    with path.open("wb") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _mounts(attributes: Mapping[str, str]) -> list[Mapping[str, Any]]:

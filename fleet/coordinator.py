@@ -186,9 +186,13 @@ class Coordinator:
         self._runs.append(RunId(run), results)
 
     def close(self, run: str, exit_reason: str) -> None:
-        """End a run and give its leases up. It can be resumed unless the reason is final."""
+        """End a run and give its leases up. It can be resumed unless the reason is final.
+
+        The end of a finished run stays as it is: a late stop comes to nothing.
+        """
         state = RunState.FINISHED if exit_reason in FINAL else RunState.STOPPED
-        self._runs.finish(RunId(run), state, exit_reason)
+        if self._runs.state(RunId(run)) is not RunState.FINISHED:
+            self._runs.finish(RunId(run), state, exit_reason)
         self._give_up(RunId(run))
 
     def run(self, run: RunId) -> RunRecord:

@@ -176,6 +176,12 @@ class JournalUnreadable(Permanent):
     )
 
 
+class SpecUnavailable(Retryable):
+    """A claim's CDI spec cannot be written, read or removed now; what was visible stays so."""
+
+    default_remedy = "repair access to the directory named; the repeated call goes on from there"
+
+
 # --- back ends -------------------------------------------------------------
 
 

@@ -74,11 +74,13 @@ START_GUARD = frozenset(
 )
 
 
-def _rows() -> Iterable[Row[State, Event, Fact]]:
-    def row(state: State, event: Event, to: State, *facts: Fact) -> Row[State, Event, Fact]:
-        return Row(state, event, to, frozenset(facts))
+def _row(state: State, event: Event, to: State, *facts: Fact) -> Row[State, Event, Fact]:
+    return Row(state, event, to, frozenset(facts))
 
-    s, e, f = State, Event, Fact
+
+def _rows_of_service() -> Iterable[Row[State, Event, Fact]]:
+    """From unknown over clean to in use and back."""
+    s, e, f, row = State, Event, Fact, _row
     yield row(s.HELD, e.PROVEN_FREE, s.DIRTY, f.NO_OPEN_REASON)
     yield row(s.HELD, e.PROVEN_FREE, s.QUARANTINED)
     yield row(s.HELD, e.FAULT_SEEN, s.HELD)
@@ -88,15 +90,16 @@ def _rows() -> Iterable[Row[State, Event, Fact]]:
     yield row(s.CLEAN, e.WIPE_STARTED, s.WIPING, *START_GUARD)
 
     yield row(s.WIPING, e.WIPE_VERIFIED, s.CHECKING)
-    yield row(s.WIPING, e.CANCELLED, s.DIRTY, f.WORKER_GONE)
+    yield row(s.WIPING, e.CANCELLED, s.DIRTY, f.WORKER_GONE, f.NO_OPEN_REASON)
     yield row(s.WIPING, e.CANCELLED, s.QUARANTINED)
-    yield row(s.WIPING, e.INTERRUPTED, s.DIRTY, f.WORKER_GONE, f.FEW_INTERRUPTIONS)
+    bad_luck = (f.WORKER_GONE, f.FEW_INTERRUPTIONS, f.NO_OPEN_REASON)
+    yield row(s.WIPING, e.INTERRUPTED, s.DIRTY, *bad_luck)
     yield row(s.WIPING, e.INTERRUPTED, s.QUARANTINED)
     yield row(s.WIPING, e.WIPE_FAILED, s.QUARANTINED)
     yield row(s.WIPING, e.TIMED_OUT, s.QUARANTINED)
 
     yield row(s.CHECKING, e.HEALTH_PASSED, s.CLEAN, f.CERTIFICATE_DURABLE, f.NO_OPEN_REASON)
-    yield row(s.CHECKING, e.INTERRUPTED, s.DIRTY, f.WORKER_GONE)
+    yield row(s.CHECKING, e.INTERRUPTED, s.DIRTY, f.WORKER_GONE, f.NO_OPEN_REASON)
     yield row(s.CHECKING, e.INTERRUPTED, s.QUARANTINED)
     yield row(s.CHECKING, e.HEALTH_FAILED, s.QUARANTINED)
     yield row(s.CHECKING, e.TIMED_OUT, s.QUARANTINED)
@@ -119,8 +122,12 @@ def _rows() -> Iterable[Row[State, Event, Fact]]:
     yield row(s.IN_USE, e.FAULT_SEEN, s.IN_USE)
     yield row(s.IN_USE, e.TRUST_LOST, s.IN_USE)
 
+
+def _rows_of_doubt() -> Iterable[Row[State, Event, Fact]]:
+    """What takes a unit out of service, and how it comes back."""
+    s, e, f, row = State, Event, Fact, _row
     for state in (s.DIRTY, s.WIPING, s.CHECKING, s.CLEAN):
-        yield row(state, e.TRUST_LOST, s.DIRTY, f.WORKER_GONE)
+        yield row(state, e.TRUST_LOST, s.DIRTY, f.WORKER_GONE, f.NO_OPEN_REASON)
         yield row(state, e.TRUST_LOST, s.QUARANTINED)
         yield row(state, e.FAULT_SEEN, s.QUARANTINED)
     for state in (s.DIRTY, s.WIPING, s.CHECKING, s.CLEAN, s.IN_USE):
@@ -149,7 +156,7 @@ def _rows() -> Iterable[Row[State, Event, Fact]]:
         yield row(s.RETESTING, event, s.QUARANTINED)
 
 
-TABLE: Table[State, Event, Fact] = Table("unit", tuple(_rows()))
+TABLE: Table[State, Event, Fact] = Table("unit", (*_rows_of_service(), *_rows_of_doubt()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +185,10 @@ def step(
 ) -> Unit:
     """The unit after `event`. Raises `IllegalTransition`; the unit given is never changed."""
     change = change or Change()
-    reasons = _reasons(unit, change)
+    reasons = _reasons(unit, event, change)
     facts = (change.facts - DERIVED) | _derived(unit, reasons)
+    if change.certificate is None:
+        facts -= {Fact.CERTIFICATE_DURABLE}
     row = table.row(unit.state, event, facts)
     moved = replace(unit, state=row.to, reasons=reasons)
     if row.to != unit.state:
@@ -190,9 +199,10 @@ def step(
     return moved
 
 
-def _reasons(unit: Unit, change: Change) -> frozenset[Reason]:
-    """The set after additions and clearings. A reason already there keeps its `since`."""
-    kept = {r.key: r for r in unit.reasons if (r.code, str(r.source)) not in change.cleared}
+def _reasons(unit: Unit, event: Event, change: Change) -> frozenset[Reason]:
+    """The set after additions and, with Cleared only, clearings. `since` of a reason never moves."""
+    cleared = change.cleared if event is Event.CLEARED else frozenset()
+    kept = {r.key: r for r in unit.reasons if (r.code, str(r.source)) not in cleared}
     for reason in change.reasons:
         kept.setdefault(reason.key, reason)
     return frozenset(kept.values())

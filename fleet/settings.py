@@ -189,10 +189,10 @@ class NodeSettings(Section):
         description="Wipes at once on the node, whoever asked: all eight devices of a usual host.",
     )
     idle_delay_s: float = Field(
-        default=2.0,
+        default=30.0,
         ge=0,
         description="Time, s, a dirty device is left alone before the node wipes it by itself, so"
-        " that an order under way finds it free.",
+        " that a campaign or claim under way finds it free and it is not wiped twice.",
     )
 
 
@@ -206,26 +206,14 @@ class EvidenceSettings(Section):
     )
 
 
-class StoreKind(StrEnum):
-    """Where leases and campaign runs are kept."""
-
-    SQLITE = "sqlite"
-    MEMORY = "memory"
-
-
 class StoreSettings(Section):
     """The store of leases and campaign runs."""
 
-    kind: StoreKind = Field(
-        default=StoreKind.SQLITE,
-        description="sqlite keeps everything across restarts; memory forgets it with the process"
-        " and is for trials.",
-    )
     hosts: int = Field(
         default=1,
         ge=1,
-        description="Hosts that use the store. Neither kind can be shared by more than one: file"
-        " locks do not hold across hosts.",
+        description="Hosts that use the store. SQLite cannot be shared by more than one: file locks"
+        " do not hold across hosts.",
     )
     timeout_s: float = Field(
         default=10.0,
@@ -238,15 +226,6 @@ class StoreSettings(Section):
 class RaySettings(Section):
     """How the fleet's own Ray is reached."""
 
-    address: str = Field(
-        default="",
-        description="Address of the Ray cluster of the fleet. Empty: a local one is started.",
-    )
-    namespace: str = Field(
-        default="fleet",
-        min_length=1,
-        description="Namespace of our actors; two fleets on one Ray need two.",
-    )
     call_timeout_s: float = Field(
         default=30.0,
         gt=0,

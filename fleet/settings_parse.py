@@ -211,12 +211,12 @@ def _device(given: _Sections) -> Problem | None:
 
 
 def _hosts(given: _Sections) -> Problem | None:
-    kind, hosts = given.store.kind, given.store.hosts
+    hosts = given.store.hosts
     if hosts == 1:
         return None
     return Problem(
         "store.hosts",
-        f"a {kind} store is for one host, {hosts} would use it",
+        f"an SQLite store is for one host, {hosts} would use it",
         "1, and run the coordinator on the one host that has the store",
     )
 

@@ -155,6 +155,7 @@ def _of_nodes(evidence: Evidence) -> Iterator[AuditFinding]:
 
 def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
     devices = _by_unit(evidence.views)
+    sending = {view.node for view in evidence.views if view.outbox}
     for lease in evidence.leases:
         unknown = sorted(lease.units - set(devices))
         if unknown and not evidence.silent:
@@ -170,7 +171,7 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
                 f"the lease of {lease.holder} ran out {evidence.at - lease.expires_at:.0f} s ago",
             )
         elif lease.holder.kind is HolderKind.CLAIM:
-            yield from _of_claim_lease(lease, devices)
+            yield from _of_claim_lease(lease, devices, sending)
         elif (
             lease.holder.kind is HolderKind.CAMPAIGN and lease.holder.name not in evidence.open_runs
         ):
@@ -182,8 +183,11 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
 
 
 def _of_claim_lease(
-    lease: Lease, devices: Mapping[UnitId, Sequence[tuple[str, DeviceView]]]
+    lease: Lease,
+    devices: Mapping[UnitId, Sequence[tuple[str, DeviceView]]],
+    sending: AbstractSet[str],
 ) -> Iterator[AuditFinding]:
+    """`sending`: nodes with releases in their outbox."""
     claims = {
         device.claim for unit in lease.units for _, device in devices.get(unit, ()) if device.claim
     }
@@ -197,7 +201,8 @@ def _of_claim_lease(
         floors = [
             Token.parse(device.floor) for unit in lease.units for _, device in devices.get(unit, ())
         ]
-        closed = any(floor > lease.token for floor in floors)
+        nodes = {node for unit in lease.units for node, _ in devices.get(unit, ())}
+        closed = any(floor > lease.token for floor in floors) or bool(nodes & sending)
         yield _finding(
             Trouble.LEASE_CLOSED if closed else Trouble.LEASE_WITHOUT_HOLDER,
             place,

@@ -28,8 +28,15 @@ T = TypeVar("T")
 class RayNodes:
     """`fleet.campaign.ports.Nodes` over node actors."""
 
-    def __init__(self, nodes: Sequence[RemoteNode], absent: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[RemoteNode],
+        absent: Sequence[str] = (),
+        *,
+        view_timeout_s: float = VIEW_TIMEOUT_S,
+    ) -> None:
         """`absent`: nodes there should be that have no actor; they answer `RayUnavailable`."""
+        self._view_timeout_s = view_timeout_s
         self._nodes = {node.name: node for node in nodes}
         self._absent = tuple(absent)
 
@@ -40,7 +47,7 @@ class RayNodes:
     def views(self, requests: Requests) -> Mapping[str, NodeView | FleetError]:
         """Every node's view, with the results of the operations named."""
         asked = {name: (tuple(requests.get(name, ())),) for name in self.names()}
-        return self._ask("view", asked, NodeView.model_validate_json, VIEW_TIMEOUT_S)
+        return self._ask("view", asked, NodeView.model_validate_json, self._view_timeout_s)
 
     def scrub_all(
         self, orders: Mapping[str, Sequence[ScrubOrder]]
@@ -52,7 +59,7 @@ class RayNodes:
     def cancel(self, requests: Requests) -> Mapping[str, FleetError | None]:
         """Cancel operations."""
         asked = {name: (tuple(some),) for name, some in requests.items()}
-        return self._ask("cancel", asked, lambda _: None, VIEW_TIMEOUT_S)
+        return self._ask("cancel", asked, lambda _: None, self._view_timeout_s)
 
     def heads(self) -> Mapping[str, LedgerHead | FleetError]:
         """The end of each node's ledger."""

@@ -170,14 +170,17 @@ def test_every_module_class_and_test_says_what_it_is_for() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 if path in MODULES and not ast.get_docstring(node):
                     missing.append(f"{relative(path)}:{node.name}")
-            elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                if not ast.get_docstring(node):
-                    missing.append(f"{relative(path)}:{node.name}")
+            elif (
+                isinstance(node, ast.FunctionDef)
+                and node.name.startswith("test_")
+                and not ast.get_docstring(node)
+            ):
+                missing.append(f"{relative(path)}:{node.name}")
     assert missing == []
 
 
 def test_tests_neither_sleep_nor_patch_us() -> None:
-    """Tests wait for facts with a deadline and use shipped fakes: no sleep, no mock, no patching."""
+    """Tests wait for facts with a deadline and use shipped fakes: no mock, no patching."""
     banned = re.compile(
         r"unittest\.mock|from unittest import mock|monkeypatch\.setattr|pytest\.mark\.skip"
     )

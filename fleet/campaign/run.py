@@ -270,8 +270,14 @@ class Campaign:
         if track.cancelled_at is not None and result.outcome is Outcome.INTERRUPTED:
             told = (*result.findings, late(self._policy.device_timeout_s))
             result = result.model_copy(update={"outcome": Outcome.FAILED, "findings": told})
-        again = result.outcome is Outcome.INTERRUPTED and track.attempt < self._last(track)
-        if again and not self._stopping:
+        interrupted = result.outcome is Outcome.INTERRUPTED and not self._stopping
+        if interrupted and track.first_at is None:
+            # It ended with an earlier job of this run, which takes no attempt away from us. Still
+            # STARTING: that job may have given the next order too.
+            self._earlier[track.target.uuid] = track.attempt
+            track.attempt += 1
+            return
+        if interrupted and track.attempt < self._last(track):
             self._ordering.release(track)
             track.attempt += 1
             track.wait()

@@ -88,13 +88,14 @@ def list_(
         _simulated_banner(console, [certificate for _, certificate in found])
         table = Table("certificate", "issued", "node", "device", "holder before", "token", "bytes")
         for _, one in found:
-            table.add_row(
+            _add(
+                table,
                 text.digest(one.digest),
                 one.predicate["issued_at"][:19].replace("T", " "),
                 one.node,
                 one.device_name,
-                str(one.predicate["previous_holder"]),
-                str(one.token or "-"),
+                one.predicate["previous_holder"],
+                one.token or "-",
                 text.size(one.predicate["bytes"]["covered"]),
             )
         console.print(table)
@@ -217,7 +218,9 @@ def _certificates(
             try:
                 one = parsed.read(found.envelope)
             except errors.EvidenceInvalid:
-                continue  # `verify` names it; a list must not hide the others
+                continue  # `verify` names it; it must not hide the others
+            if any(parsed.contradictions(one)):
+                continue  # likewise, whoever signed it
             if not device or device in (one.device, one.device_name):
                 yield found, one
 
@@ -244,6 +247,11 @@ def _row(entry: Entry, one: parsed.Certificate) -> dict[str, Any]:
 # --- printing -------------------------------------------------------------------------------------
 
 
+def _add(table: Table, *cells: object) -> None:
+    """A row of plain text: what a certificate says is never taken for markup."""
+    table.add_row(*(Text(str(cell)) for cell in cells))
+
+
 def _simulated_banner(console: Console, found: list[parsed.Certificate]) -> None:
     if any(one.simulated for one in found):
         console.print(Text(text.SIMULATED, style="bold black on yellow"))
@@ -259,7 +267,8 @@ def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
     console.print(table)
     scope = Table("region", "covered", "cleared by", "verified", "bytes", title="scope")
     for region in found["scope"]:
-        scope.add_row(
+        _add(
+            scope,
             region["region"],
             "yes" if region["covered"] else "NO",
             region["cleared_by"],
@@ -269,7 +278,7 @@ def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
     console.print(scope)
     checks = Table("check", "verdict", "detail", title="health")
     for check in found["health"]["findings"]:
-        checks.add_row(check["check"], check["verdict"], check["detail"])
+        _add(checks, check["check"], check["verdict"], check["detail"])
     console.print(checks)
 
 

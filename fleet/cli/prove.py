@@ -7,7 +7,6 @@ simulated devices can be proven this way, since only there may we act as a tenan
 
 from __future__ import annotations
 
-import mmap
 import secrets
 import time
 from collections.abc import Callable
@@ -20,7 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet import errors
-from fleet.backends.simulated import memory
+from fleet.backends import registry
+from fleet.backends.simulated import memory, search
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -30,8 +30,6 @@ from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceView, Message
 from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
 
-BLOCK_BYTES = 64
-"""Size of the pieces searched for: the smallest that cannot turn up by chance."""
 SECRET_BYTES = 4096
 DEADLINE_S = 300.0
 """Time, s, one step may take before the proof is given up."""
@@ -51,7 +49,7 @@ class Proof(Message):
     memory_bytes: int
     """Memory searched, bytes: all of the device."""
     planted: int
-    """Blocks of the secret found while tenant A held the device."""
+    """Places where a block of the secret was found while tenant A held the device."""
     after_release: int
     """Blocks found after tenant A had released it, before anybody else got it."""
     after_handover: int
@@ -117,23 +115,9 @@ class Memory:
                 memory.write(self.path, place, content)
 
     def count(self, content: bytes) -> int:
-        """How many different blocks of `content` are anywhere in the memory, at any offset."""
-        blocks = {
-            content[start : start + BLOCK_BYTES] for start in range(0, len(content), BLOCK_BYTES)
-        }
-        # A last piece of a few bytes, or one of a single value, would be found anywhere.
-        wanted = [b for b in blocks if len(b) >= min(BLOCK_BYTES, len(content)) and len(set(b)) > 1]
-        with self.path.open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-            try:
-                return sum(self._holds(mapped, block) for block in wanted)
-            finally:
-                mapped.close()
-
-    def _holds(self, mapped: mmap.mmap, block: bytes) -> bool:
-        return any(
-            mapped.find(block, offset, offset + length) >= 0 for offset, length in self.stretches
-        )
+        """At how many places of the memory a 64-byte block of `content` lies, at any offset."""
+        needles = search.of_bytes(content)
+        return search.search(needles, self.path, within=self.stretches).blocks
 
 
 class _Attempt:
@@ -165,6 +149,7 @@ class _Attempt:
             after_handover = place.count(self._content)
         finally:
             self._unprepare(node, second)
+        self._until(lambda: self._delivered(node))
         return Proof(
             simulated=True,
             node=node,
@@ -207,7 +192,10 @@ class _Attempt:
         return view.devices
 
     def _memory(self, node: str, device: DeviceView) -> Memory:
-        backend = SimulatedBackend(layout.node_directory(self._state, node) / "sim")
+        root = layout.node_directory(self._state, node) / "sim"
+        backend = registry.build("simulated", {"root": str(root)})
+        if not isinstance(backend, SimulatedBackend):
+            raise errors.InputInvalid(f"the devices of {node} are not simulated")
         accelerator, found = backend.device(device.uuid)
         return Memory(
             backend.memory(accelerator.uuid),
@@ -252,6 +240,11 @@ class _Attempt:
     def _unprepare(self, node: str, uid: str) -> None:
         self._say(f"claim {uid}: released; the node wipes, verifies and certifies")
         self._until(lambda: self._fleet.nodes[node].unprepare(uid))
+
+    def _delivered(self, node: str) -> None:
+        """The node has given the last lease back; before that its store still names tenant B."""
+        if self._fleet.nodes[node].view().outbox:
+            raise errors.DeviceBusy(f"{node} has not given the lease back yet")
 
     def _until(self, attempt: Callable[[], T]) -> T:
         until = time.monotonic() + DEADLINE_S

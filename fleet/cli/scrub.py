@@ -30,79 +30,87 @@ from fleet.cli.output import AsJson, emit, error_console
 from fleet.messages import NodeView
 from fleet.settings import Settings
 
+SimulateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--simulate",
+        metavar="NxM",
+        help="Simulate N nodes of M devices (NxMpK: K of them partitionable).",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory of each simulated device, such as 64MiB.",
+        show_default=False,
+    ),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Sanitization profile: strict, fast or lab.",
+        show_default=False,
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="Settings (TOML or JSON).", show_default=False),
+]
+SelectOption = Annotated[
+    str,
+    typer.Option(
+        "--select",
+        metavar="EXPR",
+        help="Only these devices: key=value, key!=value, key~glob, with commas between.",
+        show_default=False,
+    ),
+]
+ParallelOption = Annotated[
+    int | None,
+    typer.Option("--max-parallel", metavar="N", min=1, help="Devices at once.", show_default=False),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and touch nothing.")]
+ResumeOption = Annotated[
+    str,
+    typer.Option("--resume", metavar="RUN", help="Go on with this run.", show_default=False),
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="RAY",
+        help="Run in a running Ray: http://host:8265 submits a job, host:6379 attaches.",
+        show_default=False,
+    ),
+]
+DashboardOption = Annotated[
+    bool, typer.Option("--dashboard", help="Start the local Ray with its dashboard.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Scrub real devices without asking.")]
+SettingsJsonOption = Annotated[str, typer.Option("--settings-json", hidden=True)]
+
 
 def scrub(
     *,
-    simulate: Annotated[
-        str | None,
-        typer.Option(
-            "--simulate",
-            metavar="NxM",
-            help="Simulate N nodes of M devices (NxMpK: K of them partitionable).",
-            show_default=False,
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="Memory of each simulated device, such as 64MiB.",
-            show_default=False,
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="NAME",
-            help="Sanitization profile: strict, fast or lab.",
-            show_default=False,
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            "--policy", metavar="FILE", help="Settings (TOML or JSON).", show_default=False
-        ),
-    ] = None,
-    selection: Annotated[
-        str,
-        typer.Option(
-            "--select",
-            metavar="EXPR",
-            help="Only these devices: key=value, key!=value, key~glob, with commas between.",
-        ),
-    ] = "",
-    max_parallel: Annotated[
-        int | None,
-        typer.Option(
-            "--max-parallel", metavar="N", min=1, help="Devices at once.", show_default=False
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and touch nothing.")
-    ] = False,
-    resume: Annotated[
-        str,
-        typer.Option("--resume", metavar="RUN", help="Go on with this run.", show_default=False),
-    ] = "",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address",
-            metavar="RAY",
-            help="Run in a running Ray: http://host:8265 submits a job, host:6379 attaches.",
-            show_default=False,
-        ),
-    ] = None,
-    dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Start the local Ray with its dashboard.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Scrub real devices without asking.")] = False,
+    simulate: SimulateOption = None,
+    memory: MemoryOption = None,
+    profile: ProfileOption = None,
+    policy: PolicyOption = None,
+    selection: SelectOption = "",
+    max_parallel: ParallelOption = None,
+    dry_run: DryRunOption = False,
+    resume: ResumeOption = "",
+    address: WhereOption = None,
+    dashboard: DashboardOption = False,
+    yes: YesOption = False,
     operator: OperatorOption = None,
     state: StateOption = None,
-    settings_json: Annotated[str, typer.Option("--settings-json", hidden=True)] = "",
+    settings_json: SettingsJsonOption = "",
     as_json: AsJson = False,
 ) -> None:
     """Exit code 0: every device came out well; 1: something was found; 2: it could not run.
@@ -123,9 +131,9 @@ def scrub(
             "--state": str(state) if state else None,
             "--settings-json": settings.model_dump_json(exclude_unset=True),
         }
+        flags = {"--yes": yes, "--json": as_json, "--dry-run": dry_run}
         arguments = [part for name, value in given.items() if value for part in (name, value)]
-        arguments += [flag for flag, on in {"--yes": yes, "--json": as_json}.items() if on]
-        arguments += ["--dry-run"] if dry_run else []
+        arguments += [flag for flag, on in flags.items() if on]
         raise typer.Exit(_submit(address, arguments, as_json=as_json))
     fleet_plan = _plan(directory, _Shape(simulate, memory, profile), settings, address=address)
     if dry_run:

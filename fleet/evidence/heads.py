@@ -172,6 +172,23 @@ class HeadsLog:
             self._latest.update(found.heads)
 
 
+@dataclass(frozen=True, slots=True)
+class Countersigner:
+    """What a coordinator signs ledger ends with: log, key and clock."""
+
+    log: HeadsLog
+    key: dsse.Signer
+    clock: Clock
+
+    def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
+        """Countersign what moved; durable on return. Raises `NotOwner` and `LedgerUnavailable`."""
+        try:
+            self.log.record(heads, key=self.key, now=self.clock.now())
+        finally:
+            # Held only while writing: a hanging coordinator must not lock out its successor.
+            self.log.close()
+
+
 def _readable(reader: Reader) -> Iterator[Countersignature]:
     for found in reader.poll():
         if isinstance(found, Damage) or not found.sound or found.envelope is None:
@@ -180,16 +197,3 @@ def _readable(reader: Reader) -> Iterator[Countersignature]:
             yield read(found.envelope)
         except EvidenceInvalid:
             continue
-
-
-@dataclass(frozen=True, slots=True)
-class Countersigner:
-    """Signs the ends of the nodes' ledgers as they are reported: what the coordinator needs."""
-
-    log: HeadsLog
-    key: dsse.Signer
-    clock: Clock
-
-    def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
-        """Countersign what moved. Raises `NotOwner`, `LedgerUnavailable` or `KeyUnusable`."""
-        self.log.record(heads, key=self.key, now=self.clock.now())

@@ -18,6 +18,38 @@ from fleet.evidence import dsse, scope
 from fleet.evidence.certificate import PREDICATE_TYPE, SIMULATED_PREFIX
 from fleet.model import Digest, NodeName, Token, UnitId, Uuid
 
+FIELDS = frozenset(
+    [
+        "simulated",
+        "summary",
+        "device",
+        "node",
+        "boot_id",
+        "previous_holder",
+        "claim",
+        "run",
+        "operation",
+        "token",
+        "profile",
+        "sanitization",
+        "bytes",
+        "verification",
+        "validation",
+        "health",
+        "reset",
+        "posture",
+        "holders",
+        "scope",
+        "started_at",
+        "ended_at",
+        "issued_at",
+        "software",
+        "chain",
+        "signer",
+    ]
+)
+"""Exactly what a certificate of this version says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -102,6 +134,8 @@ def _link(found: Mapping[str, Any]) -> Link:
 def contradictions(certificate: Certificate) -> Iterator[str]:
     """Everything a genuine certificate cannot say: whoever signed it, it was not `issue`."""
     found = certificate.predicate
+    if found.keys() != FIELDS:
+        yield f"its fields are not those of a certificate: {sorted(found.keys() ^ FIELDS)}"
     try:
         yield from _subject(certificate)
         yield from _figures(found)

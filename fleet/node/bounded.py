@@ -59,8 +59,8 @@ class BoundedCalls:
                     f"{key}: an earlier call into the driver has not returned",
                     remedy="if it never returns the host needs a reboot; other devices go on",
                 )
-            self._stuck[key] = call.done
             threading.Thread(target=call.run, name=f"driver-call {key}", daemon=True).start()
+            self._stuck[key] = call.done
             if not call.done.wait(timeout_s):
                 raise errors.BackendFailed(f"{key}: no answer from the driver in {timeout_s} s")
         finally:

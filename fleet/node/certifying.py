@@ -6,10 +6,12 @@ the journal must not fork a chain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from fleet import errors
 from fleet.evidence.certificate import Attested, issue
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
@@ -30,9 +32,20 @@ class Certifier:
     ledger: Ledger
     key: SigningKey
     profile: str
+    closed: threading.Event = field(default_factory=threading.Event)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        """Issue nothing more and let another owner write: a late thread must not take the lock."""
+        with self._guard:
+            self.closed.set()
+            self.ledger.close()
 
     def certify(self, task: WipeTask, wipe: WipeResult, verdict: Verdict) -> Digest:
-        """Issue and append; returns once the certificate is durable. Raises `EvidenceRefused`."""
+        """Issue and append; returns once the certificate is durable.
+
+        Raises `EvidenceRefused`, `LedgerUnavailable`, and `NotOwner` once closed.
+        """
         device = task.device
         units = self.registry.units(device)
         heads, sequences = self.ledger.heads(), self.ledger.sequences()
@@ -67,7 +80,10 @@ class Certifier:
             now=self.registry.clock.now(),
             version=metadata.version("fleetscrub"),
         )
-        return self.ledger.append(issued.envelope)
+        with self._guard:
+            if self.closed.is_set():
+                raise errors.NotOwner("this service has handed its evidence over")
+            return self.ledger.append(issued.envelope)
 
 
 def _word(value: bool | None) -> str:  # noqa: FBT001 - a reading, not a switch

@@ -6,7 +6,9 @@ makes a device CLEAN: that takes a wipe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet import errors
@@ -14,9 +16,9 @@ from fleet.health import reasons
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event
 from fleet.messages import DeviceView
-from fleet.model import Device, Source, State, Unit
+from fleet.model import Device, OperationId, Source, State, Unit
 from fleet.node import outcomes, viewing
-from fleet.node.registry import Registry
+from fleet.node.registry import Registry, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,13 @@ class Decisions:
         found = self.registry.device(device)
         now = self.registry.clock.now()
         reason = reasons.make("operator", Source.OPERATOR, detail=detail, since=now)
-        self._stop_work(found)
-        self.registry.move(
-            found,
-            outcomes.fault_event,
-            Change(reasons=frozenset({reason})),
-            also=self._act("quarantine add", found, operator, detail),
-        )
+        with self._undisturbed(found):
+            self.registry.move(
+                found,
+                outcomes.fault_event,
+                Change(reasons=frozenset({reason})),
+                also=self._act("quarantine add", found, operator, detail),
+            )
         return viewing.device(self.registry, found)
 
     def quarantine_clear(
@@ -45,6 +47,11 @@ class Decisions:
     ) -> DeviceView:
         """Clear reasons (all when no code is named); DIRTY when none is left, never CLEAN."""
         found = self.registry.device(device)
+        with self._undisturbed(found):
+            self._clear(found, codes, operator)
+        return viewing.device(self.registry, found)
+
+    def _clear(self, found: Device, codes: Sequence[str], operator: str) -> None:
         units = self.registry.units(found)
         open_keys = {reason.key for unit in units for reason in unit.reasons}
         unknown = sorted(set(codes) - {code for code, _ in open_keys})
@@ -60,7 +67,6 @@ class Decisions:
             Change(cleared=cleared),
             also=self._act("quarantine clear", found, operator, ", ".join(sorted(codes)) or "all"),
         )
-        return viewing.device(self.registry, found)
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> list[DeviceView]:
         """Record that HELD devices are free (ProvenFree (c)); they go DIRTY, never CLEAN."""
@@ -94,11 +100,20 @@ class Decisions:
             act, device.uuid, operator=operator, detail=detail, now=now
         )
 
-    def _stop_work(self, device: Device) -> None:
-        work = self.registry.work_on(device)
-        if work is not None:
-            work.cancel.set()
-            work.done.wait(self.stop_wait_s)
+    @contextmanager
+    def _undisturbed(self, device: Device) -> Iterator[None]:
+        """Stop whatever works on the device and keep everybody off until the decision is kept.
+
+        Work that does not end in time is overruled, not waited for: its own next step finds the
+        units QUARANTINED and ends there.
+        """
+        operation = OperationId(f"decision/{device.uuid}/{uuid.uuid4().hex[:8]}")
+        work = Work(operation, device, idle=False)
+        self.registry.claim_for(work, wait_s=self.stop_wait_s)
+        try:
+            yield
+        finally:
+            self.registry.unreserve(work)
 
 
 def _proven_free(unit: Unit) -> Event | None:

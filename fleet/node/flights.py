@@ -34,6 +34,12 @@ class Flight:
         for work in list(self.works):
             work.cancel.set()
 
+    def take(self, work: Work) -> None:
+        """Own a wipe, so that `stop` reaches it, also when `stop` was called just before."""
+        self.works.append(work)
+        if self.cancel.is_set():
+            work.cancel.set()
+
     def wait(self, uid: ClaimUid, budget_s: float) -> ClaimAnswer:
         """The answer, or its error; `DeviceBusy` when the budget is used up first."""
         if not self.done.wait(budget_s):
@@ -53,6 +59,7 @@ class Flights:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     _flights: dict[ClaimUid, Flight] = field(default_factory=dict)
+    _closed: bool = False
 
     def get(self, uid: ClaimUid) -> Flight | None:
         """The flight of a claim, if one is in work."""
@@ -67,10 +74,8 @@ class Flights:
     def launch(
         self, uid: ClaimUid, kind: ClaimEvent, body: Callable[[Flight], ClaimAnswer]
     ) -> Flight:
-        """Start `body` for a claim that has no flight in work."""
+        """Start `body` for a claim that has no flight in work. Raises `NotOwner` once closed."""
         flight = Flight(kind)
-        with self.lock:
-            self._flights[uid] = flight
 
         def fly() -> None:
             try:
@@ -84,5 +89,22 @@ class Flights:
                     self._flights.pop(uid, None)
                 flight.done.set()
 
-        threading.Thread(target=fly, name=f"{kind} {uid}", daemon=True).start()
+        with self.lock:
+            if self._closed:
+                raise errors.NotOwner(f"{kind} of claim {uid}: this service is handing over")
+            self._flights[uid] = flight
+            try:
+                threading.Thread(target=fly, name=f"{kind} {uid}", daemon=True).start()
+            except RuntimeError as error:
+                del self._flights[uid]
+                raise errors.BackendFailed(f"no thread for {kind} of {uid}: {error}") from error
         return flight
+
+    def close(self) -> Sequence[Flight]:
+        """Launch nothing more; ask the flights in work to end and return them."""
+        with self.lock:
+            self._closed = True
+            flying = list(self._flights.values())
+        for flight in flying:
+            flight.stop()
+        return flying

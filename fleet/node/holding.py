@@ -12,35 +12,44 @@ finishes the burial without a second wipe.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from fleet import claims, errors, leases, lifecycle, profiles
+from fleet import claims, errors, leases, lifecycle
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.health import reasons
+from fleet.journal.journal import Commit
 from fleet.leases import ClosedBy, Closure
 from fleet.lifecycle import Change, Event, Fact
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceResult, Outcome
+from fleet.messages import ClaimAnswer, ClaimOrder
 from fleet.model import (
+    OUT_OF_SERVICE,
     ClaimUid,
     Device,
     Holder,
     HolderKind,
-    OperationId,
-    ProcessKind,
+    Source,
     State,
     Token,
     Unit,
+    UnitId,
     Uuid,
 )
+from fleet.node.cleaning import Cleaner
+from fleet.node.exposing import Exposer
 from fleet.node.flights import Flight, Flights
 from fleet.node.ports import Specs, TenantProof
 from fleet.node.recovery import attributes
-from fleet.node.registry import Registry, Work
-from fleet.node.validating import Validator
-from fleet.node.wiping import Wiper, WipeTask
-from fleet.profiles import Profile
+from fleet.node.registry import Registry
 from fleet.settings import WipePolicy
+
+HOLDER_DEADLINE_S = 600.0
+"""Time, s, a tenant's process may outlive its teardown before the device is quarantined."""
+RETRY_S = 0.5
+RETRY_MAX_S = 30.0
+"""Shortest and longest pause, s, between two tries of a teardown nobody calls for."""
+TEARDOWN_AT = "teardown_at"
+"""Attribute of a claim record: when its teardown began, seconds since the epoch."""
 
 
 @dataclass
@@ -48,13 +57,14 @@ class Holding:
     """Claims of one node."""
 
     registry: Registry
-    wiper: Wiper
-    validator: Validator
+    cleaner: Cleaner
+    exposer: Exposer
     specs: Specs
     tenants: TenantProof
     policy: WipePolicy
-    profile: Profile
+    holder_deadline_s: float = HOLDER_DEADLINE_S
     flights: Flights = field(default_factory=Flights)
+    _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
 
     # --- calls ---
 
@@ -74,40 +84,85 @@ class Holding:
 
     def unprepare(self, uid: ClaimUid, *, budget_s: float) -> ClaimAnswer:
         """Tear a claim down. Idempotent: an unknown claim is success."""
-        with self.flights.lock:
-            flight = self.flights.get(uid)
-        if flight is not None and flight.kind is ClaimEvent.PREPARE:
+        clock = self.registry.clock
+        deadline = clock.monotonic() + budget_s
+        while True:
+            with self.flights.lock:
+                flight = self.flights.get(uid)
+                if flight is None:
+                    claim = self.registry.journal.claims.get(uid)
+                    if claim is None:
+                        return ClaimAnswer(uid=uid, state=ClaimState.ABSENT)
+                    flight = self._begin_teardown(claim)
+            left_s = max(0.0, deadline - clock.monotonic())
+            if flight.kind is ClaimEvent.UNPREPARE:
+                return flight.wait(uid, left_s)
             flight.stop()
-            if not flight.done.wait(budget_s):
+            if not flight.done.wait(left_s):
                 raise errors.DeviceBusy(f"the prepare of {uid} has not ended yet")
-        with self.flights.lock:
-            flight = self.flights.get(uid)
-            if flight is None:
-                claim = self.registry.journal.claims.get(uid)
-                if claim is None:
-                    return ClaimAnswer(uid=uid, state=ClaimState.ABSENT)
-                self._step(claim, ClaimEvent.UNPREPARE, ClaimFact.PREPARE_JOINED)
-                flight = self._launch(uid, ClaimEvent.UNPREPARE, self._unprepare)
-        return flight.wait(uid, budget_s)
+
+    def _begin_teardown(self, claim: Claim) -> Flight:
+        begun = {TEARDOWN_AT: repr(self.registry.clock.now()), **claim.attributes}
+        self._step(replace(claim, attributes=begun), ClaimEvent.UNPREPARE, ClaimFact.PREPARE_JOINED)
+        return self._launch(claim.uid, ClaimEvent.UNPREPARE, self._unprepare)
 
     def abandon(self, uid: ClaimUid, token: Token, units: Iterable[Unit]) -> Closure:
-        """Close `token` for a claim this node has no record of: the first step of a release."""
+        """Close `token` for a claim this node has no record of: the first step of a release.
+
+        A wipe in work under that token is cancelled and joined first. Raises `IllegalTransition`
+        while the claim has a record or a call in work, `EpochForeign` for a token of another store
+        (closing it would refuse every token of ours), `DeviceBusy` when a wipe does not end.
+        """
+        ours = self.registry.journal.epoch
+        if token.epoch != ours:
+            raise errors.EpochForeign(
+                f"token {token} is of epoch {token.epoch}; this node follows {ours}",
+                ours=ours,
+                theirs=token.epoch,
+            )
+        named = [unit.id for unit in units]
         with self.flights.lock:
             claim = self.registry.journal.claims.get(uid)
             state = claim.state if claim else ClaimState.ABSENT
             idle = frozenset({ClaimFact.IDLE}) if self.flights.get(uid) is None else frozenset()
             claims.step(state, ClaimEvent.ABANDON, idle)
             with self.registry.commit() as commit:
-                for unit in units:
-                    commit.put_unit(lifecycle.close_floor(commit.unit(unit.id), token))
+                for unit_id in named:
+                    commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), token))
+        self._stop_wipes(token, frozenset(named))
         return self._closure(uid, token, ClosedBy.ABANDON)
 
-    def resume(self) -> None:
-        """Go on with teardowns no flight is in work for (after a restart)."""
+    def _stop_wipes(self, token: Token, units: frozenset[UnitId]) -> None:
+        """End what still works under a closed token; nothing can start under it any more."""
+        for work in self.registry.works():
+            newer = work.token is None or work.token > token
+            if newer or not units.intersection(work.device.units):
+                continue
+            work.cancel.set()
+            if not work.done.wait(self.policy.kill_wait_s * 2):
+                raise errors.DeviceBusy(
+                    f"{work.operation} under {token} has not ended yet", holder=work.operation
+                )
+
+    def resume(self, now: float) -> None:
+        """Go on with teardowns no flight is in work for: after a restart, or once a tenant left.
+
+        `now` in seconds; a teardown that keeps failing is tried less and less often.
+        """
         with self.flights.lock:
-            for uid, claim in list(self.registry.journal.claims.items()):
+            open_claims = dict(self.registry.journal.claims)
+            for uid in self._pauses.keys() - open_claims.keys():
+                del self._pauses[uid]
+            for uid, claim in open_claims.items():
                 if claim.state is ClaimState.UNPREPARING and self.flights.get(uid) is None:
-                    self._launch(uid, ClaimEvent.UNPREPARE, self._unprepare)
+                    self._retry(uid, now)
+
+    def _retry(self, uid: ClaimUid, now: float) -> None:
+        at, pause_s = self._pauses.get(uid, (float("-inf"), RETRY_S))
+        if 0 <= now - at < pause_s:
+            return
+        self._pauses[uid] = (now, min(pause_s * 2, RETRY_MAX_S) if uid in self._pauses else RETRY_S)
+        self._launch(uid, ClaimEvent.UNPREPARE, self._unprepare)
 
     def _launch(
         self, uid: ClaimUid, kind: ClaimEvent, body: Callable[[Claim, Flight], ClaimAnswer]
@@ -120,14 +175,18 @@ class Holding:
     def _admit(self, order: ClaimOrder) -> None:
         """Decide and commit PREPARING for all devices, or refuse and change nothing."""
         uid, token = ClaimUid(order.uid), Token.parse(order.token)
+        devices = {d.uuid: d for d in map(self.registry.device, order.devices)}
         known = self.registry.journal.claims.get(uid)
         if known is not None:
-            state = claims.step(known.state, ClaimEvent.PREPARE)
-            self._put(replace(known, state=state))
+            self._admit_again(known, frozenset(devices), token)
             return
-        devices = [self.registry.device(name) for name in order.devices]
-        records = [unit for device in devices for unit in self.registry.units(device)]
-        for device in devices:
+        records = [unit for device in devices.values() for unit in self.registry.units(device)]
+        if len({unit.id for unit in records}) != len(records):
+            raise errors.InputInvalid(
+                f"claim {uid} names devices that overlap: {', '.join(sorted(order.devices))}",
+                remedy="a claim gets an accelerator or partitions of it, not both",
+            )
+        for device in devices.values():
             self._refuse(device, uid)
         leases.check_token(records, token, self.registry.journal.epoch)
         buried = self.registry.journal.tombstone(uid) is not None
@@ -140,7 +199,7 @@ class Holding:
         claim = Claim(
             uid=uid,
             state=state,
-            devices=tuple(device.uuid for device in devices),
+            devices=tuple(devices),
             units=tuple(unit.id for unit in records),
             token=token,
             boot_id=self.registry.boot_id,
@@ -151,10 +210,37 @@ class Holding:
             created_at=self.registry.clock.now(),
         )
         with self.registry.commit() as commit:
+            for device in devices.values():
+                self._refuse(device, uid)
             commit.put_claim(claim)
-            for unit in records:
-                raised = lifecycle.raise_floor(commit.unit(unit.id), token)
-                commit.put_unit(replace(raised, claim=uid))
+            self._take(commit, claim)
+
+    def _admit_again(self, known: Claim, devices: frozenset[Uuid], token: Token) -> None:
+        """A repeated prepare: the record stands as it is, under the newest token of its lease."""
+        uid = known.uid
+        if known.state is ClaimState.UNPREPARING:
+            raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
+        if devices != frozenset(known.devices):
+            raise errors.DeviceBusy(
+                f"claim {uid} still holds {', '.join(known.devices)} of an earlier allocation",
+                holder=f"claim:{uid}",
+                remedy="it is torn down first; then the devices asked for are prepared",
+            )
+        claims.step(known.state, ClaimEvent.PREPARE)
+        units = [self.registry.journal.units[unit] for unit in known.units]
+        exposed = any(unit.state is State.IN_USE for unit in units)
+        if known.state is ClaimState.PREPARED or exposed or token == known.token:
+            return
+        leases.check_token(units, token, self.registry.journal.epoch)
+        claim = replace(known, token=token)
+        with self.registry.commit() as commit:
+            commit.put_claim(claim)
+            self._take(commit, claim)
+
+    def _take(self, commit: Commit, claim: Claim) -> None:
+        for unit_id in claim.units:
+            raised = lifecycle.raise_floor(commit.unit(unit_id), claim.token)
+            commit.put_unit(replace(raised, claim=claim.uid))
 
     def _refuse(self, device: Device, uid: ClaimUid) -> None:
         for unit in self.registry.units(device):
@@ -162,130 +248,29 @@ class Holding:
                 raise errors.DeviceBusy(
                     f"{device.name} is held by claim {unit.claim}", holder=f"claim:{unit.claim}"
                 )
-            if unit.state in (State.QUARANTINED, State.RETESTING, State.HELD):
+            if unit.state in OUT_OF_SERVICE:
                 raise errors.DeviceUnfit(f"{device.name} is {unit.state}")
 
     def _prepare(self, claim: Claim, flight: Flight) -> ClaimAnswer:
         try:
-            if claim.state is ClaimState.PREPARED:
-                self._write_spec(claim)
-                return self._answer(claim)
-            self._make_clean(claim, flight, accept=self._accepted)
-            if flight.cancel.is_set():
-                raise errors.DeviceBusy(f"the prepare of {claim.uid} was cancelled")
-            self._expose(claim)
+            if claim.state is not ClaimState.PREPARED:
+                self.cleaner.clean(claim, flight, accept=self.exposer.accepted)
+                if flight.cancel.is_set():
+                    raise errors.DeviceBusy(f"the prepare of {claim.uid} was cancelled")
+                self.exposer.expose(claim)
             self._write_spec(claim)
             facts = (ClaimFact.UNITS_IN_USE, ClaimFact.SPEC_WRITTEN)
-            return self._answer(self._step(claim, ClaimEvent.PREPARED, *facts))
+            if claim.state is not ClaimState.PREPARED:
+                claim = self._step(claim, ClaimEvent.PREPARED, *facts)
+            return self._answer(claim)
         except errors.FleetError as error:
             current = self.registry.journal.claims[claim.uid]
-            if current.state is ClaimState.PREPARING:
+            if current.state is ClaimState.PREPARING and current.error != error.detail:
                 self._put(replace(current, error=error.detail))
             raise
 
-    def _accepted(self, claim: Claim, unit: Unit) -> bool:
-        """Whether the unit may be exposed as it is, without another wipe (promise 1)."""
-        if unit.state is State.IN_USE:
-            return unit.claim == claim.uid
-        return unit.state is State.CLEAN and profiles.accepts_certificate(
-            self.profile,
-            certificate_token=unit.token,
-            exposure_token=claim.token,
-            exposures_since=0,
-            foreign_holder_since=False,
-            same_boot=unit.boot_id == self.registry.boot_id,
-            same_driver=True,
-            multi_tenant=self.profile is Profile.STRICT,
-        )
-
-    def _make_clean(
-        self, claim: Claim, flight: Flight, *, accept: Callable[[Claim, Unit], bool]
-    ) -> list[DeviceResult]:
-        """Wipe the devices that are not acceptable, in parallel. Raises for the first bad."""
-        todo = [
-            self.registry.devices[uuid]
-            for uuid in claim.devices
-            if not all(accept(claim, u) for u in self.registry.units(self.registry.devices[uuid]))
-        ]
-        results: dict[Uuid, DeviceResult | errors.FleetError] = {}
-        threads = [
-            threading.Thread(
-                target=self._wipe_one, args=(claim, flight, device, results), daemon=True
-            )
-            for device in todo
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in results.values():
-            if isinstance(result, errors.FleetError):
-                raise result
-        done = [result for result in results.values() if isinstance(result, DeviceResult)]
-        for result in done:
-            if result.outcome not in (Outcome.CERTIFIED, Outcome.QUARANTINED):
-                raise errors.DeviceBusy(f"{result.device} is {result.outcome}: {_said(result)}")
-            if result.outcome is Outcome.QUARANTINED and flight.kind is ClaimEvent.PREPARE:
-                raise errors.DeviceUnfit(f"{result.device} is quarantined: {_said(result)}")
-        return done
-
-    def _wipe_one(
-        self,
-        claim: Claim,
-        flight: Flight,
-        device: Device,
-        results: dict[Uuid, DeviceResult | errors.FleetError],
-    ) -> None:
-        operation = OperationId(f"{flight.kind}/{claim.uid}/{device.uuid}")
-        work = Work(operation, device, idle=False)
-        other = self.registry.reserve(work)
-        while other is not None and other.idle:
-            other.cancel.set()
-            other.done.wait(self.policy.kill_wait_s * 2)
-            other = self.registry.reserve(work)
-        if other is not None:
-            results[device.uuid] = errors.DeviceBusy(
-                f"{device.name} is worked on by {other.operation}", holder=other.operation
-            )
-            return
-        flight.works.append(work)
-        try:
-            task = WipeTask(work, self.policy, token=claim.token, claim=claim.uid)
-            results[device.uuid] = self.wiper.perform(task)
-        except errors.FleetError as error:
-            results[device.uuid] = error
-        finally:
-            self.registry.unreserve(work)
-
-    def _expose(self, claim: Claim) -> None:
-        """CLEAN to IN_USE for all units in one commit, holders re-read just before."""
-        for uuid in claim.devices:
-            device = self.registry.devices[uuid]
-            for process in self.validator.processes(device.accelerator):
-                if process.kind is ProcessKind.FOREIGN and device.whole:
-                    raise errors.DeviceBusy(
-                        f"{device.name} is in use by {process.name} (pid {process.pid})"
-                    )
-        workers = {u for row in self.registry.journal.workers() for u in row.units}
-        now = self.registry.clock.now()
-        with self.registry.commit() as commit:
-            for unit_id in claim.units:
-                unit = commit.unit(unit_id)
-                if unit.state is State.IN_USE and unit.claim == claim.uid:
-                    continue
-                facts = {Fact.LEASE_OF_CLAIM, Fact.HOLDERS_REREAD}
-                if unit_id not in workers:
-                    facts.add(Fact.NO_SURVIVOR)
-                if unit.boot_id == self.registry.boot_id:
-                    facts.add(Fact.SAME_BOOT)
-                if self._accepted(claim, unit):
-                    facts.add(Fact.CERTIFICATE_ACCEPTED)
-                change = Change(frozenset(facts), claim=claim.uid, token=claim.token)
-                commit.put_unit(lifecycle.step(unit, Event.EXPOSED, now=now, change=change))
-
     def _write_spec(self, claim: Claim) -> None:
-        if claim.uid not in self.specs.listed():
-            self.specs.write(claim, attributes(self.registry, claim.devices))
+        self.specs.write(claim, attributes(self.registry, claim.devices))
 
     # --- unprepare ---
 
@@ -293,43 +278,77 @@ class Holding:
         self.specs.remove(claim.uid)
         exposed = [u for u in claim.units if self.registry.journal.units[u].state is State.IN_USE]
         if exposed:
-            if not self.tenants.gone(claim):
-                raise errors.DeviceBusy(
-                    f"a process of claim {claim.uid} is still there",
-                    remedy="it is not killed for you; the teardown goes on once it is gone",
-                )
-            self._release(claim)
-        results = self._make_clean(claim, flight, accept=_settled)
+            self._end_tenancy(claim)
+        self._write_off_missing(claim)
+        results = self.cleaner.clean(claim, flight, accept=_settled)
         self._bury(claim)
-        bad = tuple(r.uuid for r in results if r.outcome is Outcome.QUARANTINED)
         digests = tuple(r.certificate for r in results if r.certificate)
         return ClaimAnswer(
             uid=claim.uid,
             state=ClaimState.ABSENT,
             devices=claim.devices,
             certificates=digests,
-            quarantined=bad,
+            quarantined=self._quarantined(claim),
         )
 
-    def _release(self, claim: Claim) -> None:
-        facts = frozenset({Fact.TENANT_GONE, Fact.SPEC_GONE})
+    def _end_tenancy(self, claim: Claim) -> None:
+        """IN_USE to DIRTY once the tenant is gone; after the deadline to QUARANTINED."""
+        now = self.registry.clock.now()
+        if self.tenants.gone(claim):
+            facts = frozenset({Fact.TENANT_GONE, Fact.SPEC_GONE})
+            self._release(claim, Event.RELEASED, Change(facts, holder=f"claim:{claim.uid}"))
+            return
+        if now - float(claim.attributes.get(TEARDOWN_AT, now)) < self.holder_deadline_s:
+            raise errors.DeviceBusy(
+                f"a process of claim {claim.uid} is still there",
+                remedy="it is not killed for you; the teardown goes on once it is gone",
+            )
+        detail = f"a process of claim {claim.uid} outlived its teardown"
+        reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=detail, since=now)
+        change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
+        self._release(claim, Event.TEARDOWN_FAILED, change)
+
+    def _release(self, claim: Claim, event: Event, change: Change) -> None:
         now = self.registry.clock.now()
         with self.registry.commit() as commit:
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit.state is State.IN_USE:
-                    change = Change(facts, holder=f"claim:{claim.uid}")
-                    commit.put_unit(lifecycle.step(unit, Event.RELEASED, now=now, change=change))
+                    commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+
+    def _write_off_missing(self, claim: Claim) -> None:
+        """Units of hardware that is not there any more cannot be wiped: QUARANTINED (A3)."""
+        present = {u.id for a in self.registry.accelerators.values() for u in a.units}
+        if present.issuperset(claim.units):
+            return
+        now = self.registry.clock.now()
+        reason = reasons.make("device-lost", Source.TEARDOWN, since=now)
+        change = Change(reasons=frozenset({reason}))
+        with self.registry.commit() as commit:
+            for unit_id in claim.units:
+                unit = commit.unit(unit_id)
+                if unit_id not in present and unit.state is not State.QUARANTINED:
+                    commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+
+    def _quarantined(self, claim: Claim) -> tuple[Uuid, ...]:
+        units, devices = self.registry.journal.units, self.registry.devices
+        return tuple(
+            uuid
+            for uuid in claim.devices
+            if uuid not in devices
+            or any(units[unit].state is State.QUARANTINED for unit in devices[uuid].units)
+        )
 
     def _bury(self, claim: Claim) -> None:
-        """Record to tombstone, units free, release of the lease queued: one commit."""
-        claims.step(
-            ClaimState.UNPREPARING,
-            ClaimEvent.UNPREPARED,
-            frozenset({ClaimFact.UNITS_RELEASED}),
-        )
+        """Record to tombstone, units free, release of the lease queued: one commit.
+
+        Raises `IllegalTransition` while a unit is neither CLEAN nor out of service.
+        """
         now = self.registry.clock.now()
         with self.registry.commit() as commit:
+            at_rest = all(_settled(claim, commit.unit(unit)) for unit in claim.units)
+            facts = frozenset({ClaimFact.UNITS_RELEASED}) if at_rest else frozenset()
+            claims.step(claim.state, ClaimEvent.UNPREPARED, facts)
             commit.bury_claim(claim.uid, claim.token, now)
             for unit_id in claim.units:
                 closed = lifecycle.close_floor(commit.unit(unit_id), claim.token)
@@ -365,7 +384,3 @@ class Holding:
 
 def _settled(claim: Claim, unit: Unit) -> bool:  # noqa: ARG001 - shape of `accept`
     return unit.state in (State.CLEAN, State.QUARANTINED)
-
-
-def _said(result: DeviceResult) -> str:
-    return "; ".join(f"{f.check}: {f.detail}" for f in result.findings) or "no reason given"

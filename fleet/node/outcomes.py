@@ -10,8 +10,8 @@ from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Event
 from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
-from fleet.model import NodeName, Reason, State, Unit
-from fleet.node.registry import Work
+from fleet.model import WORKING, NodeName, Reason, State, Unit
+from fleet.node.registry import Registry, Work
 from fleet.wipe.result import WipeResult
 
 INTERRUPTIONS_MAX = lifecycle.INTERRUPTIONS_MAX
@@ -79,12 +79,67 @@ def fault_event(unit: Unit) -> Event | None:
     return Event.FAULT_SEEN if lifecycle.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
 
 
+def code_of(error: errors.FleetError) -> str:
+    """The quarantine reason for an error that broke a wipe."""
+    return "device-lost" if isinstance(error, errors.DeviceLost) else "backend-failed"
+
+
+def breaking_event(unit: Unit) -> Event | None:
+    """How a unit leaves its work when the service itself failed; None where it is in none."""
+    if unit.state is State.WIPING:
+        return Event.INTERRUPTED
+    return Event.HEALTH_FAILED if unit.state in WORKING else None
+
+
+def blamed(unit: Unit, reason: Reason) -> frozenset[Reason]:
+    """The reason where the unit ends quarantined by the failure; a cut wipe alone is none."""
+    cut = unit.state is State.WIPING and unit.interruptions + 1 < INTERRUPTIONS_MAX
+    return frozenset() if cut else frozenset({reason})
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """Where and in which state the device is, for its result."""
 
     node: NodeName
     state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Words results from what the journal holds now."""
+
+    registry: Registry
+
+    def result(
+        self,
+        work: Work,
+        outcome: Outcome,
+        found: Sequence[Finding] = (),
+        wipe: WipeResult | None = None,
+        **more: str,
+    ) -> DeviceResult:
+        """The result of `work`, with the state its device is in."""
+        shown = Shown(self.registry.place.node, self.registry.state(work.device))
+        return result(work, shown, outcome, found, wipe, **more)
+
+    def after(
+        self,
+        work: Work,
+        outcome: Outcome,
+        found: Sequence[Finding],
+        wipe: WipeResult | None = None,
+    ) -> DeviceResult:
+        """The result after a move: QUARANTINED units say so, with every reason."""
+        units = self.registry.units(work.device)
+        if any(unit.state is State.QUARANTINED for unit in units):
+            outcome = Outcome.QUARANTINED
+        open_reasons = sorted({reason for unit in units for reason in unit.reasons})
+        return self.result(work, outcome, [*map(of_reason, open_reasons), *found], wipe)
+
+    def quarantined(self, work: Work, wipe: WipeResult | None = None) -> DeviceResult:
+        """The result of a device that just failed."""
+        return self.after(work, Outcome.QUARANTINED, [], wipe)
 
 
 def result(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fleet import errors
 from fleet.claims import Claim
-from fleet.model import ClaimUid, Uuid
+from fleet.model import ClaimUid, Lease, Token, Uuid
+from fleet.stores.base import Release
 
 
 class Specs(Protocol):
@@ -26,6 +28,22 @@ class Specs(Protocol):
 
     def listed(self) -> Sequence[ClaimUid]:
         """Claims that have a spec now."""
+        ...
+
+
+class Leases(Protocol):
+    """What a node needs of the lease store. Any `FleetError` means: not now."""
+
+    def newest(self) -> Token:
+        """The epoch and the last counter issued."""
+        ...
+
+    def leases(self) -> Sequence[Lease]:
+        """The leases in force."""
+        ...
+
+    def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """Give leases back by token; each answered on its own."""
         ...
 
 

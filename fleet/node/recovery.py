@@ -7,9 +7,11 @@ are removed and specs of prepared claims rebuilt; a new journal adopts floors fr
 
 from __future__ import annotations
 
+from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from fleet import claims, lifecycle
+from fleet import claims, errors, lifecycle
 from fleet.claims import ClaimEvent, ClaimState
 from fleet.health import reasons
 from fleet.journal.journal import Commit, OperationRow
@@ -20,20 +22,17 @@ from fleet.model import (
     Device,
     Holder,
     HolderKind,
+    OperationId,
     Source,
     State,
-    Token,
     Unit,
     UnitId,
     Uuid,
 )
 from fleet.node import outcomes
-from fleet.node.ports import Specs
+from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
-from fleet.stores.base import LeaseStore
 from fleet.wipe.identity import WorkerIdentity, end
-
-KILL_WAIT_S = 5.0
 
 
 @dataclass
@@ -42,13 +41,19 @@ class Recovery:
 
     registry: Registry
     specs: Specs
+    kill_wait_s: float
+    """Time, s, a killed worker has to disappear before its units count as wedged."""
+    troubles: tuple[str, ...] = ()
+    """What could not be brought in order yet; tried again by `settle`."""
+    _started: bool = False
 
     def run(self) -> None:
         """All steps that need nothing but this node."""
         self._boot()
-        self._end_workers()
-        self._answer_operations()
-        self._specs()
+        self._end_workers(None)
+        self._answer_operations((), "the node service was restarted")
+        self._orphans()
+        self._rebuild()
 
     def _boot(self) -> None:
         registry = self.registry
@@ -68,10 +73,15 @@ class Recovery:
                 commit.put_claim(replace(claim, state=state, boot_id=registry.boot_id))
             commit.set_meta("boot_id", registry.boot_id)
 
-    def _end_workers(self) -> None:
-        rows = {row.worker_id: row for row in self.registry.journal.workers()}
+    def _end_workers(self, only: frozenset[UnitId] | None) -> None:
+        """Prove workers gone and end what they did: of all units, or `only` of some."""
+        rows = {
+            row.worker_id: row
+            for row in self.registry.journal.workers()
+            if only is None or only.intersection(row.units)
+        }
         gone = {
-            name: end(WorkerIdentity.from_json(row.identity), KILL_WAIT_S)
+            name: end(WorkerIdentity.from_json(row.identity), self.kill_wait_s)
             for name, row in rows.items()
         }
         alive: dict[UnitId, str] = {
@@ -85,7 +95,8 @@ class Recovery:
                 if is_gone:
                     commit.drop_worker(name)
             for unit in list(self.registry.journal.units.values()):
-                self._end_work(commit, unit, alive.get(unit.id))
+                if only is None or unit.id in only:
+                    self._end_work(commit, unit, alive.get(unit.id))
 
     def _end_work(self, commit: Commit, unit: Unit, survivor: str | None) -> None:
         """The restarted service cancels its own work; a survivor quarantines whatever the state."""
@@ -102,15 +113,47 @@ class Recovery:
         if event is not None:
             commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
 
-    def _answer_operations(self) -> None:
+    def settle(self, busy: Container[str]) -> None:
+        """Bring units and operations to rest that nobody works on any more (no state is a trap).
+
+        A commit that failed or a thread that was lost leaves them behind; `busy` are the operations
+        in work. Costs a look at memory when there is nothing to do.
+        """
+        if self.troubles:
+            self._orphans()
+        for device in self.registry.whole():
+            self._settle(device)
+        if any(row.id not in busy for row in self.registry.journal.unfinished()):
+            self._answer_operations(busy, "its thread was lost")
+
+    def _settle(self, device: Device) -> None:
+        stray = tuple(
+            unit.id
+            for unit in self.registry.units(device)
+            if unit.state in WORKING and not self.registry.reserved(unit.id)
+        )
+        if not stray:
+            return
+        part = replace(device, units=stray)
+        work = Work(OperationId(f"settle/{device.uuid}"), part, idle=False)
+        if self.registry.reserve(work) is not None:
+            return
+        try:
+            self._end_workers(frozenset(stray))
+        finally:
+            self.registry.unreserve(work)
+
+    def _answer_operations(self, busy: Container[str], why: str) -> None:
         now = self.registry.clock.now()
         with self.registry.commit() as commit:
             for row in self.registry.journal.unfinished():
-                result = self._interrupted(row)
+                if row.id in busy:
+                    continue
+                result = self._interrupted(row, why)
                 commit.finish_operation(row.id, result.model_dump(mode="json"), now)
 
-    def _interrupted(self, row: OperationRow) -> DeviceResult:
-        found = outcomes.interrupted("the node service was restarted")
+    def _interrupted(self, row: OperationRow, why: str) -> DeviceResult:
+        found = outcomes.interrupted(why)
         device = self.registry.devices.get(Uuid(row.target))
         if device is None:
             return DeviceResult(
@@ -126,16 +169,27 @@ class Recovery:
         work = Work(row.id, device, idle=False)
         return outcomes.result(work, shown, Outcome.INTERRUPTED, [found], None)
 
-    def _specs(self) -> None:
-        """A spec exists only while a prepared claim names its devices (promise 3)."""
-        known = self.registry.journal.claims
-        for uid in self.specs.listed():
-            claim = known.get(uid)
-            if claim is None or claim.state is not ClaimState.PREPARED:
-                self.specs.remove(uid)
-        for claim in known.values():
+    def _orphans(self) -> None:
+        """A spec exists only while a claim record names its devices (promise 3).
+
+        A directory that cannot be written does not keep the node from tearing claims down. Claims
+        in work are left alone: their specs belong to their own flights.
+        """
+        try:
+            for uid in self.specs.listed():
+                claim = self.registry.journal.claims.get(uid)
+                if claim is None or (claim.state is not ClaimState.PREPARED and not self._started):
+                    self.specs.remove(uid)
+            self.troubles = ()
+        except errors.FleetError as error:
+            self.troubles = (f"orphan specs are not removed yet: {error.detail}",)
+        self._started = True
+
+    def _rebuild(self) -> None:
+        for claim in self.registry.journal.claims.values():
             if claim.state is ClaimState.PREPARED:
-                self.specs.write(claim, attributes(self.registry, claim.devices))
+                with suppress(errors.SpecUnavailable):  # the repeated prepare writes it again
+                    self.specs.write(claim, attributes(self.registry, claim.devices))
 
 
 def attributes(registry: Registry, devices: tuple[Uuid, ...]) -> dict[Uuid, dict[str, str]]:
@@ -144,14 +198,15 @@ def attributes(registry: Registry, devices: tuple[Uuid, ...]) -> dict[Uuid, dict
     return {uuid: dict(device.attributes) for uuid, device in found.items() if device}
 
 
-def adopt(registry: Registry, store: LeaseStore) -> Token:
+def adopt(registry: Registry, store: Leases) -> None:
     """A new journal follows the store: its epoch, its tokens (all closed), its quarantines.
 
-    Until this has happened the node accepts no act. Raises `StoreUnavailable`.
+    Until this has happened the node accepts no act. Raises what the store raises while it is away;
+    a journal that follows a store already does not ask it.
     """
-    newest = store.newest()
     if registry.journal.epoch:
-        return newest
+        return
+    newest = store.newest()
     quarantined = {
         unit: lease.holder
         for lease in store.leases()
@@ -164,7 +219,6 @@ def adopt(registry: Registry, store: LeaseStore) -> Token:
             moved = close_floor(unit, newest)
             holder = quarantined.get(unit.id)
             commit.put_unit(_remembered(moved, holder, now=registry.clock.now()))
-    return newest
 
 
 def _remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:

@@ -26,6 +26,7 @@ from fleet.model import (
     Device,
     OperationId,
     State,
+    Token,
     Unit,
     UnitId,
     Uuid,
@@ -52,6 +53,8 @@ class Work:
     device: Device
     idle: bool
     """Started by the idle cleaner: gives way to anybody who asks."""
+    token: Token | None = None
+    """Token it works under, so that closing the token finds it."""
     cancel: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     progress: WipeProgress = field(default_factory=WipeProgress)
@@ -70,6 +73,8 @@ class Registry:
         self.boot_id = boot_id
         self.accelerators: dict[Uuid, Accelerator] = {}
         self.devices: dict[Uuid, Device] = {}
+        self.witness_trouble = ""
+        """Why the witness could not be written at the last commit; empty when it was."""
         self._lock = threading.RLock()
         self._work: dict[UnitId, Work] = {}
 
@@ -122,39 +127,44 @@ class Registry:
             self._bear_witness()
 
     def _bear_witness(self) -> None:
-        witness.write(
-            self.place.witness,
-            witness.Witness(
-                journal_id=self.journal.id,
-                sequence=self.journal.sequence,
-                machine_id=self.place.machine_id,
-                node_uid="",
-                boot_id=self.boot_id,
-            ),
+        seen = witness.Witness(
+            journal_id=self.journal.id,
+            sequence=self.journal.sequence,
+            machine_id=self.place.machine_id,
+            node_uid="",
+            boot_id=self.boot_id,
         )
+        try:
+            witness.write(self.place.witness, seen)
+        except OSError as error:
+            # The commit is durable: a witness left behind is allowed, a failed act is not.
+            self.witness_trouble = f"the witness cannot be written: {error}"
+        else:
+            self.witness_trouble = ""
 
     def move(
         self,
         device: Device,
         event: Event | Callable[[Unit], Event | None],
-        change: Change | None = None,
+        change: Change | Callable[[Unit], Change] | None = None,
         *,
         also: Callable[[Commit], None] | None = None,
     ) -> list[Unit]:
-        """Apply `event` to all units of `device` in one transaction, with `also` beside it.
+        """Apply `event` to all units of `device` in one transaction, with `also` before it.
 
-        A callable chooses the event per unit; None leaves the unit alone. Raises
-        `IllegalTransition`, and then nothing has changed.
+        Callables choose event and change per unit, inside the transaction; no event leaves the
+        unit alone. Raises `IllegalTransition` or what `also` raises, and then nothing has changed.
         """
         now = self.clock.now()
         with self.commit() as commit:
+            if also is not None:
+                also(commit)
             for unit_id in device.units:
                 unit = commit.unit(unit_id)
                 chosen = event(unit) if callable(event) else event
                 if chosen is not None:
-                    commit.put_unit(lifecycle.step(unit, chosen, now=now, change=change))
-            if also is not None:
-                also(commit)
+                    brought = change(unit) if callable(change) else change
+                    commit.put_unit(lifecycle.step(unit, chosen, now=now, change=brought))
         return self.units(device)
 
     # --- reservations ---
@@ -182,6 +192,37 @@ class Registry:
         """The work that has a unit of `device` now."""
         with self._lock:
             return next((self._work[u] for u in device.units if u in self._work), None)
+
+    def reserved(self, unit: UnitId) -> bool:
+        """Whether some work has the unit now."""
+        with self._lock:
+            return unit in self._work
+
+    def reserve_over_idle(self, work: Work, *, wait_s: float) -> Work | None:
+        """Reserve for `work`; the node's own idle cleaning gives way, anybody else is returned.
+
+        `wait_s` bounds the waiting for idle cleaning to end.
+        """
+        deadline = self.clock.monotonic() + wait_s
+        while (other := self.reserve(work)) is not None:
+            if not other.idle or work.idle:
+                return other
+            other.cancel.set()
+            if not other.done.wait(max(0.0, deadline - self.clock.monotonic())):
+                return other
+        return None
+
+    def claim_for(self, work: Work, *, wait_s: float) -> Work | None:
+        """Reserve for `work`, stopping whatever has its units; returns what did not end in time.
+
+        `wait_s` bounds the waiting for all of them together.
+        """
+        deadline = self.clock.monotonic() + wait_s
+        while (other := self.reserve(work)) is not None:
+            other.cancel.set()
+            if not other.done.wait(max(0.0, deadline - self.clock.monotonic())):
+                return other
+        return None
 
     def works(self) -> list[Work]:
         """All work now, each once."""

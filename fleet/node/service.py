@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet import errors, leases, lifecycle
+from fleet import errors, leases
 from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.journal.journal import OperationRow
 from fleet.journal.lock import OwnerLock
@@ -33,15 +34,15 @@ from fleet.model import (
     Token,
 )
 from fleet.node import outcomes, recovery, sweep, viewing
+from fleet.node.certifying import Certifier
 from fleet.node.deciding import Decisions
 from fleet.node.holding import Holding
-from fleet.node.ports import TenantProof
+from fleet.node.ports import Leases, TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry, Work
 from fleet.node.tending import Cadence, Tending
 from fleet.node.wiping import Wiper, WipeTask
 from fleet.settings import WipePolicy
-from fleet.stores.base import LeaseStore
 
 BUDGET_S = 40.0
 """Time a claim call waits for its work: inside the kubelet's 45 s."""
@@ -57,13 +58,24 @@ class Parts:
     holding: Holding
     sweep: sweep.Sweep
     tenants: TenantProof
-    store: LeaseStore
+    store: Leases
     ledger: Ledger
+    certifier: Certifier
     lock: OwnerLock
     policy: WipePolicy
     cadence: Cadence
     labels: Mapping[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
+    close_store: Callable[[], None] = lambda: None
+    """Closes the connection behind `store`."""
+
+    def close(self) -> None:
+        """Close everything, what writes memory first and the right to own the node last."""
+        self.wiper.close()
+        self.certifier.close()
+        self.registry.journal.close()
+        self.close_store()
+        self.lock.release()
 
 
 class NodeService:
@@ -72,8 +84,10 @@ class NodeService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._registry = parts.registry
-        self._slots = threading.BoundedSemaphore(parts.cadence.max_parallel)
         self._draining = threading.Event()
+        self._tasks: dict[OperationId, tuple[WipeTask, threading.Thread]] = {}
+        self._unrecorded: dict[OperationId, DeviceResult] = {}
+        self._store_trouble = ""
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
         self._tending = Tending(
@@ -122,9 +136,13 @@ class NodeService:
         return DeviceResult.model_validate(row.result)
 
     def _degraded(self) -> tuple[str, ...]:
-        found = list(self._parts.troubles)
+        found = [*self._parts.troubles, *self._parts.recovery.troubles]
         if not self._registry.journal.epoch:
-            found.append("no lease store was reachable yet: no order is accepted")
+            found.append(
+                f"no lease store was reachable yet, no order is accepted: {self._store_trouble}"
+            )
+        if self._registry.witness_trouble:
+            found.append(self._registry.witness_trouble)
         return tuple(found)
 
     # --- scrubbing ---
@@ -153,71 +171,81 @@ class NodeService:
             raise errors.WrongNode(
                 f"order {order.operation} is for node {order.node}, this is {registry.place.node}"
             )
-        if self._draining.is_set():
-            raise errors.NotOwner(f"node {registry.place.node} is handing over")
         op = OperationId(order.operation)
         with self._lock:
+            self._serving()
             if registry.journal.operation(op) is not None:
                 return
             device = registry.device(order.device)
-            if not self._follow():
-                raise errors.StoreUnavailable(
-                    f"node {registry.place.node} has a new journal and no store to adopt from"
-                )
+            self._adopted()
             leases.check_token(registry.units(device), token, registry.journal.epoch)
             now = registry.clock.now()
             request = order.model_dump(mode="json")
             with registry.commit() as commit:
-                for unit in device.units:
-                    commit.put_unit(lifecycle.raise_floor(commit.unit(unit), token))
                 commit.put_operation(OperationRow(op, "scrub", device.uuid, request, None, now))
-            work = Work(op, device, idle=False)
+            work = Work(op, device, idle=False, token=token)
             task = WipeTask(work, order.wipe or self._parts.policy, token=token, run=order.run)
             self._begin(task)
 
     def _begin(self, task: WipeTask) -> None:
+        """Start the thread of a task. Raises `NotOwner` once draining."""
         name = f"wipe {task.device.name}"
-        threading.Thread(target=self._work, args=(task,), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(task,), name=name, daemon=True)
+        with self._lock:
+            self._serving()
+            self._tasks[task.work.operation] = (task, thread)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                del self._tasks[task.work.operation]
+                raise errors.BackendFailed(f"no thread for {name}: {error}") from error
 
     def _work(self, task: WipeTask) -> None:
-        registry, work = self._registry, task.work
-        other = self._reserve(work)
-        if other is not None:
-            found = outcomes.of_error(
-                errors.DeviceBusy(f"{work.device.name} is worked on by {other.operation}")
-            )
-            shown = outcomes.Shown(registry.place.node, registry.state(work.device))
-            self._record(task, outcomes.result(work, shown, Outcome.BUSY, [found], None))
-            return
+        work, operation = task.work, task.work.operation
         try:
-            with self._slots:
-                result = self._parts.wiper.perform(task)
-            self._record(task, result)
+            try:
+                result = self._performed(task)
+            finally:
+                self._registry.unreserve(work)
+            if not work.idle:
+                with self._lock:
+                    self._unrecorded[operation] = result
+                self._record(operation)
         finally:
-            registry.unreserve(work)
+            with self._lock:
+                del self._tasks[operation]
 
-    def _reserve(self, work: Work) -> Work | None:
-        """Reserve the device; idle cleaning gives way. Returns who has it otherwise."""
-        other = self._registry.reserve(work)
-        while other is not None and other.idle and not work.idle:
-            other.cancel.set()
-            other.done.wait(self._parts.policy.kill_wait_s * 2)
-            other = self._registry.reserve(work)
-        return other
+    def _performed(self, task: WipeTask) -> DeviceResult:
+        work = task.work
+        wait_s = self._parts.policy.kill_wait_s * 2
+        other = self._registry.reserve_over_idle(work, wait_s=wait_s)
+        if other is None:
+            return self._parts.wiper.perform(task)
+        busy = errors.DeviceBusy(f"{work.device.name} is worked on by {other.operation}")
+        return outcomes.Teller(self._registry).result(work, Outcome.BUSY, [outcomes.of_error(busy)])
 
-    def _record(self, task: WipeTask, result: DeviceResult) -> None:
-        if task.work.idle:
-            return
-        with self._registry.commit() as commit:
-            commit.finish_operation(
-                OperationId(task.work.operation),
-                result.model_dump(mode="json"),
-                self._registry.clock.now(),
-            )
+    def _record(self, operation: OperationId) -> None:
+        """Keep the answer of an operation; one that cannot be written now is tried again."""
+        result = self._unrecorded[operation]
+        now = self._registry.clock.now()
+        with suppress(errors.FleetError):
+            with self._registry.commit() as commit:
+                commit.finish_operation(operation, result.model_dump(mode="json"), now)
+            with self._lock:
+                self._unrecorded.pop(operation, None)
+
+    def _settle(self) -> None:
+        """Nothing is left in work or without an answer that nobody works on."""
+        for operation in list(self._unrecorded):
+            self._record(operation)
+        with self._lock:
+            self._parts.recovery.settle({*self._tasks, *self._unrecorded})
 
     def cancel(self, operations: Sequence[str]) -> None:
         """Stop the operations named; what is unknown or finished is left alone."""
-        for work in self._registry.works():
+        with self._lock:
+            tasks = [task.work for task, _ in self._tasks.values()]
+        for work in [*tasks, *self._registry.works()]:
             if work.operation in operations:
                 work.cancel.set()
 
@@ -245,57 +273,93 @@ class NodeService:
 
     def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Expose devices to a claim; see `fleet.node.holding`."""
-        if not self._follow():
-            raise errors.StoreUnavailable("the node has not adopted from a lease store yet")
+        self._serving()
+        self._adopted()
         return self._parts.holding.prepare(order, budget_s=budget_s)
 
     def unprepare(self, uid: str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Tear a claim down; unknown claims are success."""
+        self._serving()
         return self._parts.holding.unprepare(ClaimUid(uid), budget_s=budget_s)
 
     def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
         """Close a token for a claim this node has no record of. Raises `IllegalTransition`."""
+        self._serving()
+        self._adopted()
         units = [u for name in devices for u in self._registry.units(self._registry.device(name))]
         return self._parts.holding.abandon(ClaimUid(uid), Token.parse(token), units)
 
     # --- time ---
 
     def tick(self, now: float) -> None:
-        """Everything that is due: adopt, prove free, sweep, clean idle devices, retest, drain."""
+        """Everything that is due: adopt, settle, prove free, sweep, clean idle devices, drain.
+
+        Raises only what keeps the node from working at all (its journal cannot be written).
+        """
         if self._draining.is_set():
             return
         self._follow()
-        self._parts.holding.resume()
-        for device in self._tending.step(now):
-            operation = OperationId(f"idle/{device.uuid}/{uuid.uuid4().hex[:8]}")
-            self._begin(WipeTask(Work(operation, device, idle=True), self._parts.policy))
+        self._settle()
+        with suppress(errors.NotOwner):
+            self._parts.holding.resume(now)
+            for device in self._tending.step(now):
+                operation = OperationId(f"idle/{device.uuid}/{uuid.uuid4().hex[:8]}")
+                self._begin(WipeTask(Work(operation, device, idle=True), self._parts.policy))
 
     def sweep(self) -> list[sweep.Seen]:
         """Read and judge every accelerator now."""
+        self._serving()
         return self._parts.sweep.run()
+
+    def _serving(self) -> None:
+        """Raises `NotOwner` once the node is handing over."""
+        if self._draining.is_set():
+            raise errors.NotOwner(f"node {self._registry.place.node} is handing over")
+
+    def _adopted(self) -> None:
+        """Raises `StoreUnavailable` while no act can be accepted, because nothing is known yet."""
+        if not self._follow():
+            raise errors.StoreUnavailable(
+                f"node {self._registry.place.node} has a new journal and no store to adopt from:"
+                f" {self._store_trouble}"
+            )
 
     def _follow(self) -> bool:
         try:
             recovery.adopt(self._registry, self._parts.store)
-        except errors.StoreUnavailable:
-            return bool(self._registry.journal.epoch)
+        except errors.FleetError as error:
+            self._store_trouble = error.detail
+            return False
         return True
 
     # --- end ---
 
     def drain(self, *, wait_s: float = 10.0) -> None:
         """Accept nothing more; cancel and join what is in work. Its units go DIRTY."""
-        self._draining.set()
-        for flight in self._parts.holding.flights.flying():
-            flight.stop()
-        for work in self._registry.works():
-            work.cancel.set()
-            work.done.wait(wait_s)
-        for flight in self._parts.holding.flights.flying():
-            flight.done.wait(wait_s)
+        clock = self._registry.clock
+        deadline = clock.monotonic() + wait_s
+
+        def left_s() -> float:
+            return max(0.0, deadline - clock.monotonic())
+
+        with self._lock:
+            self._draining.set()
+            tasks = list(self._tasks.values())
+        self._parts.sweep.stop.set()
+        flying = self._parts.holding.flights.close()
+        for task, _ in tasks:
+            task.work.cancel.set()
+        for _, thread in tasks:
+            thread.join(left_s())
+        for flight in flying:
+            flight.done.wait(left_s())
+        self._tending.join(left_s())
 
     def close(self) -> None:
-        """Drain and give the journal back. The object is of no use afterwards."""
+        """Drain and give the journal back. The object is of no use afterwards.
+
+        Whatever did not end in time finds worker, evidence and journal closed, in this order: it
+        can neither write memory nor claim anything once the next owner is let in.
+        """
         self.drain()
-        self._registry.journal.close()
-        self._parts.lock.release()
+        self._parts.close()

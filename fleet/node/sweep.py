@@ -6,11 +6,13 @@ disturbed: a fault of a device in use is recorded, nothing more.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet import errors, lifecycle
 from fleet.health import checks, reasons
+from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import WORKING, Device, Reason, Source, State, Unit, Uuid
 from fleet.node.registry import Registry
@@ -41,60 +43,114 @@ class Sweep:
     registry: Registry
     validator: Validator
     last: dict[Uuid, Seen] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the service ends: the accelerators left are not read any more."""
 
     def run(self) -> list[Seen]:
         """Sweep all accelerators; one that does not answer never hides the others."""
-        seen = [self._one(device) for device in self.registry.whole()]
-        self.last.update({found.device.uuid: found for found in seen})
+        seen = []
+        for device in self.registry.whole():
+            if self.stop.is_set():
+                break
+            seen.append(self.look(device))
         return seen
 
-    def _one(self, device: Device) -> Seen:
+    def look(self, device: Device) -> Seen:
+        """Read and judge one whole accelerator now, and feed what is seen to its units."""
+        found = self._look(device)
+        self.last[device.uuid] = found
+        return found
+
+    def _look(self, device: Device) -> Seen:
         now = self.registry.clock.now()
         try:
             readings = self.validator.readings(device.accelerator)
+            self._strangers(device, now)
         except errors.DeviceLost as error:
-            self._fault(device, "device-lost", error.detail)
-            return Seen(device, error=error.detail, at=now)
+            return self._fault(device, "device-lost", error.detail, now)
         except errors.BackendFailed as error:
-            self._fault(device, "unresponsive", error.detail)
-            return Seen(device, error=error.detail, at=now)
+            return self._fault(device, "unresponsive", error.detail, now)
+        except errors.FleetError as error:
+            return self._fault(device, "backend-failed", str(error), now)
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything; others go on
+            return self._fault(device, "backend-failed", repr(error), now)
         findings = checks.judge(readings, self.validator.policy)
-        self._driver(device, str(readings.driver_version or ""))
+        self._driver(device, str(readings.driver_version or ""), now)
         found = checks.reasons_of(findings, since=now)
         if found:
-            self._move(device, _fault, Change(reasons=found))
+            self._move(device, _fault, Change(reasons=found), now)
         return Seen(device, findings, at=now)
 
-    def _fault(self, device: Device, code: str, detail: str) -> None:
-        now = self.registry.clock.now()
+    def _fault(self, device: Device, code: str, detail: str, now: float) -> Seen:
         reason = reasons.make(code, Source.HEALTH, detail=detail, since=now)
-        self._move(device, _fault, Change(reasons=frozenset({reason})))
+        self._move(device, _fault, Change(reasons=frozenset({reason})), now)
+        return Seen(device, error=detail, at=now)
 
-    def _driver(self, device: Device, version: str) -> None:
-        """A driver that was reloaded in another version may have touched memory: trust is lost."""
+    def _driver(self, device: Device, version: str, now: float) -> None:
+        """A driver that was reloaded in another version may have touched memory: trust is lost.
+
+        The version is remembered in the transaction that drops the trust; units in work are left
+        alone, and then the version is compared again by the next sweep.
+        """
         key = f"driver:{device.accelerator}"
         known = self.registry.journal.meta.get(key)
         if not version or known == version:
             return
-        if known is not None:
-            self._move(device, _distrust, GONE)
-        with self.registry.commit() as commit:
+        if known is not None and self.registry.work_on(device) is not None:
+            return
+
+        def distrusted(unit: Unit) -> Event | None:
+            return None if known is None else _distrust(unit)
+
+        def remember(commit: Commit) -> None:
             commit.set_meta(key, version)
 
-    def _move(self, device: Device, event: Callable[[Unit], Event | None], change: Change) -> None:
-        """Move the units nobody works on and that gain something by it."""
-        if self.registry.work_on(device) is not None:
+        self._move(device, distrusted, GONE, now, also=remember)
+
+    def _strangers(self, device: Device, now: float) -> None:
+        """A foreign process on a CLEAN device may have written to it: trust is lost."""
+        strangers = {process.pid for process in self.validator.foreign(device)}
+        if not strangers:
             return
+        accelerator = self.registry.accelerators[device.accelerator]
+        for part in accelerator.devices:
+            if part.whole or self.registry.state(part) is not State.CLEAN:
+                continue
+            if self.validator.foreign(part):
+                self._move(part, _soil, GONE, now)
+        placed = {
+            process.pid
+            for part in accelerator.devices
+            if not part.whole
+            for process in self.validator.foreign(part)
+        }
+        if strangers - placed:
+            self._move(device, _soil, GONE, now)
+
+    def _move(
+        self,
+        device: Device,
+        event: Callable[[Unit], Event | None],
+        change: Change,
+        read_at: float,
+        *,
+        also: Callable[[Commit], None] | None = None,
+    ) -> None:
+        """Move the units nobody works on, that gain by it, and that are as they were when read.
+
+        A wipe judges its own units, and one that ended after the reading knows better.
+        """
         fresh = {reason.key for reason in change.reasons}
 
         def chosen(unit: Unit) -> Event | None:
-            known = {reason.key for reason in unit.reasons}
-            if fresh and fresh <= known:
+            if self.registry.reserved(unit.id) or unit.since > read_at:
+                return None
+            if fresh and fresh <= {reason.key for reason in unit.reasons}:
                 return None
             return event(unit)
 
-        if any(chosen(unit) for unit in self.registry.units(device)):
-            self.registry.move(device, chosen, change)
+        if also is not None or any(chosen(unit) for unit in self.registry.units(device)):
+            self.registry.move(device, chosen, change, also=also)
 
 
 def _fault(unit: Unit) -> Event | None:
@@ -105,6 +161,10 @@ def _fault(unit: Unit) -> Event | None:
 
 def _distrust(unit: Unit) -> Event | None:
     return Event.TRUST_LOST if unit.state in (State.CLEAN, State.IN_USE) else None
+
+
+def _soil(unit: Unit) -> Event | None:
+    return Event.TRUST_LOST if unit.state is State.CLEAN else None
 
 
 def retestable(units: list[Unit], *, now: float, period_s: float, last: float) -> bool:

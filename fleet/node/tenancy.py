@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.backends.base import Backend
 from fleet.claims import Claim
-from fleet.model import ProcessKind, UnitId, Uuid
+from fleet.model import Uuid
+from fleet.node.registry import Registry
+from fleet.node.validating import Validator
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTenants:
-    """Tenants are the foreign processes on a device."""
+    """Tenants are the foreign processes on a device. Every look is bounded in time (B29)."""
 
-    backend: Backend
+    registry: Registry
+    validator: Validator
 
     def gone(self, claim: Claim) -> bool:
-        """Whether no foreign process is left on any device of the claim."""
-        return not any(self._foreign(uuid) for uuid in claim.devices)
+        """Whether no foreign process is left on any device of the claim that still exists."""
+        found = (self.registry.devices.get(uuid) for uuid in claim.devices)
+        return not any(self.validator.foreign(device) for device in found if device)
 
     def created(self, accelerator: Uuid) -> bool:  # noqa: ARG002 - part of the protocol
         """Nothing here creates a consumer before it runs."""
@@ -30,9 +33,6 @@ class ProcessTenants:
 
     def free(self, accelerator: Uuid) -> bool:
         """Whether a simulated accelerator has no tenant in its register file; real: never."""
-        return self.backend.simulated and not self._foreign(accelerator)
-
-    def _foreign(self, device: Uuid | UnitId) -> bool:
-        return any(
-            process.kind is ProcessKind.FOREIGN for process in self.backend.processes(Uuid(device))
-        )
+        if not self.registry.backend.simulated:
+            return False
+        return not self.validator.foreign(self.registry.accelerators[accelerator].device)

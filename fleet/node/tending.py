@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fleet import errors, leases
 from fleet.leases import Closure
 from fleet.lifecycle import Event
-from fleet.model import Device, Holder, State, Token, Unit, Uuid
+from fleet.model import Device, Holder, State, Token, Unit, UnitId, Uuid
 from fleet.node import sweep
-from fleet.node.ports import TenantProof
+from fleet.node.ports import Leases, TenantProof
 from fleet.node.registry import Registry
-from fleet.stores.base import LeaseStore, Release
+from fleet.stores.base import Release
 
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
@@ -24,9 +25,8 @@ BACKOFF_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """How much at once and how often; all times in seconds."""
+    """How often; all times in seconds."""
 
-    max_parallel: int
     idle_delay_s: float
     sweep_period_s: float
     retest_period_s: float
@@ -39,7 +39,7 @@ class Tending:
     registry: Registry
     health: sweep.Sweep
     tenants: TenantProof
-    store: LeaseStore
+    store: Leases
     cadence: Cadence
     _swept_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
@@ -50,24 +50,57 @@ class Tending:
         self._prove_free()
         self._sweep(now)
         self._drain(now)
-        return [device for device in self.registry.whole() if self._due(device, now)]
+        return self._chosen(now)
+
+    def join(self, wait_s: float) -> None:
+        """Wait up to `wait_s` seconds for a running sweep."""
+        if self._sweeping is not None:
+            self._sweeping.join(wait_s)
 
     def _prove_free(self) -> None:
         for device in self.registry.whole():
             held = any(u.state is State.HELD for u in self.registry.units(device))
-            if held and self.tenants.free(device.accelerator):
+            if held and self._is_free(device):
                 self.registry.move(
                     device, lambda u: Event.PROVEN_FREE if u.state is State.HELD else None
                 )
 
+    def _is_free(self, device: Device) -> bool:
+        try:
+            return self.tenants.free(device.accelerator)
+        except errors.FleetError:
+            return False  # not proven now; the others are not held up, and it is asked again
+
     def _sweep(self, now: float) -> None:
         if self._sweeping is not None and self._sweeping.is_alive():
             return
-        if now - self._swept_at < self.cadence.sweep_period_s:
+        if 0 <= now - self._swept_at < self.cadence.sweep_period_s:
             return
         self._swept_at = now
-        self._sweeping = threading.Thread(target=self.health.run, name="sweep", daemon=True)
+        self._sweeping = threading.Thread(target=self._run_sweep, name="sweep", daemon=True)
         self._sweeping.start()
+
+    def _run_sweep(self) -> None:
+        with suppress(errors.FleetError):  # the journal cannot be written: the next sweep tries
+            self.health.run()
+
+    def _chosen(self, now: float) -> list[Device]:
+        """The devices due; partitions on their own only where the whole accelerator is not."""
+        chosen: list[Device] = []
+        for accelerator in self.registry.accelerators.values():
+            if self._due(accelerator.device, now):
+                chosen.append(accelerator.device)
+                continue
+            units = self.registry.units(accelerator.device)
+            if all(_is_free(unit) for unit in units):
+                continue
+            taken: set[UnitId] = set()
+            parts = [device for device in accelerator.devices if not device.whole]
+            for device in sorted(parts, key=lambda part: (len(part.units), part.name)):
+                if not taken.intersection(device.units) and self._due(device, now):
+                    taken.update(device.units)
+                    chosen.append(device)
+        return chosen
 
     def _due(self, device: Device, now: float) -> bool:
         """Whether a free DIRTY device is to be wiped, or a quarantined one retested by rule."""
@@ -89,10 +122,12 @@ class Tending:
                 continue
             try:
                 self._release(row.body)
-            except errors.FleetError:
-                later = now + min(BACKOFF_MAX_S, 2.0**row.attempts)
+            except errors.FleetError as error:
+                later = now + min(BACKOFF_MAX_S, 2.0 ** min(row.attempts, 10))
                 with self.registry.commit() as commit:
                     commit.postpone(row.sequence, later)
+                if isinstance(error, errors.StoreUnavailable):
+                    return  # waiting for it once per step is enough
                 continue
             with self.registry.commit() as commit:
                 commit.sent(row.sequence)
@@ -106,5 +141,10 @@ class Tending:
 
 
 def _is_idle_dirty(units: Sequence[Unit], *, now: float, delay_s: float) -> bool:
-    free = all(u.state in (State.DIRTY, State.CLEAN) and u.claim is None for u in units)
-    return free and any(u.state is State.DIRTY and now - u.since >= delay_s for u in units)
+    return all(_is_free(unit) for unit in units) and any(
+        u.state is State.DIRTY and now - u.since >= delay_s for u in units
+    )
+
+
+def _is_free(unit: Unit) -> bool:
+    return unit.state in (State.DIRTY, State.CLEAN) and unit.claim is None

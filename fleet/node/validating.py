@@ -13,7 +13,7 @@ from fleet.backends.base import CanReset
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
 from fleet.health.readings import Readings
-from fleet.model import Device, Process, Reason, Source, Uuid
+from fleet.model import Device, Process, ProcessKind, Reason, Source, Uuid
 from fleet.node.bounded import BoundedCalls
 from fleet.node.registry import Registry
 from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
@@ -54,14 +54,18 @@ class Validator:
             timeout_s=self.policy.reading_timeout_s,
         )
 
-    def processes(self, accelerator: Uuid) -> Sequence[Process]:
-        """Processes on the accelerator. Raises `BackendFailed`."""
+    def processes(self, device: Device) -> Sequence[Process]:
+        """Processes on the device: of a partition its own only. Raises `BackendFailed`."""
         backend = self._registry.backend
         return self._calls.run(
-            str(accelerator),
-            lambda: backend.processes(accelerator),
+            str(device.accelerator),
+            lambda: backend.processes(device.uuid),
             timeout_s=self.policy.reading_timeout_s,
         )
+
+    def foreign(self, device: Device) -> Sequence[Process]:
+        """Processes on the device that are neither ours nor infrastructure."""
+        return [p for p in self.processes(device) if p.kind is ProcessKind.FOREIGN]
 
     def judge(self, device: Device, wipe: WipeResult, policy: WipePolicy) -> Verdict:
         """Judge the device after a verified wipe, resetting it where policy asks."""

@@ -15,14 +15,17 @@ from __future__ import annotations
 import secrets
 import threading
 import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from fleet import errors
+from fleet import errors, leases
 from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
-from fleet.messages import DeviceResult, Finding, Outcome, WipeProgress
+from fleet.messages import DeviceResult, Outcome, WipeProgress
 from fleet.model import (
+    WORKING,
     ClaimUid,
     Device,
     ProcessKind,
@@ -83,19 +86,44 @@ class Wiper:
         tenants: TenantProof,
         validator: Validator,
         certifier: Certifier,
+        max_parallel: int = 8,
     ) -> None:
         self._registry = registry
         self._workers = workers
         self._tenants = tenants
         self._validator = validator
         self._certifier = certifier
-        self._tick = threading.Event()
+        self._tell = outcomes.Teller(registry)
+        self._slots = threading.BoundedSemaphore(max_parallel)
+
+    def close(self) -> None:
+        """End the spawner, and with it whatever still runs. No wipe starts afterwards."""
+        self._workers.close()
 
     def perform(self, task: WipeTask) -> DeviceResult:
-        """Wipe, check and certify. Never raises for trouble of the device: the result tells."""
+        """Wipe, check and certify once a slot is free; the caller has reserved the units.
+
+        Never raises for trouble of the device, of the service or of this program: the result tells,
+        and the units are never left behind in work.
+        """
+        if not self._take_slot(task):
+            return self._tell.result(task.work, Outcome.INTERRUPTED, [outcomes.CANCELLED])
+        try:
+            return self._perform(task)
+        finally:
+            self._slots.release()
+
+    def _take_slot(self, task: WipeTask) -> bool:
+        """Wait for a slot, whoever asked for the wipe; False when cancelled meanwhile."""
+        while not task.work.cancel.is_set():
+            if self._slots.acquire(timeout=POLL_S):
+                return True
+        return False
+
+    def _perform(self, task: WipeTask) -> DeviceResult:
         started = self._registry.clock.now()
         try:
-            self._refuse_unfit(task)
+            self._refuse_unfit(task, self._registry.units(task.device))
             self._prove_nobody(task)
             worker = self._start(task)
             ended = self._await_end(task, worker)
@@ -105,21 +133,31 @@ class Wiper:
             return stopped.result
         except errors.FleetError as error:
             return self._broken(task, error, started)
+        except Exception as error:  # noqa: BLE001 - an operation must get an answer, whatever it is
+            failed = errors.BackendFailed(f"the wipe failed unexpectedly: {error!r}")
+            return self._broken(task, failed, started)
 
     # --- before ---
 
-    def _refuse_unfit(self, task: WipeTask) -> None:
-        units = self._registry.units(task.device)
+    def _refuse_unfit(self, task: WipeTask, units: Sequence[Unit]) -> None:
+        """Who must not be wiped now. Asked before anything is started, and again in the commit."""
         states = {unit.state for unit in units}
         if State.HELD in states:
-            raise Stopped(self._result(task, Outcome.HELD, [outcomes.HELD]))
+            raise Stopped(self._tell.result(task.work, Outcome.HELD, [outcomes.HELD]))
         taken = [u for u in units if u.state is State.IN_USE or (u.claim and u.claim != task.claim)]
         if taken:
-            raise Stopped(self._result(task, Outcome.IN_USE))
+            raise Stopped(self._tell.result(task.work, Outcome.IN_USE))
         stuck = [r for u in units if u.state is State.QUARANTINED for r in u.reasons]
-        if any(not reason.liftable for reason in stuck):
-            found = [outcomes.of_reason(reason) for reason in sorted(stuck)]
-            raise Stopped(self._result(task, Outcome.QUARANTINED, found))
+        claimed = any(unit.claim for unit in units if unit.state is State.QUARANTINED)
+        if claimed or any(not reason.liftable for reason in stuck):
+            found = [outcomes.of_reason(reason) for reason in sorted(set(stuck))]
+            raise Stopped(self._tell.result(task.work, Outcome.QUARANTINED, found))
+        if task.token is not None and task.claim is None:
+            try:
+                leases.check_token(units, task.token, task.token.epoch)
+            except errors.TokenStale as error:
+                refused = outcomes.of_error(error)
+                raise Stopped(self._tell.result(task.work, Outcome.REFUSED, [refused])) from None
 
     def _prove_nobody(self, task: WipeTask) -> None:
         """No process but infrastructure, no consumer's container, no worker of ours left."""
@@ -127,21 +165,17 @@ class Wiper:
         survivors = self._end_survivors(device)
         if survivors:
             reason = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
-            self._move(task, outcomes.fault_event, Change(reasons=frozenset({reason})))
-            raise Stopped(self._quarantined(task))
-        foreign = [
-            process
-            for process in self._validator.processes(device.accelerator)
-            if process.kind is ProcessKind.FOREIGN
-        ]
+            self._registry.move(device, outcomes.fault_event, Change(reasons=frozenset({reason})))
+            raise Stopped(self._tell.quarantined(task.work))
+        foreign = self._validator.foreign(device)
         if foreign or self._tenants.created(device.accelerator):
-            self._move(
-                task,
+            self._registry.move(
+                device,
                 lambda unit: Event.TRUST_LOST if unit.state is State.CLEAN else None,
                 Change(facts=frozenset({Fact.WORKER_GONE})),
             )
             who = ", ".join(f"{p.name} (pid {p.pid})" for p in foreign) or "a container"
-            raise Stopped(self._result(task, Outcome.BUSY, [outcomes.holder(who)]))
+            raise Stopped(self._tell.result(task.work, Outcome.BUSY, [outcomes.holder(who)]))
 
     def _end_survivors(self, device: Device) -> str:
         """Prove workers of earlier runs gone; returns those that are not, for the reason."""
@@ -181,6 +215,8 @@ class Wiper:
         )
 
         def journal_worker(commit: Commit) -> None:
+            # Claims and tokens may have moved on while the worker was being started.
+            self._refuse_unfit(task, [commit.unit(unit) for unit in device.units])
             commit.put_worker(row)
             if task.token is not None:
                 for unit in device.units:
@@ -200,9 +236,15 @@ class Wiper:
             )
             worker.go()
         except BaseException:
-            worker.kill(policy.kill_wait_s)
+            if worker.kill(policy.kill_wait_s):
+                self._forget(worker)
             raise
         return worker
+
+    def _forget(self, worker: Worker) -> None:
+        """Drop a worker proven gone; what cannot be written now is found by the next wipe."""
+        with suppress(errors.FleetError), self._registry.commit() as commit:
+            commit.drop_worker(worker.identity.worker_id)
 
     def _no_record(self, device: Device) -> frozenset[Fact]:
         held = any(unit.claim for unit in self._registry.units(device))
@@ -232,18 +274,20 @@ class Wiper:
         also = self._dropping(worker) if gone else None
         wedged = set() if gone else {self._reason("wedged", Source.WORKER, _pid(worker))}
         if ended is None and task.work.cancel.is_set():
-            self._move(task, Event.CANCELLED, Change(facts, frozenset(wedged)), also=also)
-            raise Stopped(self._after(task, Outcome.INTERRUPTED, [outcomes.CANCELLED]))
+            self._end(task, Event.CANCELLED, Change(facts, frozenset(wedged)), also=also)
+            raise Stopped(self._tell.after(task.work, Outcome.INTERRUPTED, [outcomes.CANCELLED]))
         if ended is None:
             reason = self._reason("timed-out", Source.WIPE, task.work.progress.phase)
             change = Change(facts, frozenset({reason, *wedged}))
-            self._move(task, Event.TIMED_OUT, change, also=also)
-            raise Stopped(self._quarantined(task))
+            self._end(task, Event.TIMED_OUT, change, also=also)
+            raise Stopped(self._tell.quarantined(task.work))
         if isinstance(ended, Died) or not gone:
             self._interrupted(task, ended, Change(facts, frozenset(wedged)), also)
         assert isinstance(ended, Finished)  # noqa: S101 - the other kind has just raised
         if ended.result.verified:
-            self._move(task, _pick(Event.WIPE_VERIFIED, None), Change(facts), also=also)
+            units = self._end(task, _pick(Event.WIPE_VERIFIED, None), Change(facts), also=also)
+            if any(unit.state not in WORKING for unit in units):
+                raise Stopped(self._tell.quarantined(task.work))
             return ended.result
         raise Stopped(self._failed(task, ended.result, also))
 
@@ -252,32 +296,35 @@ class Wiper:
     ) -> None:
         detail = ended.detail if isinstance(ended, Died) else "the worker did not go away"
         third = self._reason("interrupted", Source.WORKER, detail)
-        units = self._registry.units(task.device)
-        reasons_now = change.reasons
-        if max(unit.interruptions for unit in units) + 1 >= outcomes.INTERRUPTIONS_MAX:
-            reasons_now = reasons_now | {third}
-        self._move(task, Event.INTERRUPTED, Change(change.facts, reasons_now), also=also)
-        raise Stopped(self._after(task, Outcome.INTERRUPTED, [outcomes.interrupted(detail)]))
+
+        def brought(unit: Unit) -> Change:
+            if unit.interruptions + 1 < outcomes.INTERRUPTIONS_MAX:
+                return change
+            return Change(change.facts, change.reasons | {third})
+
+        self._end(task, Event.INTERRUPTED, brought, also=also)
+        found = [outcomes.interrupted(detail)]
+        raise Stopped(self._tell.after(task.work, Outcome.INTERRUPTED, found))
 
     def _failed(self, task: WipeTask, result: WipeResult, also: outcomes.Also) -> DeviceResult:
         if result.failure is Failure.HOLDER:
             gone = Change(frozenset({Fact.WORKER_GONE}))
-            self._move(task, Event.TRUST_LOST, gone, also=also)
+            self._end(task, Event.TRUST_LOST, gone, also=also)
             names = ", ".join(
                 f"{p.name} (pid {p.pid})" for p in result.holders if p.kind is ProcessKind.FOREIGN
             )
-            return self._after(task, Outcome.FAILED, [outcomes.holder(names)], result)
+            return self._tell.after(task.work, Outcome.FAILED, [outcomes.holder(names)], result)
         found = self._validator.reasons_for(result, since=self._registry.clock.now())
-        self._move(task, Event.WIPE_FAILED, Change(reasons=found), also=also)
-        return self._quarantined(task, result)
+        self._end(task, Event.WIPE_FAILED, Change(reasons=found), also=also)
+        return self._tell.quarantined(task.work, result)
 
     # --- after ---
 
     def _finish(self, task: WipeTask, wipe: WipeResult) -> DeviceResult:
         verdict = self._validator.judge(task.device, wipe, task.policy)
         if not verdict.healthy:
-            self._move(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
-            return self._quarantined(task, wipe)
+            self._end(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
+            return self._tell.quarantined(task.work, wipe)
         issued = self._certifier.certify(task, wipe, verdict)
         units = self._registry.move(
             task.device,
@@ -287,65 +334,56 @@ class Wiper:
         clean = all(unit.state is State.CLEAN for unit in units)
         outcome = Outcome.CERTIFIED if clean else Outcome.QUARANTINED
         certificate = {"certificate": issued} if clean else {}
-        return self._result(
-            task, outcome, outcomes.of_warnings(verdict.findings), wipe, **certificate
+        return self._tell.result(
+            task.work, outcome, outcomes.of_warnings(verdict.findings), wipe, **certificate
         )
 
     def _broken(self, task: WipeTask, error: errors.FleetError, started: float) -> DeviceResult:
-        """The service itself failed (journal, disk, driver): settle what the table allows."""
-        seconds = self._registry.clock.now() - started
-        worked = {State.CHECKING, State.RETESTING}
-        reason = self._reason("backend-failed", Source.WIPE, f"{error.detail} ({seconds:.0f} s)")
-        self._move(
-            task,
-            lambda unit: Event.HEALTH_FAILED if unit.state in worked else None,
-            Change(reasons=frozenset({reason})),
-        )
-        return self._result(task, Outcome.FAILED, [outcomes.of_error(error)])
+        """The service itself failed (journal, disk, driver): settle what the table allows.
 
-    def _move(
+        Where not even that can be written, the units stay as they are until `Recovery.settle`
+        finds them in work with nobody working.
+        """
+        seconds = self._registry.clock.now() - started
+        code = outcomes.code_of(error)
+        reason = self._reason(code, Source.WIPE, f"{error.detail} ({seconds:.0f} s)")
+        try:
+            survivors = self._end_survivors(task.device)
+            wedged = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
+            facts = frozenset() if survivors else frozenset({Fact.WORKER_GONE})
+            left = frozenset({wedged} if survivors else ())
+            self._registry.move(
+                task.device,
+                outcomes.breaking_event,
+                lambda unit: Change(facts, left | outcomes.blamed(unit, reason)),
+            )
+        except errors.FleetError as second:
+            found = [outcomes.of_error(error), outcomes.of_error(second)]
+            return self._tell.result(task.work, Outcome.FAILED, found)
+        return self._tell.after(task.work, Outcome.FAILED, [outcomes.of_error(error)])
+
+    def _end(
         self,
         task: WipeTask,
         event: Event | outcomes.Choice,
-        change: Change,
+        change: Change | Callable[[Unit], Change],
         *,
         also: outcomes.Also = None,
     ) -> list[Unit]:
-        return self._registry.move(task.device, event, change, also=also)
+        """Move the units out of their work; one a decision has quarantined meanwhile only gains."""
+
+        def chosen(unit: Unit) -> Event | None:
+            if unit.state in WORKING:
+                return event(unit) if callable(event) else event
+            return Event.FAULT_SEEN if unit.state is State.QUARANTINED else None
+
+        return self._registry.move(task.device, chosen, change, also=also)
 
     def _dropping(self, worker: Worker) -> outcomes.Also:
         return lambda commit: commit.drop_worker(worker.identity.worker_id)
 
     def _reason(self, code: str, source: Source, detail: str) -> Reason:
         return reasons.make(code, source, detail=detail, since=self._registry.clock.now())
-
-    def _quarantined(self, task: WipeTask, wipe: WipeResult | None = None) -> DeviceResult:
-        return self._after(task, Outcome.QUARANTINED, [], wipe)
-
-    def _after(
-        self,
-        task: WipeTask,
-        outcome: Outcome,
-        found: list[Finding],
-        wipe: WipeResult | None = None,
-    ) -> DeviceResult:
-        """The result after a move: QUARANTINED units say so, with every reason."""
-        units = self._registry.units(task.device)
-        if any(unit.state is State.QUARANTINED for unit in units):
-            outcome = Outcome.QUARANTINED
-        open_reasons = sorted({reason for unit in units for reason in unit.reasons})
-        return self._result(task, outcome, [*map(outcomes.of_reason, open_reasons), *found], wipe)
-
-    def _result(
-        self,
-        task: WipeTask,
-        outcome: Outcome,
-        found: list[Finding] | None = None,
-        wipe: WipeResult | None = None,
-        **more: str,
-    ) -> DeviceResult:
-        shown = outcomes.Shown(self._registry.place.node, self._registry.state(task.device))
-        return outcomes.result(task.work, shown, outcome, found or [], wipe, **more)
 
 
 def _pick(normal: Event, retest: Event | None) -> outcomes.Choice:

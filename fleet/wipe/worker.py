@@ -67,6 +67,7 @@ def _serve(order: WipeOrder, reports: TextIO) -> int:
         return REFUSED
     told = _Told(reports, clock)
     result = engine.run(order, backend, clock, told.progress)
+    told.last()
     _say(reports, {"result": result.as_json()})
     _say(reports, {"end": order.worker_id})
     return 0
@@ -79,16 +80,24 @@ class _Told:
         self._reports = reports
         self._clock = clock
         self._last = 0.0
+        self._untold: tuple[str, int, int] | None = None
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Say how far the wipe is, if the last time was long enough ago."""
         now = self._clock.monotonic()
+        self._untold = (phase, done, total)
         if now - self._last < PROGRESS_EVERY_S:
             return
         if not select.select((), (self._reports,), (), 0)[1]:
             return  # nobody reads: memory must not wait for a full pipe
         self._last = now
-        _say(self._reports, {"progress": [phase, done, total]})
+        self.last()
+
+    def last(self) -> None:
+        """Say what has not been said yet."""
+        if self._untold is not None:
+            _say(self._reports, {"progress": self._untold})
+        self._untold = None
 
 
 def _say(reports: TextIO, document: Mapping[str, Any]) -> None:

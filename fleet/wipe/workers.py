@@ -54,6 +54,7 @@ _INHERITED_VISIBILITY = (
     "ZE_AFFINITY_MASK",
 )
 _TAIL_BYTES = 2000
+_ABANDON_WAIT_S = 1.0
 _LONGEST_LINE = 16 << 20
 
 
@@ -128,6 +129,7 @@ class Spawner:
         try:
             worker = made.result(ready_wait_s)
         except TimeoutError:
+            made.add_done_callback(_abandon)
             raise BackendFailed(f"no wipe worker was started in {ready_wait_s:.0f} s") from None
         worker.wait_ready(ready_wait_s)
         return worker
@@ -189,12 +191,16 @@ class Worker:
             with self._lock:
                 self._drain()
         if self._identity is None:
-            self._process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
-            detail = self._malformed or self._tail() or f"nothing heard in {wait_s:.0f} s"
-            self._close()
-            raise BackendFailed(f"the wipe worker did not become ready: {detail}")
+            raise BackendFailed(f"the wipe worker did not become ready: {self.abandon(wait_s)}")
+
+    def abandon(self, waited_s: float) -> str:
+        """End a worker that never got its `go`; returns what is known about why."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ABANDON_WAIT_S)
+        detail = self._malformed or self._tail() or f"nothing heard in {waited_s:.0f} s"
+        self._close()
+        return detail
 
     def go(self) -> None:
         """Let it begin. Raises BackendFailed when the worker is gone."""
@@ -300,6 +306,12 @@ class Worker:
         for stream in (self._orders, self._reports, self._errors):
             with suppress(BrokenPipeError):
                 stream.close()
+
+
+def _abandon(late: Future[Worker]) -> None:
+    """End a worker that was started after nobody waited for it any more."""
+    if late.exception() is None:
+        late.result().abandon(0.0)
 
 
 def _stream(found: IO[bytes] | None) -> IO[bytes]:

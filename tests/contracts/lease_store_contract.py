@@ -314,7 +314,7 @@ class LeaseStoreContract:
 
     def test_both_quarantines_of_one_moment_are_kept(self, store: LeaseStore) -> None:
         """B31: two takings of one device at once are one lease; the neighbour keeps its own."""
-        for number in range(20):
+        for number in range(200):
             one, other = f"g{number}/0", f"h{number}/0"
             with ThreadPoolExecutor(3) as pool:
                 calls = [

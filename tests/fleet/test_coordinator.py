@@ -189,7 +189,10 @@ def test_a_repeated_call_is_harmless(coordinator: Coordinator) -> None:
         coordinator.append(RUN, [result("gpu-0"), result("gpu-1", Outcome.FAILED)])
         coordinator.release(HOLDER, lease.token)
         coordinator.close(RUN, "complete")
-    assert len(coordinator.run(RUN).results) == 2
+    ended = coordinator.run(RUN)
+    coordinator.close(RUN, "stopped")
+    assert coordinator.run(RUN) == ended
+    assert len(ended.results) == 2
     assert coordinator.unfinished() == []
     assert [run.id for run in coordinator.runs(5)] == [RUN]
 

@@ -47,10 +47,10 @@ DEFAULTS = {
         "lease_ttl_s": 60.0,
         "device_timeout_s": 3600.0,
     },
-    "node": {"max_parallel": 8, "idle_delay_s": 2.0},
+    "node": {"max_parallel": 8, "idle_delay_s": 30.0},
     "evidence": {"key_file": ""},
-    "store": {"kind": "sqlite", "hosts": 1, "timeout_s": 10.0},
-    "ray": {"address": "", "namespace": "fleet", "call_timeout_s": 30.0},
+    "store": {"hosts": 1, "timeout_s": 10.0},
+    "ray": {"call_timeout_s": 30.0},
 }
 
 

@@ -75,7 +75,6 @@ def test_a_key_in_the_wrong_place_is_sent_to_the_right_one() -> None:
         ({"campaign": {"device_timeout_s": 59}}, "campaign.device_timeout_s"),
         ({"wipe": {"deadline_base_s": 3601}}, "campaign.device_timeout_s"),
         ({"store": {"hosts": 2}}, "store.hosts"),
-        ({"store": {"hosts": 2, "kind": "memory"}}, "store.hosts"),
     ],
 )  # fmt: skip
 def test_rules_between_fields(mapping: dict[str, Any], path: str) -> None:

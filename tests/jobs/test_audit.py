@@ -98,6 +98,9 @@ def test_a_lease_the_node_has_closed_is_told_apart() -> None:
     """A lease whose token the node has closed waits for its release; that is another trouble."""
     free = device(state="CLEAN", claim="", floor="7.4")
     assert troubles(evidence(free)) == {Trouble.LEASE_CLOSED}
+    found = evidence(device(state="CLEAN", claim=""))
+    sending = found.views[0].model_copy(update={"outbox": 1})
+    assert troubles(replace(found, views=(sending,))) == {Trouble.LEASE_CLOSED}
 
 
 def test_a_foreign_lease_is_found_from_both_sides() -> None:

@@ -7,6 +7,7 @@ bounds how many faults strike (the last figure of its name). `SCENARIOS` run in 
 
 from __future__ import annotations
 
+from tests.simulation import world
 from tests.simulation.world import Scenario
 
 ONE = ((0,),)
@@ -15,12 +16,8 @@ PARENT_CHILD = ((0, 1), (0,))
 PARENT_CHILDREN = ((0, 1), (0,), (1,))
 NEIGHBOURS = ((0,), (1,))
 
-NODE = frozenset({"crash", "take-over", "reboot", "journal lost", "journal restored"})
-UNIT = frozenset({"wipe", "fault", "driver reload", "intruder", "tenant stays", "older write"})
-OUTSIDE = frozenset({"lost answer", "force delete", "timeout", "duplicate", "coordinator crash"})
-OPERATOR = frozenset({"clear", "adopt"})
-FAULTS = NODE | UNIT | OUTSIDE | OPERATOR
-"""Every fault but a restored store, which has scenarios of its own."""
+FAULTS = world.FAULTS - {"store restored"}
+"""A restored store has scenarios of its own."""
 STORE = frozenset({"store restored", "crash", "duplicate", "force delete"})
 LOSS = frozenset({"journal lost", "duplicate", "adopt", "force delete"})
 TALK = frozenset({"timeout", "duplicate", "coordinator crash", "force delete"})
@@ -88,16 +85,16 @@ DEEP: tuple[Scenario, ...] = (
         "lab parent children F1",
         PARENT_CHILDREN,
         profile="lab",
-        faults=PARTS,
+        faults=frozenset({"force delete"}),
         budget=1,
         clean=True,
         coarse=True,
     ),
     Scenario(
-        "lab neighbours all F1",
+        "lab neighbours more F1",
         NEIGHBOURS,
         profile="lab",
-        faults=FAULTS,
+        faults=PARTS | {"wipe"},
         budget=1,
         clean=True,
         coarse=True,

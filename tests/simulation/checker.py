@@ -246,8 +246,6 @@ STATE_CHECKS: dict[str, Callable[[Seen, Devices], bool]] = {
 def broken(seen: Seen, devices: Devices, *, skip: frozenset[str] = frozenset()) -> list[str]:
     """Names of all promises broken in this state or by the move that led to it."""
     names = [
-        name
-        for name, breaks in STATE_CHECKS.items()
-        if name not in skip and breaks(seen, devices)
+        name for name, breaks in STATE_CHECKS.items() if name not in skip and breaks(seen, devices)
     ]
     return [seen.breach, *names] if seen.breach and seen.breach not in skip else names

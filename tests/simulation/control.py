@@ -122,7 +122,11 @@ def _give_up(model: Model, world: World, who: int, at: Coordinator) -> Moves:
     silent = any(unit.state == "QUARANTINED" and unit.published != 2 for unit in units)
     late = model.suffers("timeout", world)
     if claim.condition != "" or claim.pod != "live" or not claim.allocated:
-        yield f"coordinator drops c{index}, the claim has changed", False, world.coordinator(who, "")
+        yield (
+            f"coordinator drops c{index}, the claim has changed",
+            False,
+            world.coordinator(who, ""),
+        )
         return
     if (unfit or late) and not silent:
         after = world if unfit else world.spend()
@@ -195,9 +199,7 @@ def _campaign(model: Model, world: World) -> Moves:
         yield "campaign releases", False, over._replace(campaign="done", campaign_token=0)
 
 
-def _campaign_asks(
-    model: Model, world: World, units: tuple[int, ...], token: int
-) -> Moves:
+def _campaign_asks(model: Model, world: World, units: tuple[int, ...], token: int) -> Moves:
     begun = _campaign_wipe(model, world, units, token)
     if begun is not None:
         asked = begun._replace(campaign="asked")
@@ -210,9 +212,7 @@ def _campaign_asks(
         yield "the campaign's request is under way", True, late
 
 
-def _campaign_wipe(
-    model: Model, world: World, units: tuple[int, ...], token: int
-) -> World | None:
+def _campaign_wipe(model: Model, world: World, units: tuple[int, ...], token: int) -> World | None:
     records = any(claim.record != "ABSENT" for claim in world.claims)
     if records and model.keeps("records refuse wipes"):
         return None

@@ -108,7 +108,8 @@ def _work(model: Model, world: World, index: int, claim: Claim) -> Moves:
     units = model.device(index)
     states = {world.units[unit].state for unit in units}
     if states & {"QUARANTINED", "HELD"}:
-        failed = world.claim(index, op="")
+        record = model.rules.claim(claim.record, ClaimEvent.PREPARE_FAILED)
+        failed = world.claim(index, op="", record=record or claim.record)
         yield f"prepare c{index} fails, its device is out of service", False, failed
         return
     exposed = model.advance(
@@ -134,19 +135,24 @@ def exposure_facts(model: Model, world: World, index: int, claim: Claim) -> froz
     facts = {Fact.SAME_BOOT}
     if wiping.fenced(model, world, model.device(index), claim.token):
         facts.add(Fact.LEASE_OF_CLAIM)
-    lab = model.scenario.profile == "lab" or not model.keeps("certificate of this token")
+    lab = model.scenario.profile == "lab"
     if all(unit.certificate and (lab or unit.token == claim.token) for unit in units):
         facts.add(Fact.CERTIFICATE_ACCEPTED)
     if all(unit.worker == "" for unit in units):
         facts.add(Fact.NO_SURVIVOR)
-    if all(unit.memory != "intruder" for unit in units) or not model.keeps("holders re-read"):
+    if all(unit.memory != "intruder" for unit in units):
         facts.add(Fact.HOLDERS_REREAD)
     return frozenset(facts)
 
 
 def _spec(model: Model, world: World, index: int, claim: Claim) -> Moves:
     after = world.claim(index, spec=True, op="p.prepared")
-    yield f"prepare c{index} writes its spec", False, after
+    if not model.scenario.coarse:
+        yield f"prepare c{index} writes its spec", False, after
+        return
+    for _, _, prepared in _prepared(model, after, index, after.claims[index]):
+        for _, fault, answered in _answer(model, prepared, index, prepared.claims[index]):
+            yield f"prepare c{index} writes its spec and answers", fault, answered
 
 
 def _prepared(model: Model, world: World, index: int, claim: Claim) -> Moves:
@@ -164,9 +170,7 @@ def _answer(model: Model, world: World, index: int, claim: Claim) -> Moves:
         yield f"the answer of prepare c{index} is lost", True, lost
 
 
-def _begin_teardown(
-    model: Model, world: World, index: int, event: ClaimEvent
-) -> World | None:
+def _begin_teardown(model: Model, world: World, index: int, event: ClaimEvent) -> World | None:
     """Cancel and join a running prepare, then commit UNPREPARING."""
     claim = world.claims[index]
     running = claim.op[:1] == "p"
@@ -366,7 +370,7 @@ def _set_aside(model: Model, world: World) -> World:
             fresh = fresh._replace(floor=world.newest, closed=True)
         if not model.keeps("held after loss"):
             fresh = fresh._replace(state="DIRTY")
-        world = world.put(index, unit._make(fresh[: rules.JOURNAL] + unit[rules.JOURNAL :]))
+        world = world.put(index, Unit._make(fresh[: rules.JOURNAL] + unit[rules.JOURNAL :]))
     for index, claim in enumerate(world.claims):
         spec = claim.spec and not model.keeps("orphan specs removed")
         world = world.claim(index, record="ABSENT", token=0, outbox=0, spec=spec)

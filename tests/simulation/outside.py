@@ -64,7 +64,10 @@ def _kubelet(model: Model, world: World, index: int, claim: Claim) -> Moves:
         yield f"kubelet wants c{index}", False, world.claim(index, kubelet="prepare")
     if claim.kubelet == "ready":
         if claim.box == "" and claim.spec:
-            yield f"container of c{index} created", False, world.claim(index, box="created")
+            created = world.claim(index, box="created")
+            if model.scenario.coarse:
+                created = _started(model, created, index)
+            yield f"container of c{index} created", False, created
         if claim.box == "created":
             yield f"tenant of c{index} starts and writes", False, _started(model, world, index)
     if claim.pod in ("dying", "gone"):
@@ -166,10 +169,19 @@ def _unit_faults(model: Model, world: World) -> Moves:
 def _noticed(model: Model, world: World, index: int, event: Event, reason: str) -> Moves:
     """The node sees it: a running worker is killed and joined first, its other units cancelled."""
     unit = world.units[index]
+    if unit.worker == "own" and event is Event.TRUST_LOST:
+        wedged = model.advance(world, (index,), event, wiping.NOTHING, add="X")
+        if wedged is not None:
+            wedged = wedged.unit(index, work="", worker="ghost", memory="foreign")
+            wedged = wiping.stop(model, wedged, unit.work)
+            yield f"{event} at unit {index}, its worker survives the kill", True, wedged
     seen = model.advance(world, (index,), event, wiping.GONE, add=reason)
     if seen is None:
         return
-    memory = "foreign" if event is Event.TRUST_LOST and unit.state != "IN_USE" else unit.memory
+    boxed = any(claim.box and index in model.device(c) for c, claim in enumerate(world.claims))
+    # Under an exposed device a reload puts nobody's secrets there; it only raises a reason.
+    spoilt = event is Event.TRUST_LOST and unit.state != "IN_USE" and not boxed
+    memory = "foreign" if spoilt else unit.memory
     seen = seen.unit(index, memory=memory)
     if unit.work:
         seen = wiping.ended(seen.unit(index, work=""), (index,))

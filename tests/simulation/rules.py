@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from fleet import claims, errors, leases, lifecycle
@@ -107,6 +107,44 @@ class Act:
         )
 
 
+FLOW_RULES = frozenset(
+    {
+        "abandon",
+        "adoption begins an epoch",
+        "closing",
+        "fence",
+        "floor rises with acts only",
+        "floors adopted",
+        "held after loss",
+        "idle cleaner asks for records",
+        "journal lock",
+        "lease kept until the tombstone",
+        "leases exclude",
+        "node exclusivity",
+        "orphan by consumer",
+        "orphan specs removed",
+        "orphan sweep",
+        "overlap by unit",
+        "own units only",
+        "quarantine read back",
+        "reconcile",
+        "records refuse wipes",
+        "release by token",
+        "resourceVersion on slices",
+        "retest asks the reasons",
+        "serial",
+        "spec gone first",
+        "store floor",
+        "survivors proven gone",
+        "teardown closes its token",
+        "teardown unfenced",
+        "tenant proven gone",
+        "witness",
+    }
+)
+"""Rules outside the tables, by the name under which the model asks for them."""
+
+
 @dataclass(eq=False)
 class Rules:
     """The protocol (or a broken version of it) that a search runs."""
@@ -114,10 +152,15 @@ class Rules:
     units: Table[State, Event, Fact] = lifecycle.TABLE
     claims: Table[ClaimState, ClaimEvent, ClaimFact] = claims.TABLE
     dropped: frozenset[str] = frozenset()
-    _units: dict[object, Journal | None] = field(
-        default_factory=dict, repr=False
-    )
+    taken: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+    """(state, event, next state) of every row used so far, of both tables."""
+    _units: dict[object, Journal | None] = field(default_factory=dict, repr=False)
     _claims: dict[object, str | None] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """A misspelt rule would be kept in silence."""
+        if unknown := self.dropped - FLOW_RULES:
+            raise ValueError(f"no such rules: {sorted(unknown)}")
 
     def keeps(self, rule: str) -> bool:
         """Whether the flow rule of this name is in force."""
@@ -137,7 +180,7 @@ class Rules:
             found = self._units[key]
         except KeyError:
             found = self._units[key] = self._step(unit, Act(event, facts, token, **more))  # type: ignore[arg-type]
-        return None if found is None else unit._make(found + unit[JOURNAL:])
+        return None if found is None else Unit._make(found + unit[JOURNAL:])
 
     def _step(self, unit: Unit, act: Act) -> Journal | None:
         try:
@@ -146,6 +189,7 @@ class Rules:
             )
         except errors.IllegalTransition:
             return None
+        self.taken.add((unit.state, str(act.event), str(moved.state)))
         return fields_of(moved)
 
     def claim(
@@ -157,6 +201,7 @@ class Rules:
             try:
                 moved = claims.step(ClaimState(state), event, facts, self.claims)
                 self._claims[key] = str(moved)
+                self.taken.add((state, str(event), str(moved)))
             except errors.IllegalTransition:
                 self._claims[key] = None
         return self._claims[key]
@@ -199,7 +244,7 @@ class Model(NamedTuple):
         return world._replace(units=tuple(units))
 
 
-@lru_cache(maxsize=None)
+@cache
 def grant(
     wanted: int,
     current: tuple[tuple[int, int], ...],
@@ -238,7 +283,7 @@ def grant(
     return decided.token.counter if isinstance(decided, leases.Granted) else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def accepts(floors: tuple[tuple[int, bool], ...], token: int) -> bool:
     """Whether the real node gate lets an act under `token` pass units with these floors."""
     units: Iterable[Record] = [
@@ -252,7 +297,7 @@ def accepts(floors: tuple[tuple[int, bool], ...], token: int) -> bool:
     return True
 
 
-@lru_cache(maxsize=None)
+@cache
 def closed(code: int, token: int, closure: int | None) -> bool:
     """Whether the real release rule lets a claim's lease go, given the token its node closed."""
     holder = holder_of(code)
@@ -268,7 +313,7 @@ def closed(code: int, token: int, closure: int | None) -> bool:
     return True
 
 
-@lru_cache(maxsize=None)
+@cache
 def raised(floor: int, token: int, *, shut: bool, closing: bool) -> tuple[int, bool]:
     """Floor, and whether it is closed, after an act under `token` or after `token` was closed."""
     record = Record(id=UnitId("unit"), floor=token_of(floor), closed=shut)

@@ -34,9 +34,7 @@ def acquire(world: World, ruleset: Rules, wanted: int, units: Iterable[int]) -> 
     return world.each(indexes, holder=wanted, lease=token), token
 
 
-def release(
-    world: World, ruleset: Rules, wanted: int, token: int, units: Iterable[int]
-) -> World:
+def release(world: World, ruleset: Rules, wanted: int, token: int, units: Iterable[int]) -> World:
     """The world after a release: only the lease of that holder under that token goes."""
     by_token = ruleset.keeps("release by token")
     gone = [
@@ -117,9 +115,7 @@ def _renamed(world: World, names: dict[int, int]) -> World:
             )
             for claim in world.claims
         ),
-        coordinators=tuple(
-            sorted(c._replace(token=names[c.token]) for c in world.coordinators)
-        ),
+        coordinators=tuple(sorted(c._replace(token=names[c.token]) for c in world.coordinators)),
         newest=names[world.newest],
         campaign_token=names[world.campaign_token],
         message=(what, whom, names[token]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 
 from fleet.claims import ClaimEvent, ClaimFact
 from fleet.lifecycle import Event, Fact
@@ -17,7 +17,7 @@ NOTHING: frozenset[Fact] = frozenset()
 RELEASED = frozenset({ClaimFact.UNITS_RELEASED})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _guard(*, running: bool, created: bool, ghost: bool, free: bool) -> frozenset[Fact]:
     facts = {Fact.WORKER_JOURNALLED}
     if not running:
@@ -44,9 +44,7 @@ def start_facts(model: Model, world: World, units: tuple[int, ...]) -> frozenset
     return _guard(running=running, created=created, ghost=ghost, free=free)
 
 
-def begin(
-    model: Model, world: World, units: tuple[int, ...], who: str, token: int
-) -> World | None:
+def begin(model: Model, world: World, units: tuple[int, ...], who: str, token: int) -> World | None:
     """The world with a wipe of `units` begun for `who`; None when a guard or the table refuses."""
     if any(world.units[unit].work for unit in units):
         return None
@@ -69,12 +67,12 @@ def fenced(model: Model, world: World, units: Iterable[int], token: int) -> bool
     """Whether the node lets an act under `token` pass."""
     if not model.keeps("fence"):
         return True
-    return rules.accepts(tuple((world.units[unit].floor, world.units[unit].closed) for unit in units), token)
+    return rules.accepts(
+        tuple((world.units[unit].floor, world.units[unit].closed) for unit in units), token
+    )
 
 
-def accepted(
-    world: World, units: Iterable[int], token: int, *, closing: bool = False
-) -> World:
+def accepted(world: World, units: Iterable[int], token: int, *, closing: bool = False) -> World:
     """The world with the floors raised by an act accepted under `token`, or by closing it."""
     for index in units:
         unit = world.units[index]
@@ -165,19 +163,18 @@ def _failed(model: Model, world: World, who: str, group: tuple[int, ...]) -> Mov
     """A wipe that fails, wedges, or whose worker dies unasked."""
     spent = world.spend()
     state = world.units[group[0]].state
-    failure = Event.HEALTH_FAILED if state == "CHECKING" else Event.WIPE_FAILED
+    wiped = state == "CHECKING" or world.units[group[0]].certified >= 0
+    failure = Event.HEALTH_FAILED if wiped else Event.WIPE_FAILED
     for text, event, facts, reason, worker in (
         ("fails", failure, NOTHING, "L", ""),
-        ("times out and its worker survives the kill", Event.TIMED_OUT, NOTHING, "X", "ghost"),
+        ("times out, a worker survives the kill", Event.TIMED_OUT, NOTHING, "X", "ghost"),
         ("loses its worker unasked", Event.INTERRUPTED, GONE, "", ""),
     ):
-        if worker == "ghost" and state == "CHECKING":
-            continue
         moved = model.advance(spent, group, event, facts, add=reason)
         if moved is None:
             continue
         moved = ended(moved.each(group, work=""), group)
-        if worker:
+        if worker and state != "CHECKING":
             moved = moved.each(group, worker=worker)
         for unit in group:
             if patient(world.units[unit], moved.units[unit]):
@@ -231,12 +228,16 @@ def _publish(world: World, index: int) -> Moves:
     unit = world.units[index]
     unfit = unit.state in ("QUARANTINED", "RETESTING") or (unit.state == "HELD" and unit.reasons)
     if unfit and unit.published == 0:
-        yield f"quarantine of unit {index} written and read back", False, world.unit(
-            index, published=2
+        yield (
+            f"quarantine of unit {index} written and read back",
+            False,
+            world.unit(index, published=2),
         )
     if not unfit and unit.published:
-        yield f"quarantine of unit {index} taken off the slice", False, world.unit(
-            index, published=0
+        yield (
+            f"quarantine of unit {index} taken off the slice",
+            False,
+            world.unit(index, published=0),
         )
 
 
@@ -245,6 +246,8 @@ def _ghosts(world: World) -> Moves:
         if unit.worker == "ghost":
             yield f"surviving worker of unit {index} ends", False, world.unit(index, worker="")
             if unit.memory != "worker":
-                yield f"surviving worker writes unit {index}", False, world.unit(
-                    index, memory="worker"
+                yield (
+                    f"surviving worker writes unit {index}",
+                    False,
+                    world.unit(index, memory="worker"),
                 )

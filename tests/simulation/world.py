@@ -19,6 +19,32 @@ Move = tuple[str, bool, "World"]
 Moves = Iterator[Move]
 
 
+FAULTS = frozenset(
+    {
+        "crash",
+        "take-over",
+        "reboot",
+        "journal lost",
+        "journal restored",
+        "wipe",
+        "fault",
+        "driver reload",
+        "intruder",
+        "tenant stays",
+        "older write",
+        "lost answer",
+        "force delete",
+        "timeout",
+        "duplicate",
+        "coordinator crash",
+        "store restored",
+        "clear",
+        "adopt",
+    }
+)
+"""What may go wrong, or be decided by an operator, as often as a scenario's budget allows."""
+
+
 class Unit(NamedTuple):
     """A unit: first the journal's record, then the truth that no process knows for sure."""
 
@@ -162,13 +188,16 @@ class Scenario:
     clean: bool = False
     """All units begin CLEAN and certified instead of DIRTY."""
     coarse: bool = False
-    """Steps that only matter on one unit are taken together: the pass of a wipe and its
-    certificate; the idle cleaner takes one unit after the other."""
+    """Steps that other scenarios take apart are taken together: a wipe's pass and its
+    certificate, spec and answer, creation and start of a container; the idle cleaner takes one
+    unit after the other."""
     overlaps: tuple[tuple[int, ...], ...] = field(init=False)
     """For each claim, the other claims whose devices share a unit with its own."""
 
     def __post_init__(self) -> None:
         """Derive the overlaps once; they are asked for in every step."""
+        if unknown := self.faults - FAULTS:
+            raise ValueError(f"no such faults: {sorted(unknown)}")
         claims = range(len(self.devices))
         found = tuple(
             tuple(d for d in claims if d != c and set(self.devices[c]) & set(self.devices[d]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import fleet
@@ -61,10 +63,19 @@ def start(
     if fault != "wedge":
         environment.pop(MARKER, None)
     environment["PYTHONPATH"] = str(Path(fleet.__file__).parent.parent)
+    client = Client(
+        pid=0,
+        start_time=0,
+        name=name,
+        units=list(units),
+        worker_id=environment.get(MARKER, ""),
+        fault=fault,
+        started_by_us=True,
+    )
     command = (sys.executable, "-m", "fleet.backends.simulated.holder")
     pid = os.posix_spawn(
         sys.executable,
-        (*command, str(memory), str(seconds), name),
+        (*command, str(memory), str(seconds), str(registers.path), json.dumps(asdict(client))),
         environment,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -73,20 +84,19 @@ def start(
         ],
         setsid=True,
     )
+    enter(registers, replace(client, pid=pid, start_time=start_time(pid) or 0))
+    return pid
+
+
+def enter(registers: Registers, client: Client) -> None:
+    """Put a client on the list once: the one who starts it does, and it does itself.
+
+    Both, because whoever starts it may be killed before it comes to that.
+    """
     with registers.change() as register:
         forget_dead(register)
-        register.clients.append(
-            Client(
-                pid=pid,
-                start_time=start_time(pid) or 0,
-                name=name,
-                units=list(units),
-                worker_id=environment.get(MARKER, ""),
-                fault=fault,
-                started_by_us=True,
-            )
-        )
-    return pid
+        if all(known.pid != client.pid for known in register.clients):
+            register.clients.append(client)
 
 
 def stop(clients: Iterable[Client]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A process that keeps a simulated device open: ``python -m ...holder MEMORY SECONDS NAME``.
+"""Keeps a simulated device open: ``python -m ...holder MEMORY SECONDS REGISTER CLIENT``.
 
 It plays a tenant, a daemon, or what a wedged worker leaves behind, and ends by itself.
 """
@@ -6,20 +6,33 @@ It plays a tenant, a daemon, or what a wedged worker leaves behind, and ends by 
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
+import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from fleet.backends.simulated.clients import enter
+from fleet.backends.simulated.registers import Client, Registers
+from fleet.wipe.identity import start_time
 
 _PR_SET_NAME = 15
 
 
-def hold(memory: Path, seconds: float, name: str) -> None:
-    """Keep the file open and mapped for `seconds` under the process name `name`."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
-    with memory.open("rb") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ):
-        time.sleep(seconds)
+def main(arguments: Sequence[str]) -> None:
+    """Enter the list of clients, then keep the memory file open and mapped for SECONDS."""
+    memory, seconds, register, text = arguments
+    client = Client(**json.loads(text))
+    pid = os.getpid()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, client.name.encode(), 0, 0, 0)
+    with Path(memory).open("rb") as file:
+        enter(Registers(Path(register)), replace(client, pid=pid, start_time=start_time(pid) or 0))
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ):
+            time.sleep(float(seconds))
 
 
 if __name__ == "__main__":
-    hold(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1:])

@@ -586,6 +586,7 @@ def test_stop_with_cancel_ends_at_once() -> None:
     report = drive(run, fleet, ctrl_c)
     assert fleet.now < 6
     assert set(outcomes(report).values()) == {Outcome.INTERRUPTED}
+    assert set(fleet.kept) == {"g0-0", "g0-1"}, "what the nodes said of the cancel is kept"
 
 
 def test_a_crashed_job_is_resumed_without_a_second_wipe() -> None:
@@ -597,6 +598,39 @@ def test_a_crashed_job_is_resumed_without_a_second_wipe() -> None:
     report = drive(campaign(fleet, Scope(resumed=True)), fleet)
     assert set(outcomes(report).values()) == {Outcome.CERTIFIED}
     assert all(g.wipes == 1 for n in fleet.nodes.values() for g in n.gpus.values())
+
+
+def test_attempts_that_ended_with_crashed_jobs_are_not_counted_against_a_resumed_run() -> None:
+    """B02: however many jobs and nodes died with their wipes, the resumed run still tries."""
+    fleet = small(1, 1)
+    node = fleet.nodes["n0"]
+    for attempt in (1, 2, 3):  # as a node answers, once restarted, for what it had in work
+        operation = f"r1/g0-0/{attempt}"
+        node.results[operation] = DeviceResult(
+            operation=operation,
+            node="n0",
+            device="g0-0",
+            uuid="g0-0",
+            outcome=Outcome.INTERRUPTED,
+            state="DIRTY",
+        )
+    report = drive(campaign(fleet, Scope(resumed=True)), fleet)
+    assert outcomes(report) == {"g0-0": Outcome.CERTIFIED}
+    assert report.devices[0].operation == "r1/g0-0/4"
+    assert node.gpus["g0-0"].wipes == 1
+
+
+def test_what_a_crashed_job_left_running_counts_for_the_limits() -> None:
+    """B02, E2: a resumed run starts nothing beside wipes it has not read back yet."""
+    fleet = small(1, 3)
+    fleet.nodes["n0"].gpus["g0-2"].takes_s = 60.0
+    assert campaign(fleet, Scope(selector=select.parse("device=g0-2"))).tick(0.0)
+    fleet.now = 1.0
+    most: list[int] = []
+    resumed = campaign(fleet, Scope(resumed=True), max_parallel=1)
+    report = drive(resumed, fleet, lambda: most.append(len(fleet.working)))
+    assert set(outcomes(report).values()) == {Outcome.CERTIFIED}
+    assert max(most) == 1
 
 
 def test_the_breaker_stops_starts_and_lets_the_rest_finish() -> None:
@@ -722,6 +756,37 @@ def test_a_budget_used_up_by_quarantine_ends_the_run_with_the_figures() -> None:
     report = drive(campaign(fleet, out_of_service_max=0.25), fleet)
     assert report.exit_reason is ExitReason.LIMITS
     assert "1 of 4" in report.detail
+
+
+def test_limits_that_the_nodes_are_about_to_lift_are_waited_for() -> None:
+    """A pool at its floor because nodes clean by themselves is waited for, not reported."""
+    fleet = small(1, 4, state="CLEAN")
+    gpus = fleet.nodes["n0"].gpus
+    gpus["g0-2"].state = gpus["g0-3"].state = "WIPING"
+
+    def cleaned() -> None:
+        if fleet.now == 10:
+            gpus["g0-2"].state = gpus["g0-3"].state = "CLEAN"
+
+    scope = Scope(selector=select.parse("device=g0-0"))
+    report = drive(campaign(fleet, scope, pool_floor=0.5), fleet, cleaned)
+    assert outcomes(report) == {"g0-0": Outcome.CERTIFIED}
+    assert fleet.now > 10
+
+
+def test_a_silent_node_is_judged_before_the_limits_are() -> None:
+    """A device whose node is silent ends UNREACHABLE, not as refused by a limit of others."""
+    fleet = small(2, 2, state="CLEAN")
+    fleet.nodes["n0"].gpus["g0-0"].script = [Outcome.QUARANTINED]
+    fleet.nodes["n1"].silent = lambda now: now >= 1
+    report = drive(campaign(fleet, out_of_service_max=0.01, device_timeout_s=60), fleet)
+    assert outcomes(report) == {
+        "g0-0": Outcome.QUARANTINED,
+        "g0-1": Outcome.REFUSED,
+        "g1-0": Outcome.UNREACHABLE,
+        "g1-1": Outcome.UNREACHABLE,
+    }
+    assert report.exit_reason is ExitReason.LIMITS
 
 
 # --- whatever the fleet --------------------------------------------------------------------------

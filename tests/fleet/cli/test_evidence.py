@@ -13,7 +13,7 @@ import typer
 from fleet.cli.evidence import app
 from fleet.errors import FleetError
 from fleet.evidence import layout
-from tests.fleet.evidence.samples import Site, rewrite
+from tests.fleet.evidence.samples import Site, device_named, rewrite
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -152,3 +152,13 @@ def test_reading_needs_no_private_key(run: Run, site: Site) -> None:
         layout.node_key(site.state, node).unlink()
     layout.coordinator_key(site.state).unlink()
     assert run("verify", "--state", site.state)[0] == 0
+
+
+def test_text_in_certificates_is_not_markup(run: Run, site: Site) -> None:
+    """What a certificate says is printed as it is, whatever it looks like."""
+    with site.ledger() as ledger:
+        done = site.issue(ledger, device_named("x"), previous_holder="claim:[/bold][red]x")
+        ledger.append(done.envelope)
+    code, out, _ = run("show", done.digest, "--state", site.state)
+    assert (code, "claim:[/bold][red]x" in out) == (0, True)
+    assert run("list", "--state", site.state)[0] == 0

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from fleet.clock import ManualClock
 from fleet.errors import EvidenceInvalid, InputInvalid, NotOwner
 from fleet.evidence import dsse, heads, layout
 from fleet.evidence.heads import HeadsLog, countersign
 from fleet.evidence.ledger import LedgerHead
 from fleet.model import Digest, NodeName, UnitId
-from tests.fleet.evidence.samples import START, Site, rewrite
+from tests.fleet.evidence.samples import START, Site, codes, rewrite
 
 HEAD = LedgerHead(1, "a" * 64, {UnitId("u"): Digest("sha256:" + "1" * 64)})
 ENDS = {NodeName("node-1"): HEAD}
@@ -113,3 +114,16 @@ def test_damaged_predecessor_is_named_not_hidden(site: Site) -> None:
         (found,) = log.entries()
     assert found.number == 2
     assert found.previous == "unreadable:1"
+
+
+def test_countersigner_leaves_the_log_to_its_successor(site: Site) -> None:
+    """A coordinator that idles or hangs does not keep its successor from countersigning."""
+    site.certify()
+    directory, clock = layout.heads_directory(site.state), ManualClock(START)
+    first = heads.Countersigner(HeadsLog(directory), site.coordinator, clock)
+    second = heads.Countersigner(HeadsLog(directory), site.coordinator, clock)
+    for signer in (first, second, first):
+        site.certify(rounds=1)
+        signer.sign({NodeName("node-1"): site.ledger().head()})
+    assert [one.number for one in HeadsLog(directory).entries()] == [1, 2, 3]
+    assert codes(site.state) == set()

@@ -46,6 +46,7 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "times": lambda s: s["predicate"].update(ended_at="2000-01-01T00:00:00.000000Z"),
     "units": lambda s: s["predicate"]["chain"].update(x={"previous": None, "sequence": 1}),
     "signer": lambda s: s["predicate"]["signer"].update(key_id="00"),
+    "field added": lambda s: s["predicate"].update(remark="memory clean"),
     "field gone": lambda s: s["predicate"].pop("verification"),
     "field of another type": lambda s: s["predicate"].update(bytes=[]),
 }

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet import bootstrap, errors
-from fleet.backends.simulated import faults
+from fleet.backends.simulated import clients, faults
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.coordinator import Coordinator
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
+from fleet.journal import schema
+from fleet.journal.journal import Journal
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, UnitId, Uuid
+from fleet.model import Holder, HolderKind, Lease, State, Unit, UnitId, Uuid
 from fleet.node.service import NodeService
 from fleet.settings import MIB, Settings
+from fleet.sqlite import open_database
 
 WAIT_S = 30.0
 
@@ -64,6 +71,56 @@ class Lab:
         self.node = bootstrap.open_node(self.plan)
         return self.node
 
+    def restart(self, *, settings: Settings | None = None) -> NodeService:
+        """Close the service and open it again."""
+        self.node.close()
+        return self.open(settings=settings)
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """The journal of the closed node, to leave in it what a crash leaves."""
+        found = Journal(
+            open_database(self.directory / "journal.db", schema=schema.SCHEMA, timeout_s=5.0)
+        )
+        yield found
+        (self.directory / "run" / "n1.witness").unlink(missing_ok=True)
+        found.close()
+
+    def leave(self, state: State, name: str = "gpu-0", **changes: Any) -> None:
+        """Restart the node with the units of a device in `state`, as a crash may leave them."""
+        units = self.device(name).units
+        self.node.close()
+        with self.journal() as journal, journal.commit() as commit:
+            for unit in units:
+                left = replace(commit.unit(UnitId(unit)), state=state, **changes)
+                commit.put_unit(left)
+        self.open()
+
+    def units(self, name: str = "gpu-0") -> list[Unit]:
+        """The records of a device's units."""
+        registry = self.node._registry
+        return registry.units(registry.device(name))
+
+    @property
+    def specs(self) -> list[str]:
+        """Names of everything in the spec directory."""
+        directory = self.directory / "cdi"
+        return sorted(p.name for p in directory.iterdir()) if directory.is_dir() else []
+
+    @contextmanager
+    def tenant(self, name: str = "gpu-0", *, seconds: float = 60.0) -> Iterator[int]:
+        """A real process that has the device open; ends with the block."""
+        found = self.device(name)
+        registers = self.backend.registers(Uuid(found.accelerator))
+        pid = clients.start(
+            registers, self.memory(name), name="tenant", units=found.units, seconds=seconds
+        )
+        try:
+            yield pid
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
     @property
     def directory(self) -> Path:
         return layout.node_directory(self.state, "n1")
@@ -81,8 +138,9 @@ class Lab:
         return next(device for device in self.node.view().devices if device.name == name)
 
     def free(self) -> None:
-        """Let the node prove its devices free, and nothing else."""
+        """Let the node prove its devices free and end its first sweep, and nothing else."""
         self.node.tick(0.0)
+        self.node._tending.join(WAIT_S)
 
     def fault(
         self, name: str, *, device: str = "gpu-0", times: int | None = None, **parameters: str
@@ -107,6 +165,12 @@ class Lab:
         if isinstance(lease, errors.FleetError):
             raise lease
         return lease
+
+    def let_go(self) -> None:
+        """Give back every lease that is not a claim's."""
+        for lease in self.coordinator.leases():
+            if lease.holder.kind is not HolderKind.CLAIM:
+                self.coordinator.release(lease.holder, lease.token)
 
     def order(self, name: str = "gpu-0", *, lease: Lease | None = None) -> ScrubOrder:
         """A scrub order under a lease of the device."""
@@ -152,7 +216,8 @@ def quick_settings(**wipe: object) -> Settings:
     base = Settings()
     chosen = {"deadline_base_s": 1.5, "kill_wait_s": 0.3, **wipe}
     policy = base.wipe.model_copy(update=chosen)
-    return base.model_copy(update={"wipe": policy})
+    health = base.health.model_copy(update={"reading_timeout_s": 0.4})
+    return base.model_copy(update={"wipe": policy, "health": health})
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""Handing devices to a claim: CLEAN to IN_USE, for all of them or none (promise 1).
+
+What a certificate says was true when it was issued. Holders and health are read again just before
+the exposure, and what has been disturbed since is dirty, not merely refused: a process that is gone
+a moment later has had the memory all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet import errors, lifecycle, profiles
+from fleet.claims import Claim
+from fleet.lifecycle import Change, Event, Fact
+from fleet.model import OUT_OF_SERVICE, Device, State, Unit
+from fleet.node.registry import Registry
+from fleet.node.sweep import GONE, Sweep
+from fleet.node.validating import Validator
+from fleet.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Exposer:
+    """Decides and commits exposures."""
+
+    registry: Registry
+    validator: Validator
+    sweep: Sweep
+    profile: Profile
+
+    def accepted(self, claim: Claim, unit: Unit) -> bool:
+        """Whether the unit may be exposed as it is, without another wipe.
+
+        A unit is CLEAN only while nothing has happened to it since its wipe: exposure, a foreign
+        holder, a reboot and a new driver each make it DIRTY.
+        """
+        if unit.state is State.IN_USE:
+            return unit.claim == claim.uid
+        return unit.state is State.CLEAN and profiles.accepts_certificate(
+            self.profile,
+            certificate_token=unit.token,
+            exposure_token=claim.token,
+            exposures_since=0,
+            foreign_holder_since=False,
+            same_boot=unit.boot_id == self.registry.boot_id,
+            same_driver=True,
+            multi_tenant=self.profile is Profile.STRICT,
+        )
+
+    def expose(self, claim: Claim) -> None:
+        """Commit IN_USE for all units that are not yet. Raises `DeviceBusy` or `DeviceUnfit`."""
+        for uuid in claim.devices:
+            device = self.registry.device(uuid)
+            if self.registry.state(device) is not State.IN_USE:
+                self._read_again(device)
+        workers = {unit for row in self.registry.journal.workers() for unit in row.units}
+        now = self.registry.clock.now()
+        with self.registry.commit() as commit:
+            for unit_id in claim.units:
+                unit = commit.unit(unit_id)
+                if unit.state is State.IN_USE and unit.claim == claim.uid:
+                    continue
+                if not self.accepted(claim, unit) or self.registry.reserved(unit_id):
+                    raise _unready(unit)
+                facts = {Fact.LEASE_OF_CLAIM, Fact.HOLDERS_REREAD, Fact.CERTIFICATE_ACCEPTED}
+                if unit_id not in workers:
+                    facts.add(Fact.NO_SURVIVOR)
+                if unit.boot_id == self.registry.boot_id:
+                    facts.add(Fact.SAME_BOOT)
+                change = Change(frozenset(facts), claim=claim.uid, token=claim.token)
+                commit.put_unit(lifecycle.step(unit, Event.EXPOSED, now=now, change=change))
+
+    def _read_again(self, device: Device) -> None:
+        self.sweep.look(self.registry.accelerators[device.accelerator].device)
+        foreign = self.validator.foreign(device)
+        if foreign:
+            self.registry.move(
+                device, lambda u: Event.TRUST_LOST if u.state is State.CLEAN else None, GONE
+            )
+            who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
+            raise errors.DeviceBusy(f"{device.name} is in use by {who}", holder=who)
+
+
+def _unready(unit: Unit) -> errors.FleetError:
+    if unit.state in OUT_OF_SERVICE:
+        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in sorted(unit.reasons))
+        return errors.DeviceUnfit(f"{unit.id} is {unit.state}: {why}")
+    return errors.DeviceBusy(f"{unit.id} is {unit.state} and not clean for this claim any more")

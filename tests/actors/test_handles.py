@@ -1,0 +1,251 @@
+"""Our actors in a real local Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import ray
+
+from actors import cluster, handles, muster
+from actors.handles import RemoteCoordinator, RemoteNode
+from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
+from actors.translate import kinds, translated
+from fleet import bootstrap, errors
+from fleet.leases import AcquireRequest
+from fleet.messages import DeviceResult, Outcome, ScrubOrder
+from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
+from fleet.stores.base import RunRecord
+
+pytestmark = pytest.mark.ray
+
+T = TypeVar("T")
+DEADLINE_S = 30.0
+
+
+class Fleet:
+    """One simulated node with two devices of 8 MiB, and the coordinator, all behind actors."""
+
+    def __init__(self, plan: bootstrap.FleetPlan) -> None:
+        self.plan = plan
+        self.nodes: list[RemoteNode] = []
+        self.coordinator: RemoteCoordinator = muster.create(
+            plan, self.nodes, host=cluster.LOCAL_HOST
+        )
+        handles.await_serving(self.nodes)
+
+    @property
+    def node(self) -> RemoteNode:
+        """The one node."""
+        return self.nodes[0]
+
+    def end(self) -> None:
+        """End the actors, so that the next test gets their names."""
+        for actor in (*(node.handle for node in self.nodes), self.coordinator.handle):
+            ray.kill(actor)
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    ray_cluster: cluster.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """One fleet for the module; every test leaves it working."""
+    state = tmp_path_factory.mktemp("fleet")
+    found = Fleet(bootstrap.plan_fleet(state, simulate="1x2", memory_bytes=8 << 20))
+    yield found
+    found.end()
+
+
+def until(ask: Callable[[], T | None]) -> T:
+    """The first answer that is not None; errors that waiting mends are waited out."""
+    end = time.monotonic() + DEADLINE_S
+    pause = [0.05]
+    while True:
+        try:
+            answer = ask()
+        except errors.Retryable:
+            answer = None
+        if answer is not None:
+            return answer
+        assert time.monotonic() < end, "no answer in time"
+        ray.wait([ray.put(None)], timeout=pause[0])
+
+
+def free(fleet: Fleet) -> str:
+    """The UUID of the first device once it is proven free."""
+    return until(
+        lambda: next(
+            (d.uuid for d in fleet.node.view().devices if d.state in (State.DIRTY, State.CLEAN)),
+            None,
+        )
+    )
+
+
+def lease(fleet: Fleet, run: str, uuid: str) -> Lease:
+    """A campaign's lease on a device."""
+    fleet.coordinator.open(RunRecord(id=run, started_at=1.0))
+    device = next(d for d in fleet.node.view().devices if d.uuid == uuid)
+    request = AcquireRequest(
+        frozenset(UnitId(u) for u in device.units), Holder(HolderKind.CAMPAIGN, run), 60.0
+    )
+    (answer,) = fleet.coordinator.acquire([request])
+    assert isinstance(answer, Lease)
+    return answer
+
+
+def scrubbed(fleet: Fleet, order: ScrubOrder) -> DeviceResult:
+    """The result of an order, given until the node has taken it in."""
+    (acceptance,) = until(lambda: fleet.node.scrub([order]))
+    assert acceptance.accepted, acceptance.error
+    return until(lambda: next(iter(fleet.node.view([order.operation]).results), None))
+
+
+def test_a_killed_node_actor_comes_back_with_its_state(fleet: Fleet) -> None:
+    """B42, B43: after kill -9 the journal answers, and a replayed order does nothing twice."""
+    uuid = free(fleet)
+    token = lease(fleet, "run-b43", uuid).token
+    order = ScrubOrder(
+        operation="op-b43", node=fleet.node.name, device=uuid, token=str(token), run="run-b43"
+    )
+    first = scrubbed(fleet, order)
+    assert first.outcome is Outcome.CERTIFIED
+    before = fleet.node.ping()
+
+    os.kill(before.pid, signal.SIGKILL)
+    after = until(lambda: found if (found := fleet.node.ping()).pid != before.pid else None)
+    assert after.incarnation != before.incarnation
+    device = until(lambda: next(d for d in fleet.node.view().devices if d.uuid == uuid))
+    assert device.floor == str(token)
+
+    assert scrubbed(fleet, order) == first
+    # The newest certificate of its memory is still that one: nothing was wiped a second time.
+    assert {fleet.node.head().units[UnitId(u)] for u in device.units} == {first.certificate}
+
+
+def test_a_killed_coordinator_comes_back_with_leases_and_runs(fleet: Fleet) -> None:
+    """B42: a coordinator killed with -9 knows its runs and leases, and never repeats a token."""
+    device = fleet.node.view().devices[1]
+    held = lease(fleet, "run-b42", device.uuid)
+    pid = fleet.coordinator.ping()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: found if (found := fleet.coordinator.ping()) != pid else None)
+    assert held in fleet.coordinator.leases()
+    assert "run-b42" in [run.id for run in fleet.coordinator.unfinished()]
+    other = AcquireRequest(frozenset({UnitId("x/0")}), Holder(HolderKind.CLAIM, "c"))
+    (granted,) = fleet.coordinator.acquire([other])
+    assert isinstance(granted, Lease)
+    assert granted.token > held.token
+
+
+def test_five_acquires_at_once_grant_one(fleet: Fleet) -> None:
+    """B08: of five concurrent acquires for one unit exactly one is granted."""
+
+    def attempt(number: int) -> Lease | errors.FleetError:
+        claim = Holder(HolderKind.CLAIM, f"claim-{number}")
+        return fleet.coordinator.acquire([AcquireRequest(frozenset({UnitId("u/0")}), claim)])[0]
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(attempt, range(5)))
+    assert sum(isinstance(answer, Lease) for answer in answers) == 1
+    assert sum(isinstance(answer, errors.LeaseHeld) for answer in answers) == 4
+
+
+def test_a_command_for_another_node_is_refused(fleet: Fleet) -> None:
+    """B54: a command names its node; an actor of another node refuses it and changes nothing."""
+    astray = RemoteNode("node-99", fleet.node.handle)
+    with pytest.raises(errors.WrongNode):
+        astray.quarantine_add(free(fleet), detail="x", operator="test")
+    assert not any(device.reasons for device in until(fleet.node.view).devices)
+
+
+@pytest.mark.parametrize("field", ["machine_id", "boot_id"])
+def test_an_actor_on_the_wrong_machine_ends_before_it_touches_anything(
+    ray_cluster: cluster.Cluster, tmp_path: Path, field: str
+) -> None:
+    """B54: an actor that finds another machine or boot than assigned refuses to start."""
+    plans = bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
+    plan = plans[1]  # the first one's name is taken
+    right = handles.assign(plan.node, plan.model_dump_json(), host=cluster.LOCAL_HOST)
+    node = handles.create_node(right.model_copy(update={field: "another"}))
+    with pytest.raises(errors.WrongNode, match="another"):
+        node.view()
+    assert not (tmp_path / "nodes").exists()
+
+
+def test_a_host_nobody_has_is_refused_at_once(ray_cluster: cluster.Cluster) -> None:
+    """B54: a pin to an unknown host would be pending for ever; it is an error that says so."""
+    with pytest.raises(errors.RayUnavailable, match="fleet/host=elsewhere"):
+        handles.create_node(handles.assign("node-01", "{}", host="elsewhere"))
+
+
+def test_a_ping_answers_while_work_is_slow(ray_cluster: cluster.Cluster) -> None:
+    """B59: with every thread for work blocked in a call, a ping answers within a second."""
+
+    class Slow:
+        """A node service with nothing but slow work."""
+
+        node, incarnation, devices, degraded, outbox = "node-slow", "i1", (), (), 0
+
+        def view(self, *_: object) -> Slow:
+            return self
+
+        def tick(self, *_: object) -> None:
+            return None
+
+        def quarantine_add(self, *_: object, **__: object) -> None:
+            time.sleep(20)
+
+    assignment = handles.assign("node-slow", "{}", host=cluster.LOCAL_HOST).model_dump_json()
+    actor = REMOTE_NODE_ACTOR.options(max_concurrency=WORK_THREADS).remote(
+        assignment, lambda _: Slow()
+    )
+    node = RemoteNode("node-slow", actor)
+    node.ping(timeout_s=DEADLINE_S)
+    for _ in range(WORK_THREADS + 1):
+        node.call("quarantine_add", "u", "x", "x")
+    began = time.monotonic()
+    pulse = until(lambda: found if (found := node.ping()).running else None)
+    assert time.monotonic() - began < 1.0
+    assert set(pulse.running) == {"quarantine_add"}
+    ray.kill(actor)
+
+
+def test_every_error_of_ours_arrives_as_itself(ray_cluster: cluster.Cluster) -> None:
+    """B60: every class of the tree, raised in an actor, is caught as itself with its fields."""
+
+    class Thrower:
+        def throw(self, kind: type[errors.FleetError]) -> None:
+            raise kind("what happened", remedy="do this", floor=Token(3, 7))
+
+        def fail(self) -> None:
+            raise KeyError("gpu-7")
+
+    actor: Any = ray.remote(num_cpus=0)(Thrower).remote()
+    for kind in kinds().values():
+        with pytest.raises(kind) as caught, translated("thrower: throw"):
+            ray.get(actor.throw.remote(kind), timeout=DEADLINE_S)
+        assert type(caught.value) is kind
+        assert (caught.value.detail, caught.value.remedy) == ("what happened", "do this")
+        assert caught.value.floor == Token(3, 7)
+    with pytest.raises(errors.Unforeseen, match="KeyError"), translated("thrower: fail"):
+        ray.get(actor.fail.remote(), timeout=DEADLINE_S)
+    ray.kill(actor)
+
+    def gone() -> errors.FleetError | None:
+        """The error of a call to an actor that has ended; the end takes a moment."""
+        try:
+            with translated("thrower: fail"):
+                ray.get(actor.fail.remote(), timeout=DEADLINE_S)
+        except errors.Unforeseen:
+            return None
+        except errors.FleetError as error:
+            return error
+        return None
+
+    assert type(until(gone)) is errors.RayUnavailable

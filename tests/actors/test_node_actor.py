@@ -1,0 +1,137 @@
+"""The node's actor as a plain class, without Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.identity import Assignment
+from actors.node_actor import ACCEPTANCES, ORDERS, NodeActor, Pulse
+from actors.translate import StartRefused, kinds, translate
+from fleet import bootstrap, errors
+from fleet.messages import NodeView, ScrubOrder
+from fleet.model import Token
+from fleet.node.service import NodeService
+from fleet.stores.sqlite import host_identity
+from fleet.wipe.identity import kernel_boot_id
+
+DEADLINE_S = 20.0
+
+
+def assignment(state: Path) -> Assignment:
+    """The one node of a simulated fleet, assigned to this machine."""
+    (plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=8 << 20).nodes
+    return Assignment(
+        node=plan.node,
+        host="local",
+        machine_id=host_identity(),
+        boot_id=str(kernel_boot_id()),
+        plan=plan.model_dump_json(),
+    )
+
+
+@pytest.fixture
+def actor(tmp_path: Path) -> Iterator[NodeActor]:
+    """A serving actor of a simulated node."""
+    found = NodeActor(assignment(tmp_path).model_dump_json())
+    yield found
+    found.close("node-01")
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Poll until it holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, "not in time"
+
+
+def test_it_is_recognised_in_the_dashboard(actor: NodeActor) -> None:
+    """E4: its repr has the node and its devices by state."""
+    assert repr(actor).startswith("NodeActor(node=node-01, 1 devices: ")
+
+
+def test_messages_cross_as_validated_json(actor: NodeActor) -> None:
+    """A view is a valid `NodeView`, and a malformed order is an error of ours, never half read."""
+    assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+    with pytest.raises(errors.FleetError):
+        actor.scrub("node-01", '[{"operation": "x"}]')
+
+
+def test_a_command_for_another_node_is_refused(actor: NodeActor) -> None:
+    """B54: whatever is asked, the node it is asked of must be this one."""
+    calls: tuple[Callable[[str], object], ...] = (
+        actor.ping,
+        actor.view,
+        actor.head,
+        actor.drain,
+        actor.close,
+    )
+    for call in calls:
+        with pytest.raises(errors.WrongNode):
+            call("node-02")
+
+
+def test_an_order_that_cannot_be_taken_is_refused_by_itself(actor: NodeActor) -> None:
+    """A refused order is an answer with its kind, not an error of the whole batch."""
+    order = ScrubOrder(operation="o", node="node-01", device="nope", token=str(Token(1, 1)))
+    (found,) = ACCEPTANCES.validate_json(
+        actor.scrub("node-01", ORDERS.dump_json((order,)).decode())
+    )
+    assert not found.accepted
+    assert issubclass(kinds()[found.kind], errors.FleetError)
+
+
+def test_the_step_runs_by_itself(actor: NodeActor) -> None:
+    """The service is stepped a few times a second: a device nobody holds is proven free."""
+    wait_for(lambda: NodeView.model_validate_json(actor.view("node-01")).devices[0].state != "HELD")
+    assert Pulse.model_validate_json(actor.ping("node-01")).tick_age_s < DEADLINE_S
+
+
+def test_the_wrong_machine_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    """B54: the identity is checked first; the error keeps its kind through Ray's text."""
+    wrong = assignment(tmp_path).model_copy(update={"boot_id": "another"})
+    with pytest.raises(StartRefused) as caught:
+        NodeActor(wrong.model_dump_json())
+    assert "another" in str(caught.value)
+    assert not (tmp_path / "nodes").exists()
+
+
+def test_an_unforeseen_error_at_the_start_is_ours(tmp_path: Path) -> None:
+    """B60: a fault of the product at the start is told as one, and is not retried for ever."""
+
+    def broken(_: str) -> NodeService:
+        raise TypeError("a missing argument")
+
+    with pytest.raises(StartRefused, match=r"node-01: start: TypeError: a missing argument"):
+        NodeActor(assignment(tmp_path).model_dump_json(), broken)
+    assert isinstance(translate(KeyError("x"), call="c"), errors.Unforeseen)
+
+
+def test_a_newcomer_stands_by_until_the_owner_is_gone(tmp_path: Path) -> None:
+    """DESIGN 5: not-owner while the journal is owned elsewhere; then it takes over by itself."""
+    mine = assignment(tmp_path)
+    owner = bootstrap.open_node(bootstrap.NodePlan.model_validate_json(mine.plan))
+    actor = NodeActor(mine.model_dump_json())
+    try:
+        with pytest.raises(errors.NotOwner):
+            actor.view("node-01")
+        assert "owned by" in Pulse.model_validate_json(actor.ping("node-01")).standby
+        owner.close()
+        wait_for(lambda: not Pulse.model_validate_json(actor.ping("node-01")).standby)
+        assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+    finally:
+        owner.close()
+        actor.close("node-01")
+
+
+def test_a_closed_actor_has_given_the_journal_up(tmp_path: Path) -> None:
+    """After close another process can own the journal at once, and the actor says not-owner."""
+    mine = assignment(tmp_path)
+    actor = NodeActor(mine.model_dump_json())
+    actor.close("node-01")
+    bootstrap.open_node(bootstrap.NodePlan.model_validate_json(mine.plan)).close()
+    with pytest.raises(errors.NotOwner):
+        actor.view("node-01")

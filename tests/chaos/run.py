@@ -1,0 +1,138 @@
+"""``python -m tests.chaos.run --plain N --ray M [--seed S] [--jobs J]``: kill -9 at seeded moments.
+
+Each seed is one story; a failing one is printed whole, with the command that tells it again. Exit
+code 0: every story held; 1: one did not; 2: it could not run.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before anything imports numpy: its threads would make every fork a gamble.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import json
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; see the module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
+    parser.add_argument("--plain", type=int, default=0, help="stories without Ray")
+    parser.add_argument("--ray", type=int, default=0, help="stories with a real local Ray")
+    parser.add_argument("--seed", type=int, default=1, help="first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="stories at once")
+    parser.add_argument("--tell", action="store_true", help="print every story, not only failures")
+    asked = parser.parse_args(arguments)
+    if asked.plain + asked.ray < 1 or asked.jobs < 1:
+        parser.error("nothing to do: ask for --plain N or --ray M")
+    failures = 0
+    if asked.plain:
+        seeds = range(asked.seed, asked.seed + asked.plain)
+        failures += _report("plain", _plain(seeds, asked.jobs), tell=asked.tell)
+    if asked.ray:
+        seeds = range(asked.seed, asked.seed + asked.ray)
+        failures += _report("ray", _real(seeds), tell=asked.tell)
+    return 1 if failures else 0
+
+
+@dataclass
+class _Tally:
+    stories: int = 0
+    failed: int = 0
+    kills: int = 0
+
+
+def _report(kind: str, cases: Iterator[dict[str, Any]], *, tell: bool) -> int:
+    """Print failures whole and one line at the end; returns how many failed."""
+    tally, began = _Tally(), time.monotonic()
+    for case in cases:
+        tally.stories += 1
+        tally.kills += case["kills"]
+        tally.failed += bool(case["broken"])
+        if case["broken"] or tell:
+            _say(_told(kind, case))
+    seconds = time.monotonic() - began
+    _say(
+        f"{kind}: {tally.stories} stories, {tally.kills} kills, {tally.failed} failed,"
+        f" {seconds:.1f} s"
+    )
+    return tally.failed
+
+
+def _told(kind: str, case: dict[str, Any]) -> str:
+    other = "ray" if kind == "plain" else "plain"
+    again = f"python -m tests.chaos.run --{kind} 1 --{other} 0 --seed {case['seed']}"
+    verdict = "FAILED" if case["broken"] else "held"
+    lines = [f"{kind} seed {case['seed']} {verdict} ({case['seconds']:.1f} s), again: {again}"]
+    lines += [f"  {line}" for line in case["log"]]
+    lines += [f"  BROKEN {line}" for line in case["broken"]]
+    if case["state"]:
+        lines.append(f"  state kept in {case['state']}")
+    return "\n".join(lines)
+
+
+def _plain(seeds: Sequence[int], jobs: int) -> Iterator[dict[str, Any]]:
+    """Stories in `jobs` forked processes, each with one thread; results as they come."""
+    from tests.chaos import plain
+
+    if threading.active_count() > 1:
+        raise RuntimeError("this process has threads already and cannot be forked safely")
+    pipes, children = [], []
+    for number in range(min(jobs, len(seeds))):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            code = 1
+            try:
+                for seed in seeds[number::jobs]:
+                    case = vars(plain.run(seed))
+                    os.write(writing, (json.dumps(case, default=str) + "\n").encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writing)
+        pipes.append(reading)
+        children.append(pid)
+    yield from _lines(pipes)
+    for pid in children:
+        _, status = os.waitpid(pid, 0)
+        if status:
+            raise RuntimeError(f"a process that tells stories ended with status {status}")
+
+
+def _lines(pipes: list[int]) -> Iterator[dict[str, Any]]:
+    rest = dict.fromkeys(pipes, b"")
+    while rest:
+        for pipe in select.select(list(rest), [], [])[0]:
+            piece = os.read(pipe, 1 << 20)
+            if not piece:
+                del rest[pipe]
+                os.close(pipe)
+                continue
+            *lines, rest[pipe] = (rest[pipe] + piece).split(b"\n")
+            yield from (json.loads(line) for line in lines)
+
+
+def _real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    from tests.chaos import real
+
+    for seed in seeds:
+        yield vars(real.run(seed))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

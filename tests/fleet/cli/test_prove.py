@@ -1,0 +1,68 @@
+"""The proof that a secret does not survive."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet import bootstrap
+from fleet.cli.main import main
+from fleet.cli.prove import Memory, Proof
+
+
+def test_a_secret_does_not_survive_a_hand_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise 1: what tenant A wrote was there, and tenant B finds no 64-byte block of it."""
+    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    assert main(["prove", "--state", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["simulated"]
+    assert document["planted"] > 0
+    assert (document["after_release"], document["after_handover"]) == (0, 0)
+    assert document["memory_bytes"] == 8 << 20
+    assert document["certificates"]
+    assert main(["audit", "--state", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("planted", "released", "handed", "holds"),
+    [(3, 0, 0, True), (0, 0, 0, False), (3, 1, 0, False), (3, 0, 1, False)],
+)
+def test_a_proof_holds_only_if_the_secret_was_there_and_is_gone(
+    planted: int, released: int, handed: int, holds: bool
+) -> None:
+    """A secret never seen proves nothing, and one block left is a failure."""
+    proof = Proof(
+        simulated=True,
+        node="n",
+        device="d",
+        uuid="u",
+        secret_bytes=64,
+        memory_bytes=64,
+        planted=planted,
+        after_release=released,
+        after_handover=handed,
+        seconds=1.0,
+    )
+    assert proof.holds is holds
+
+
+def test_memory_of_a_partition_ends_at_its_stretches(tmp_path: Path) -> None:
+    """Searching a partition sees its own memory only, at any offset in it."""
+    path = tmp_path / "memory"
+    secret = bytes(range(64))
+    path.write_bytes(bytes(5000) + secret + bytes(5000))
+    assert Memory(path, ((0, 5064),)).count(secret) == 1
+    assert Memory(path, ((0, 5000), (5064, 5000))).count(secret) == 0
+
+
+def test_a_secret_too_short_to_prove_anything_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few bytes turn up by chance and prove nothing."""
+    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    assert main(["prove", "--text", "abc", "--state", str(tmp_path)]) == 2
+    assert "8 bytes" in capsys.readouterr().err

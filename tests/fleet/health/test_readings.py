@@ -1,0 +1,46 @@
+"""Readings: unknown is not "not there", and counters are compared, not trusted."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.health.readings import COUNTERS, Readings, risen
+
+COUNTS = st.none() | st.integers(0, 2**64 - 1)
+READINGS = st.builds(
+    Readings,
+    at=st.floats(0, 1e10),
+    under_load=st.booleans(),
+    xids=st.none() | st.lists(st.integers(1, 200), max_size=3).map(tuple),
+    not_applicable=st.frozensets(st.sampled_from(COUNTERS), max_size=2),
+    **{name: COUNTS for name in COUNTERS},
+)
+
+
+@given(READINGS)
+def test_readings_survive_the_way_from_the_worker(readings: Readings) -> None:
+    """What a worker read is what the node judges: JSON there and back changes nothing."""
+    assert Readings.from_json(json.loads(json.dumps(readings.as_json()))) == readings
+
+
+def test_a_newer_worker_may_read_more() -> None:
+    """Unknown names are ignored, so that a worker of a newer version can still report."""
+    assert Readings.from_json({"at": 1.0, "of_tomorrow": 3}) == Readings(at=1.0)
+
+
+@given(READINGS)
+def test_a_counter_that_was_not_read_is_not_zero(readings: Readings) -> None:
+    """B1: unknown is left out of the counters, never shown as a number."""
+    assert set(readings.counters()) == {
+        name for name in COUNTERS if getattr(readings, name) is not None
+    }
+
+
+def test_only_what_rose_has_risen() -> None:
+    """Equal, smaller, appeared and vanished counters did not rise."""
+    before = Readings(at=0.0, retired_pages=1, pcie_replays=5, aer_fatal=2, nvlink_errors=1)
+    after = Readings(at=1.0, retired_pages=3, pcie_replays=5, aer_fatal=1, aer_corrected=9)
+    assert risen(before, after) == {"retired_pages": (1, 3)}

@@ -1,0 +1,61 @@
+"""A node service that is killed on purpose: ``python -m tests.fleet.node.crashing MODE PLAN ...``.
+
+    prepare PLAN ORDER K   prepare a claim; SIGKILL right after the K-th commit of it
+    unprepare PLAN UID K   the same for a teardown
+    scrub PLAN ORDER       scrub; SIGKILL once the device is WIPING
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fleet import bootstrap
+from fleet.bootstrap import NodePlan
+from fleet.journal.journal import Commit
+from fleet.messages import ClaimOrder, ScrubOrder
+from fleet.model import State
+from fleet.node.service import NodeService
+
+
+def die_after(node: NodeService, commits: int) -> None:
+    """Kill this process once `commits` more transactions are on disk."""
+    registry = node._registry
+    left = threading.Semaphore(commits - 1)
+    commit_before = registry.commit
+
+    @contextmanager
+    def commit() -> Iterator[Commit]:
+        with commit_before() as changes:
+            yield changes
+        if not left.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    registry.commit = commit  # type: ignore[method-assign] # this process exists to be killed
+
+
+def main(mode: str, plan: str, *rest: str) -> None:
+    """Do what is asked for until killed; a return means that it was not."""
+    node = bootstrap.open_node(NodePlan.model_validate_json(plan))
+    if mode == "prepare":
+        die_after(node, int(rest[1]))
+        node.prepare(ClaimOrder.model_validate_json(rest[0]))
+    elif mode == "unprepare":
+        die_after(node, int(rest[1]))
+        node.unprepare(rest[0])
+    else:
+        order = ScrubOrder.model_validate_json(rest[0])
+        node.scrub([order])
+        pause = threading.Event()
+        while all(device.state != State.WIPING for device in node.view().devices):
+            pause.wait(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    node.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

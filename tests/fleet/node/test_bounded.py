@@ -1,0 +1,64 @@
+"""Driver calls that may never return are bounded in time and number (B29)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from fleet import errors
+from fleet.node.bounded import BoundedCalls
+
+
+def threads_for(key: str) -> int:
+    return sum(thread.name == f"driver-call {key}" for thread in threading.enumerate())
+
+
+def test_the_value_and_the_error_of_a_call_reach_the_caller() -> None:
+    """A call that returns in time is as if made directly."""
+    calls = BoundedCalls()
+    assert calls.run("gpu", lambda: 7, timeout_s=5.0) == 7
+
+    def lost() -> None:
+        raise errors.DeviceLost("gone")
+
+    with pytest.raises(errors.DeviceLost, match="gone"):
+        calls.run("gpu", lost, timeout_s=5.0)
+
+
+def test_a_stuck_call_blocks_its_own_key_only_and_no_second_thread_piles_up() -> None:
+    """B29: at most one stuck thread per device, refused at once; other devices go on."""
+    calls, release = BoundedCalls(), threading.Event()
+    with pytest.raises(errors.BackendFailed, match="no answer"):
+        calls.run("stuck", release.wait, timeout_s=0.05)
+    started = time.monotonic()
+    for _ in range(5):
+        with pytest.raises(errors.BackendFailed, match="earlier call"):
+            calls.run("stuck", release.wait, timeout_s=5.0)
+    assert time.monotonic() - started < 2.0
+    assert threads_for("stuck") == 1
+    assert calls.run("other", lambda: "seen", timeout_s=5.0) == "seen"
+    release.set()
+    deadline = time.monotonic() + 5.0
+    while threads_for("stuck"):
+        assert time.monotonic() < deadline
+    assert calls.run("stuck", lambda: "back", timeout_s=5.0) == "back"
+
+
+def test_callers_of_one_key_take_turns() -> None:
+    """One call per key at a time: a driver is never entered twice for one device."""
+    calls, inside, seen = BoundedCalls(), threading.Lock(), []
+
+    def act() -> None:
+        seen.append(inside.acquire(blocking=False))
+        inside.release()
+
+    threads = [
+        threading.Thread(target=lambda: calls.run("gpu", act, timeout_s=5.0)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 8

@@ -1,0 +1,53 @@
+"""Certificates: durable first, chained from the ledger, none after the hand-over."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet import errors
+from fleet.messages import Outcome
+from fleet.model import Digest, State, UnitId
+from tests.fleet.node.conftest import Lab
+
+
+def test_a_certificate_names_token_boot_previous_holder_and_predecessor(lab: Lab) -> None:
+    """E3: evidence is chained per unit and says under which token the wipe was made."""
+    first = lab.scrub()
+    lab.let_go()
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    answer = lab.node.unprepare("claim-a")
+    ledger = lab.ledger
+    (unit,) = lab.device().units
+    last = ledger.certificate(Digest(answer.certificates[0]))
+    told = str(last.envelope.predicate)
+    assert "claim:claim-a" in told
+    assert lab.node.view().boot_id in told
+    assert last.chain[UnitId(unit)].sequence == 3
+    assert ledger.certificate(Digest(first.certificate)).chain[UnitId(unit)].previous is None
+
+
+def test_a_ledger_that_cannot_be_written_never_makes_clean(lab: Lab) -> None:
+    """Promise 8: evidence precedes CLEAN; without it the device is out of service."""
+    ledger = lab.directory / "ledger"
+    for path in sorted(ledger.rglob("*"), reverse=True) if ledger.is_dir() else []:
+        path.unlink()
+    if ledger.is_dir():
+        ledger.rmdir()
+    ledger.write_text("in the way")
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (Outcome.QUARANTINED, State.QUARANTINED)
+    assert {"backend-failed", "LedgerUnavailable"} <= {f.check for f in result.findings}
+    assert all(reason.liftable for reason in lab.device().reasons)
+    ledger.unlink()
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+def test_nothing_is_certified_after_the_hand_over(lab: Lab) -> None:
+    """B50: a thread that outlives its service cannot take the ledger from the next owner."""
+    lab.scrub()
+    certifier = lab.node._parts.certifier
+    lab.restart()
+    assert lab.scrub("gpu-1").outcome is Outcome.CERTIFIED
+    with pytest.raises((errors.NotOwner, AttributeError)):
+        certifier.certify(None, None, None)  # type: ignore[arg-type] # refused before it looks
+    assert certifier.closed.is_set()

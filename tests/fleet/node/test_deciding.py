@@ -1,0 +1,130 @@
+"""What people decide is recorded, carried out whatever is going on, and never makes CLEAN."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fleet import errors
+from fleet.messages import Outcome
+from fleet.model import State
+from tests.fleet.node.conftest import Lab, wait_for
+
+
+def codes(lab: Lab, name: str = "gpu-0") -> set[tuple[str, str]]:
+    return {(reason.code, reason.source) for reason in lab.device(name).reasons}
+
+
+def test_an_operators_quarantine_ends_only_by_an_operator(lab: Lab) -> None:
+    """B15: neither scrub, nor restart, nor reboot lifts what a person decided."""
+    lab.node.quarantine_add("gpu-0", detail="smells", operator="ada")
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    lab.restart()
+    lab.node.close()
+    lab.backend.reboot()
+    lab.open()
+    lab.node.tick(1e10)
+    assert lab.device().state == State.QUARANTINED
+    assert codes(lab) == {("operator", "operator")}
+    assert lab.node.quarantine_clear("gpu-0", operator="bob").state == State.DIRTY
+    assert [(a["act"], a["operator"]) for a in lab.node._registry.journal.acts()] == [
+        ("quarantine add", "ada"),
+        ("quarantine clear", "bob"),
+    ]
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+def test_clearing_names_reasons_and_leaves_the_others(lab: Lab) -> None:
+    """B31: clearing one of two reasons leaves the device quarantined for the other."""
+    lab.fault("ecc-uncorrectable")
+    lab.scrub()
+    lab.node.quarantine_add("gpu-0", detail="noise", operator="ada")
+    with pytest.raises(errors.InputInvalid, match="no reason dust"):
+        lab.node.quarantine_clear("gpu-0", codes=["dust"], operator="ada")
+    view = lab.node.quarantine_clear("gpu-0", codes=["operator"], operator="ada")
+    assert view.state == State.QUARANTINED
+    assert codes(lab) == {("ecc-uncorrectable", "health")}
+    assert lab.node.quarantine_clear("gpu-0", operator="ada").state == State.DIRTY
+
+
+def test_a_quarantine_stops_a_running_wipe_first(lab: Lab) -> None:
+    """DESIGN 4: a running worker is killed and joined before its unit is quarantined."""
+    lab.fault("hang")
+    order = lab.order()
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    view = lab.node.quarantine_add("gpu-0", detail="stop", operator="ada")
+    assert view.state == State.QUARANTINED
+    assert lab.node._registry.journal.workers() == []
+    result = lab.result(order.operation)
+    assert result.outcome in (Outcome.INTERRUPTED, Outcome.QUARANTINED)
+    assert lab.device().certificate == ""
+
+
+def test_no_quarantine_is_lost_whenever_it_falls_into_a_wipe(lab: Lab) -> None:
+    """B31: at every moment of wipe, check and certificate the operator's reason stays."""
+    for moment in (0.0, 0.1, 0.2, 0.3, 0.4):
+        order = lab.order()
+        lab.node.scrub([order])
+        threading.Event().wait(moment)
+        lab.node.quarantine_add("gpu-0", detail="now", operator="ada")
+        lab.result(order.operation)
+        assert lab.device().state == State.QUARANTINED
+        assert ("operator", "operator") in codes(lab)
+        lab.node.quarantine_clear("gpu-0", operator="ada")
+
+
+def test_two_faults_at_the_same_moment_are_both_remembered(lab: Lab) -> None:
+    """B31: concurrent quarantines of one device and its neighbour lose nothing."""
+    registry = lab.node._registry
+    lab.fault("remap-failed")
+    lab.fault("remap-failed", device="gpu-1")
+
+    def decide(name: str) -> None:
+        lab.node.quarantine_add(name, detail="at once", operator="ada")
+
+    threads = [threading.Thread(target=decide, args=(f"gpu-{n}",)) for n in (0, 1)]
+    threads += [threading.Thread(target=lab.node.sweep) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in ("gpu-0", "gpu-1"):
+        assert {code for code, _ in codes(lab, name)} == {"operator", "remap-failed"}
+    assert registry.works() == []
+
+
+def test_adopt_frees_held_devices_and_touches_no_other(lab: Lab) -> None:
+    """ProvenFree (c): recorded with the operator; DIRTY, or QUARANTINED with open reasons."""
+    lab.leave(State.HELD)
+    lab.node.adopt(devices=["gpu-0"], operator="ada")
+    assert lab.device().state == State.DIRTY
+    lab.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    lab.leave(State.HELD)
+    (view,) = lab.node.adopt(devices=["gpu-0"], operator="ada")
+    assert view.state == State.QUARANTINED
+    lab.node.adopt(operator="ada")
+    assert lab.node._registry.journal.acts()[-1]["act"] == "adopt"
+
+
+def test_an_epoch_is_followed_forwards_only(lab: Lab) -> None:
+    """A store that was adopted has a newer epoch; an older one is never believed again."""
+    known = lab.node._registry.journal.epoch
+    lab.node.follow_epoch(known + 1, operator="ada")
+    with pytest.raises(errors.EpochForeign):
+        lab.node.follow_epoch(known, operator="ada")
+    (refused,) = lab.node.scrub([lab.order()])
+    assert refused.kind == "EpochForeign"
+
+
+def test_an_unknown_device_changes_nothing(lab: Lab) -> None:
+    """A decision about a device that is not here is refused before anything is recorded."""
+    for act in (
+        lambda: lab.node.quarantine_add("gpu-9", detail="x", operator="ada"),
+        lambda: lab.node.quarantine_clear("gpu-9", operator="ada"),
+        lambda: lab.node.adopt(devices=["gpu-0", "gpu-9"], operator="ada"),
+    ):
+        with pytest.raises(errors.DeviceUnknown):
+            act()
+    assert lab.node._registry.journal.acts() == []

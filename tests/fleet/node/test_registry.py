@@ -1,0 +1,142 @@
+"""Changes are whole, reservations exclusive, the witness never in the way."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fleet import errors
+from fleet.lifecycle import Change, Event, Fact
+from fleet.model import OperationId, State, Uuid
+from fleet.node.registry import Work
+from tests.fleet.node.conftest import Lab, wait_for
+
+
+def work(lab: Lab, name: str, *, idle: bool = False) -> Work:
+    return Work(OperationId(f"op/{name}"), lab.node._registry.device(name), idle=idle)
+
+
+def test_a_device_is_found_by_uuid_or_whole_name_only(lab: Lab) -> None:
+    """B13: an index or a prefix names another device after the next change."""
+    registry = lab.node._registry
+    device = registry.device("gpu-0")
+    assert registry.device(device.uuid) is device
+    for wrong in ("0", "gpu", device.uuid[:8], ""):
+        with pytest.raises(errors.DeviceUnknown):
+            registry.device(wrong)
+
+
+def test_a_change_moves_all_units_or_none(lab: Lab) -> None:
+    """DESIGN 4: a device's units move in one transaction; one missing row undoes all."""
+    registry = lab.node._registry
+    part = registry.device("gpu-1-1g-0")
+    fault = Change()
+    registry.move(part, Event.FAULT_SEEN, fault)
+    before = lab.units("gpu-1")
+    with pytest.raises(errors.IllegalTransition):
+        registry.move(registry.device("gpu-1"), Event.TRUST_LOST, Change())
+    assert lab.units("gpu-1") == before
+
+
+def test_what_goes_beside_a_change_can_refuse_it(lab: Lab) -> None:
+    """A guard asked inside the transaction leaves nothing changed when it raises."""
+    registry = lab.node._registry
+
+    def refuse(_: object) -> None:
+        raise errors.DeviceBusy("not now")
+
+    with pytest.raises(errors.DeviceBusy):
+        registry.move(registry.device("gpu-0"), Event.FAULT_SEEN, Change(), also=refuse)
+    assert lab.device().state == State.DIRTY
+
+
+def test_event_and_change_may_be_chosen_per_unit(lab: Lab) -> None:
+    """A device of several units may have them in different states."""
+    registry = lab.node._registry
+    part, whole = registry.device("gpu-1-1g-0"), registry.device("gpu-1")
+    registry.move(part, Event.FAULT_SEEN, Change())
+    registry.move(
+        whole,
+        lambda unit: Event.TRUST_LOST if unit.state is State.DIRTY else None,
+        lambda unit: Change(frozenset({Fact.WORKER_GONE}), holder=unit.id),
+    )
+    assert {unit.state for unit in lab.units("gpu-1")} == {State.DIRTY, State.QUARANTINED}
+    assert registry.state(whole) is State.QUARANTINED
+
+
+def test_overlapping_devices_are_never_reserved_together(lab: Lab) -> None:
+    """Promise 9: parent and child share memory, so one operation at a time has a unit."""
+    registry = lab.node._registry
+    parent, child, sibling = (work(lab, f"gpu-1{n}") for n in ("", "-1g-0", "-1g-1"))
+    assert registry.reserve(child) is None
+    assert registry.reserve(sibling) is None
+    assert registry.reserve(parent) in (child, sibling)
+    assert not registry.reserved(lab.units("gpu-1")[-1].id)
+    registry.unreserve(child)
+    registry.unreserve(sibling)
+    assert child.done.is_set()
+    assert registry.reserve(parent) is None
+    assert registry.works() == [parent]
+
+
+def test_idle_cleaning_gives_way_and_nothing_else_does(lab: Lab) -> None:
+    """An order takes a device from the idle cleaner; two orders do not take it from each other."""
+    registry = lab.node._registry
+    idle, first, second = work(lab, "gpu-0", idle=True), work(lab, "gpu-0"), work(lab, "gpu-0")
+    registry.reserve(idle)
+    assert registry.reserve_over_idle(work(lab, "gpu-0", idle=True), wait_s=5.0) is idle
+    assert not idle.cancel.is_set()
+    giving = threading.Thread(target=lambda: (idle.cancel.wait(5.0), registry.unreserve(idle)))
+    giving.start()
+    assert registry.reserve_over_idle(first, wait_s=5.0) is None
+    giving.join()
+    assert registry.reserve_over_idle(second, wait_s=5.0) is first
+    assert not first.cancel.is_set()
+    stuck = work(lab, "gpu-1", idle=True)
+    registry.reserve(stuck)
+    assert registry.reserve_over_idle(work(lab, "gpu-1"), wait_s=0.05) is stuck
+
+
+def test_a_decision_stops_every_work_on_its_units(lab: Lab) -> None:
+    """Quarantining a parent stops the wipes of all its partitions, not of the first found."""
+    registry = lab.node._registry
+    parts = [work(lab, f"gpu-1-1g-{n}") for n in range(3)]
+    for part in parts:
+        registry.reserve(part)
+        threading.Thread(
+            target=lambda p=part: (p.cancel.wait(5.0), registry.unreserve(p))  # type: ignore[misc]
+        ).start()
+    assert registry.claim_for(work(lab, "gpu-1"), wait_s=5.0) is None
+    assert all(part.cancel.is_set() for part in parts)
+
+
+def test_a_witness_that_cannot_be_written_degrades_and_does_not_fail_an_act(lab: Lab) -> None:
+    """The commit is durable: an act that happened is never reported as failed."""
+    run = lab.directory / "run"
+    (run / "n1.witness").unlink()
+    run.rmdir()
+    run.write_text("in the way")
+    lab.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    assert lab.device().state == State.QUARANTINED
+    assert any("witness" in text for text in lab.node.view().degraded)
+    run.unlink()
+    lab.node.quarantine_clear("gpu-0", operator="ada")
+    assert lab.node.view().degraded == ()
+
+
+def test_a_unit_never_seen_starts_held(lab: Lab) -> None:
+    """B02: a device with no record is of unknown holder, never clean."""
+    lab.node.close()
+    with lab.journal() as journal:
+        journal._database.execute("DELETE FROM units")
+    lab.open()
+    assert {device.state for device in lab.node.view().devices} == {State.HELD}
+    lab.free()
+    wait_for(lambda: lab.device().state == State.DIRTY)
+    assert registry_states(lab) == {State.DIRTY}
+
+
+def registry_states(lab: Lab) -> set[State]:
+    registry = lab.node._registry
+    return {registry.state(registry.devices[Uuid(d.uuid)]) for d in lab.node.view().devices}

@@ -1,0 +1,134 @@
+"""What the node does by itself: prove free, sweep, clean idle devices, retest, drain."""
+
+from __future__ import annotations
+
+import os
+
+from fleet.model import State, Uuid
+from fleet.node.tending import Tending
+from tests.fleet.node.conftest import Lab, wait_for
+
+
+def tending(lab: Lab) -> Tending:
+    return lab.node._tending
+
+
+def due(lab: Lab, now: float) -> list[str]:
+    return sorted(device.name for device in tending(lab).step(now))
+
+
+def now_of(lab: Lab) -> float:
+    return lab.node.view().at
+
+
+def test_a_dirty_device_is_cleaned_after_its_delay_and_not_before(lab: Lab) -> None:
+    """DESIGN 4: the node starts the wipe by itself when nobody holds the unit."""
+    dirty_since = lab.device().since
+    delay_s = lab.settings.node.idle_delay_s
+    assert due(lab, dirty_since + delay_s - 0.5) == []
+    at = max(lab.device("gpu-1").since, dirty_since) + delay_s + 0.1
+    assert due(lab, at) == ["gpu-0", "gpu-1"]
+    assert due(lab, at + 0.1) == []
+
+
+def test_nobody_cleans_what_somebody_holds(lab: Lab) -> None:
+    """Promise 4: a claim's units are its own, clean or not, in use or being prepared."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    names = due(lab, now_of(lab) + 100.0)
+    assert "gpu-0" in names
+    assert "gpu-1" not in names
+    parts = [name for name in names if name.startswith("gpu-1-")]
+    assert "gpu-1-1g-1" in parts
+    assert "gpu-1-1g-0" not in parts
+    units = [u for name in parts for u in lab.device(name).units]
+    assert len(units) == len(set(units))
+
+
+def test_a_tick_cleans_idle_devices_whole_where_it_can(lab: Lab) -> None:
+    """The idle cleaner's certificates carry no lease; the device ends CLEAN."""
+    lab.node.tick(now_of(lab) + 100.0)
+    wait_for(lambda: {d.state for d in lab.node.view().devices} == {State.CLEAN})
+    assert {unit.token for unit in lab.units()} == {None}
+
+
+def test_a_quarantined_device_is_retested_by_rule_and_lifted_when_it_passes(lab: Lab) -> None:
+    """Promise 6: a fresh full pass lifts reasons a rule may lift."""
+    lab.fault("thermal-slowdown")
+    lab.scrub()
+    assert lab.device().state == State.QUARANTINED
+    lab.node.tick(now_of(lab) + 10.0)
+    assert lab.node._registry.works() == []
+    at = now_of(lab) + lab.settings.health.retest_period_s
+    lab.node.tick(at + 20.0)
+    wait_for(lambda: lab.device().operation == "" and lab.device().state == State.QUARANTINED)
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "thermal-slowdown")
+    lab.node.tick(at + 30.0)
+    assert lab.device().state == State.QUARANTINED
+    lab.node.tick(at + 2000.0)
+    wait_for(lambda: lab.device().state == State.CLEAN)
+    assert lab.device().reasons == ()
+
+
+def test_one_device_that_cannot_be_judged_keeps_no_other_held(lab: Lab) -> None:
+    """B29: proof for one device does not wait for another's driver."""
+    for name in ("gpu-0", "gpu-1"):
+        lab.leave(State.HELD, name)
+    path = lab.backend.registers(Uuid(lab.device().uuid)).path
+    path.write_text("{")
+    tending(lab).step(0.0)
+    assert lab.device().state == State.HELD
+    assert lab.device("gpu-1").state == State.DIRTY
+    path.unlink()
+    tending(lab).step(0.0)
+    assert lab.device().state != State.HELD
+
+
+def test_a_tenant_keeps_a_device_held(lab: Lab) -> None:
+    """ProvenFree (d): not while a tenant is in the register file."""
+    lab.leave(State.HELD)
+    with lab.tenant():
+        tending(lab).step(0.0)
+        assert lab.device().state == State.HELD
+    tending(lab).step(0.0)
+    assert lab.device().state == State.DIRTY
+
+
+def test_the_outbox_survives_a_store_outage_and_any_number_of_tries(lab: Lab) -> None:
+    """A3: what remains remote drains from the outbox once the store is back."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    store = lab.state / "coordinator" / "store.db"
+    os.rename(store, store.with_suffix(".away"))
+    store.mkdir()
+    lab.node.unprepare("claim-a")
+    for step in range(4):
+        lab.node.tick(1000.0 * step)
+    assert lab.node.view().outbox == 1
+    with lab.node._registry.commit() as commit:
+        commit._database.execute("UPDATE outbox SET attempts = 5000")
+    lab.node.tick(10000.0)
+    assert lab.node.view().outbox == 1
+    store.rmdir()
+    os.rename(store.with_suffix(".away"), store)
+    lab.node.tick(20000.0)
+    assert lab.node.view().outbox == 0
+    assert lab.coordinator.leases() == []
+
+
+def test_a_clock_that_goes_back_stops_no_sweep(lab: Lab) -> None:
+    """The wall clock may jump; the sweep is late by a period at most."""
+    seen: list[float] = []
+    health = tending(lab).health
+    for now in (1e9, 5.0):
+        tending(lab).step(now)
+        tending(lab).join(10.0)
+        seen.append(max(found.at for found in health.last.values()))
+    assert seen[1] > seen[0]
+
+
+def test_a_broken_register_file_never_stops_the_step(lab: Lab) -> None:
+    """Promise 9: one device's trouble is not the node's."""
+    path = lab.backend.registers(Uuid(lab.device().uuid)).path
+    path.write_text("{")
+    lab.node.tick(now_of(lab) + 100.0)
+    wait_for(lambda: lab.device("gpu-1").state == State.CLEAN)
+    path.unlink()

@@ -1,0 +1,175 @@
+"""Wiring: what a fleet is, is written down once; nothing simulated without being asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from fleet import bootstrap, errors
+from fleet.bootstrap import LateStore, NodePlan
+from fleet.clock import SystemClock
+from fleet.model import State
+from fleet.profiles import Profile
+from fleet.settings import MIB, Settings
+
+
+def test_without_simulation_an_absent_driver_is_an_error(tmp_path: Path) -> None:
+    """Promise 10: never "no devices, all clean", never a simulation nobody asked for."""
+    with pytest.raises(errors.DriverAbsent):
+        bootstrap.plan_fleet(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+    with pytest.raises(errors.DriverAbsent):
+        bootstrap.open_node(NodePlan(node="n1", state=str(tmp_path / "state")))
+
+
+def test_the_shape_is_recorded_and_used_again(tmp_path: Path) -> None:
+    """A second use without --simulate finds the same fleet."""
+    first = bootstrap.plan_fleet(tmp_path, simulate="2x3p1", memory_bytes=2 * MIB)
+    assert [node.node for node in first.nodes] == ["node-01", "node-02"]
+    assert first.simulated
+    assert bootstrap.plan_fleet(tmp_path) == first
+    assert bootstrap.plan_fleet(tmp_path, simulate="2x3p1") == first
+    assert [p.name for p in tmp_path.iterdir()] == ["fleet.json"]
+    assert len({node.simulated.seed for node in first.nodes if node.simulated}) == 2
+    assert {node.labels["rack"] for node in first.nodes} == {"rack-01"}
+
+
+@pytest.mark.parametrize(
+    ("simulate", "memory_bytes"), [("2x4", None), ("1x3", None), ("2x3p1", None), ("2x3", 4 * MIB)]
+)
+def test_another_shape_is_refused(
+    tmp_path: Path, simulate: str, memory_bytes: int | None
+) -> None:
+    """Evidence and leases name the units that exist: a fleet is never reshaped."""
+    bootstrap.plan_fleet(tmp_path, simulate="2x3", memory_bytes=2 * MIB)
+    with pytest.raises(errors.InputInvalid, match="another shape"):
+        bootstrap.plan_fleet(tmp_path, simulate=simulate, memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("simulate", "memory_bytes"),
+    [("0x1", None), ("2", None), ("2x0", None), ("2x2p3", None), ("1x1", 100_000), ("1x1", -5)],
+)
+def test_an_impossible_shape_is_refused_and_not_recorded(
+    tmp_path: Path, simulate: str, memory_bytes: int | None
+) -> None:
+    """No state is a trap: a typing error does not spoil the state directory."""
+    with pytest.raises(errors.InputInvalid):
+        bootstrap.plan_fleet(tmp_path, simulate=simulate, memory_bytes=memory_bytes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_record_and_an_unknown_profile_are_told(tmp_path: Path) -> None:
+    """Input trouble is an error with a remedy, not a traceback."""
+    with pytest.raises(errors.InputInvalid, match="no profile"):
+        bootstrap.plan_fleet(tmp_path, simulate="1x1", profile="lax")
+    (tmp_path / "fleet.json").write_text("{")
+    with pytest.raises(errors.InputInvalid, match="cannot be read"):
+        bootstrap.plan_fleet(tmp_path, simulate="1x1")
+
+
+def test_two_first_uses_at_once_agree(tmp_path: Path) -> None:
+    """The record is made once, complete; whoever is second has the same fleet or an error."""
+    outcomes: list[object] = []
+
+    def plan(simulate: str) -> None:
+        try:
+            outcomes.append(bootstrap.plan_fleet(tmp_path, simulate=simulate).nodes)
+        except errors.InputInvalid as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=plan, args=(f"{1 + n % 2}x1",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    agreed = bootstrap.plan_fleet(tmp_path).nodes
+    assert all(found == agreed or isinstance(found, errors.InputInvalid) for found in outcomes)
+    assert agreed in outcomes
+
+
+def test_a_node_lives_in_its_own_directory_and_has_one_owner(tmp_path: Path) -> None:
+    """The layout of the module's docstring; a second owner is told who has the journal."""
+    plan = bootstrap.plan_fleet(
+        tmp_path, simulate="1x1", memory_bytes=1 * MIB, profile="fast", settings=Settings()
+    )
+    assert plan.nodes[0].settings.profile is Profile.FAST
+    node = bootstrap.open_node(plan.nodes[0])
+    try:
+        root = tmp_path / "nodes" / "node-01"
+        assert (root / "journal.db").is_file()
+        assert (root / "journal.lock").is_file()
+        assert (root / "run" / "node-01.witness").is_file()
+        assert (root / "sim" / "topology.json").is_file()
+        assert (tmp_path / "coordinator" / "store.db").is_file()
+        assert node.view().simulated
+        assert {device.state for device in node.view().devices} == {State.HELD}
+        with pytest.raises(errors.NotOwner, match="node service of node-01"):
+            bootstrap.open_node(plan.nodes[0])
+    finally:
+        node.close()
+    bootstrap.open_node(plan.nodes[0]).close()
+
+
+def test_a_start_that_fails_gives_everything_back(tmp_path: Path) -> None:
+    """B50: an owner that could not start does not keep the journal from the next."""
+    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 * MIB).nodes
+    bootstrap.open_node(plan).close()
+    journal = tmp_path / "nodes" / "node-01" / "journal.db"
+    journal.rename(journal.with_suffix(".kept"))
+    journal.mkdir()
+    with pytest.raises(errors.FleetError):
+        bootstrap.open_node(plan)
+    journal.rmdir()
+    journal.with_suffix(".kept").rename(journal)
+    before = threading.active_count()
+    node = bootstrap.open_node(plan)
+    assert node.view().degraded == ()
+    node.close()
+    assert threading.active_count() == before
+
+
+def test_a_store_that_is_away_keeps_no_node_from_coming_up(tmp_path: Path) -> None:
+    """DESIGN 4: with the store away a node serves, and accepts no act until it has adopted."""
+    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 * MIB).nodes
+    store = tmp_path / "coordinator" / "store.db"
+    store.mkdir(parents=True)
+    node = bootstrap.open_node(plan)
+    assert any("no lease store" in text for text in node.view().degraded)
+    assert node.unprepare("nobody").state == "ABSENT"
+    with pytest.raises(errors.StoreUnavailable):
+        node.abandon("claim-a", "1.1", [])
+    store.rmdir()
+    node.tick(0.0)
+    assert node.view().degraded == ()
+    node.close()
+
+
+def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
+    """A store that failed is opened anew, so that a repaired one is used without a restart."""
+    path = tmp_path / "store.db"
+    store = LateStore(path, SystemClock(), timeout_s=1.0)
+    first = store.newest()
+    os.rename(path, tmp_path / "kept.db")
+    path.mkdir()
+    store.close()
+    with pytest.raises(errors.StoreUnavailable):
+        store.newest()
+    path.rmdir()
+    os.rename(tmp_path / "kept.db", path)
+    assert store.newest() == first
+    assert list(store.leases()) == []
+    store.close()
+
+
+def test_the_plan_crosses_a_process_border(tmp_path: Path) -> None:
+    """A node's plan is JSON, validated on arrival; unknown keys are refused."""
+    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1").nodes
+    text = plan.model_dump_json()
+    assert NodePlan.model_validate_json(text) == plan
+    with pytest.raises(ValueError, match="extra"):
+        NodePlan.model_validate({**json.loads(text), "extra": 1})

@@ -1,0 +1,198 @@
+"""Starting, following and ending workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import BackendFailed
+from fleet.wipe.identity import MARKER, WorkerIdentity, end, survivors
+from fleet.wipe.result import Failure
+from fleet.wipe.workers import VISIBILITY, Died, Ended, Finished, Spawner, Worker, environment
+from tests.fleet.wipe.orders import break_it, eventually, node, order_for, whole
+
+
+@pytest.fixture
+def spawner() -> Iterator[Spawner]:
+    """A spawner; closing it ends every worker left."""
+    made = Spawner()
+    yield made
+    made.close()
+
+
+def ended(worker: Worker) -> Ended:
+    """How a worker ended, waited for."""
+    assert eventually(lambda: worker.poll() is not None)
+    found = worker.poll()
+    assert found is not None
+    return found
+
+
+def test_a_worker_tells_its_whole_story(tmp_path: Path, spawner: Spawner) -> None:
+    """Ready with an identity, then go, then progress in bytes, then a verified result."""
+    backend = node(tmp_path, mib=32)
+    device = whole(backend)
+    worker = spawner.spawn(order_for(backend, device))
+    assert survivors(worker.identity) == (worker.identity.pid,)
+    worker.go()
+    assert eventually(lambda: worker.progress().total == 4 * device.memory_bytes)
+    found = ended(worker)
+    assert isinstance(found, Finished)
+    assert found.result.verified, found.result.detail
+    assert found.result.extra["worker"] == worker.identity.worker_id
+    assert worker.kill(1.0)
+
+
+def test_workers_of_several_devices_run_at_once(tmp_path: Path, spawner: Spawner) -> None:
+    """One worker per device, each with its own pid and its own result."""
+    backend = node(tmp_path, accelerators=3)
+    running = [spawner.spawn(order_for(backend, whole(backend, index))) for index in range(3)]
+    for worker in running:
+        worker.go()
+    results = [ended(worker) for worker in running]
+    assert [found.result.verified for found in results if isinstance(found, Finished)] == [True] * 3
+    assert len({worker.identity.pid for worker in running}) == 3
+
+
+def test_b02_a_killed_worker_died_and_left_no_result(tmp_path: Path, spawner: Spawner) -> None:
+    """B02, B44: death without the end mark is Died with the signal, never half a result."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    break_it(backend, device, "worker-crash")
+    worker = spawner.spawn(order_for(backend, device))
+    worker.go()
+    found = ended(worker)
+    assert isinstance(found, Died)
+    assert found.exit_code == -signal.SIGKILL
+    again = spawner.spawn(order_for(backend, device))
+    again.go()
+    assert isinstance(ended(again), Finished), "the fault strikes once"
+
+
+def test_a_failure_is_a_finished_worker(tmp_path: Path, spawner: Spawner) -> None:
+    """D4: a device that fails its wipe is told apart from a worker that died."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    break_it(backend, device, "dirty-word")
+    worker = spawner.spawn(order_for(backend, device))
+    worker.go()
+    found = ended(worker)
+    assert isinstance(found, Finished)
+    assert found.result.failure is Failure.MISMATCH
+
+
+def test_b06_hang_is_ended_by_kill(tmp_path: Path, spawner: Spawner) -> None:
+    """B6: a worker that hangs is killed and proven gone within the bound."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    break_it(backend, device, "hang", at=0.5)
+    worker = spawner.spawn(order_for(backend, device))
+    worker.go()
+    assert eventually(lambda: "hang" not in backend.registers(device.uuid).read().faults)
+    assert worker.poll() is None
+    assert worker.kill(5.0)
+    assert isinstance(worker.poll(), Died)
+
+
+def test_b29_a_wedged_worker_is_not_gone_until_it_is(tmp_path: Path, spawner: Spawner) -> None:
+    """B29: what outlives the kill keeps the answer at "not gone", also after a restart."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    break_it(backend, device, "wedge", at=0.5, seconds=30)
+    worker = spawner.spawn(order_for(backend, device))
+    worker.go()
+    assert eventually(lambda: len(survivors(worker.identity)) == 2)
+    assert not worker.kill(0.2)
+    journalled = WorkerIdentity.from_json(worker.identity.as_json())
+    assert not end(journalled, 0.1)
+    (left,) = survivors(journalled)
+    assert left != journalled.pid
+    assert eventually(lambda: [one.pid for one in backend.processes(device.uuid)] == [left])
+    backend.clear_fault(device.uuid, "wedge")
+    assert end(journalled, 5.0)
+
+
+def test_a_wedged_worker_blocks_the_next_wipe(tmp_path: Path, spawner: Spawner) -> None:
+    """An older worker that may still write makes a new wipe fail before it writes."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    break_it(backend, device, "wedge", at=0.5, seconds=30)
+    first = spawner.spawn(order_for(backend, device))
+    first.go()
+    assert eventually(lambda: len(survivors(first.identity)) == 2)
+    first.kill(0.0)
+    assert isinstance(ended(first), Died)
+    assert eventually(lambda: [p.kind for p in backend.processes(device.uuid)] == ["ours"])
+    second = spawner.spawn(order_for(backend, device))
+    second.go()
+    found = ended(second)
+    backend.clear_fault(device.uuid, "wedge")
+    assert isinstance(found, Finished)
+    assert found.result.failure is Failure.HOLDER
+
+
+def test_b44_the_end_of_the_spawning_thread_ends_its_workers(tmp_path: Path) -> None:
+    """B44: the kernel's signal follows the thread, so one long-lived thread starts them all."""
+    backend = node(tmp_path)
+    spawner = Spawner()
+    found: list[Worker] = []
+    asking = threading.Thread(
+        target=lambda: found.append(spawner.spawn(order_for(backend, whole(backend))))
+    )
+    asking.start()
+    asking.join()
+    worker = found[0]
+    assert survivors(worker.identity), "it died with the thread that asked for it"
+    spawner.close()
+    assert eventually(lambda: not survivors(worker.identity))
+    assert isinstance(ended(worker), Died)
+    with pytest.raises(BackendFailed, match="closing"):
+        spawner.spawn(order_for(backend, whole(backend)))
+
+
+def test_a_worker_that_cannot_start_is_told_with_its_own_words(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    """A refusal names what the worker said, and nothing stays behind."""
+    backend = node(tmp_path)
+    order = replace(order_for(backend, whole(backend)), settings={"root": "x", "more": 1})
+    worker = spawner.spawn(order)
+    worker.go()
+    found = ended(worker)
+    assert isinstance(found, Died)
+    assert "one setting, root" in found.detail
+
+
+def test_a_worker_that_is_never_ready_is_given_up(tmp_path: Path, spawner: Spawner) -> None:
+    """Waiting for ready is bounded; the worker is killed and the time is named."""
+    backend = node(tmp_path)
+    with pytest.raises(BackendFailed):
+        spawner.spawn(order_for(backend, whole(backend)), ready_wait_s=0.0)
+
+
+@pytest.mark.parametrize("inherited", [None, "", "3,1", "GPU-00000000", "-1", "1,1", "MIG-x"])
+def test_b13_inherited_visibility_is_replaced_by_the_one_device(
+    tmp_path: Path, inherited: str | None
+) -> None:
+    """B13: whatever list the parent has, the worker sees the UUID ordered and nothing else."""
+    backend = node(tmp_path)
+    order = order_for(backend, whole(backend))
+    before = {} if inherited is None else {VISIBILITY: inherited, "ROCR_VISIBLE_DEVICES": "2"}
+    found = environment(before, order)
+    assert found[VISIBILITY] == order.device
+    assert found[MARKER] == order.worker_id
+    assert "ROCR_VISIBLE_DEVICES" not in found
+
+
+def test_workers_share_the_session_of_their_parent(tmp_path: Path, spawner: Spawner) -> None:
+    """A stop signal for the service's session reaches its workers too."""
+    backend = node(tmp_path)
+    worker = spawner.spawn(order_for(backend, whole(backend)))
+    assert os.getsid(worker.identity.pid) == os.getsid(0)
+    assert worker.kill(5.0)

@@ -1,0 +1,91 @@
+"""The unbroken protocol, searched completely: every promise in every state, and no trap."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet import claims, lifecycle
+from tests.simulation import catalogue, checker
+from tests.simulation.rules import Rules
+from tests.simulation.search import Found, search, settled
+from tests.simulation.world import Scenario
+
+
+def _complete(scenario: Scenario, rules: Rules | None = None) -> Found:
+    found = search(scenario, rules)
+    assert not found.broken, found.text()
+    assert found.exhausted, found.text()
+    return found
+
+
+@pytest.mark.parametrize("scenario", catalogue.SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario) -> None:
+    """Promises 1 to 9 hold in every reachable state, and each can still reach a settled one."""
+    assert _complete(scenario).states > 1000
+
+
+NEVER_TAKEN = {
+    # No reason is ever open in these (S5c), so a new boot never finds one there:
+    ("DIRTY", "NewBoot", "QUARANTINED"),
+    ("WIPING", "NewBoot", "QUARANTINED"),
+    ("CHECKING", "NewBoot", "QUARANTINED"),
+    ("CLEAN", "NewBoot", "QUARANTINED"),
+    # No worker lives in these (it ends before CHECKING; a survivor is quarantined):
+    ("CHECKING", "Interrupted", "QUARANTINED"),
+    ("DIRTY", "TrustLost", "QUARANTINED"),
+    ("CHECKING", "TrustLost", "QUARANTINED"),
+    ("CLEAN", "TrustLost", "QUARANTINED"),
+}
+"""Rows that only answer a broken invariant: the tables fail closed there, the search proves it."""
+
+
+def test_every_row_is_searched() -> None:
+    """The search takes every row of both tables but those no reachable state asks for."""
+    rules = Rules()
+    for profile in ("strict", "lab"):
+        _complete(
+            Scenario(
+                f"{profile} rows",
+                catalogue.ONE,
+                profile=profile,
+                faults=catalogue.FAULTS - {"duplicate", "older write", "coordinator crash"},
+                budget=2 if profile == "lab" else 1,
+            ),
+            rules,
+        )
+    for faults in ({"fault", "clear"}, {"wipe"}):
+        _complete(
+            Scenario("three", catalogue.ONE, "lab", faults=frozenset(faults), budget=3), rules
+        )
+    units = {(str(r.state), str(r.event), str(r.to)) for r in lifecycle.TABLE.rows}
+    records = {(str(r.state), str(r.event), str(r.to)) for r in claims.TABLE.rows}
+    assert units - rules.taken == NEVER_TAKEN
+    assert records - rules.taken == set()
+
+
+def test_a_trap_is_told_from_a_detour() -> None:
+    """A settled state is released everywhere; the first state, with nothing clean, is not one."""
+    scenario = catalogue.SCENARIOS[0]
+    assert not settled(scenario.initial())
+
+
+def test_a_cut_search_says_so() -> None:
+    """A search that ran into its limit does not count as a pass."""
+    found = search(catalogue.SCENARIOS[0], states_max=50)
+    assert not found.exhausted
+    assert found.text().endswith("CUT")
+
+
+def test_the_story_is_the_shortest() -> None:
+    """A violation is told as the steps that lead to it, none of them superfluous."""
+    from tests.simulation.mutants import MUTANTS
+
+    mutant = next(m for m in MUTANTS if m.rule == "CLEAN needs a durable certificate")
+    found = search(mutant.scenario, mutant.rules)
+    assert found.broken == [checker.UNCERTIFIED]
+    assert found.story == [
+        "idle cleaner starts a wipe of unit 0",
+        "wipe i0: all of it zero and verified",
+        "wipe i0: checks passed, committed",
+    ]
+    assert "  3. wipe i0: checks passed, committed" in found.text()

@@ -1,0 +1,52 @@
+"""The map from requirements to code and tests is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAP = (ROOT / "docs" / "requirements.md").read_text()
+ALL = {
+    *(f"A{n}" for n in range(1, 8)),
+    *(f"B{n}" for n in range(1, 9)),
+    *(f"C{n}" for n in range(1, 7)),
+    *(f"D{n}" for n in range(1, 7)),
+    *(f"E{n}" for n in range(1, 8)),
+}
+ROW = re.compile(r"^\| (\S+) [^|]*\|.*\| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+ROWS = [
+    (match[1], re.findall(r"`([^`]+)`", match[2]), re.findall(r"`([^`]+)`", match[3]))
+    for match in ROW.finditer(MAP)
+    if "`tests/" in match[3]
+]
+
+
+def test_every_requirement_is_in_the_map() -> None:
+    """Each id A1 to E7 is either held or said not to be held yet."""
+    named: set[str] = set()
+    for line in MAP.splitlines():
+        if line.startswith("|"):
+            cell = line.split("|")[1]
+            named |= set(re.findall(r"\b[A-E]\d\b", cell))
+            for first, last in re.findall(r"([A-E]\d) to ([A-E]\d)", cell):
+                named |= {f"{first[0]}{n}" for n in range(int(first[1]), int(last[1]) + 1)}
+    assert named == ALL
+
+
+@pytest.mark.parametrize(("name", "code", "tests"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_row_names_what_exists(name: str, code: list[str], tests: list[str]) -> None:
+    """Code and tests named in the map exist, and the tests say what they hold."""
+    assert code
+    assert tests
+    assert [path for path in code + tests if not (ROOT / path).exists()] == []
+    word = name if not name.isdigit() else f"[Pp]romise {name}"
+    silent = [
+        path
+        for path in tests
+        if path != "tests/simulation/checker.py"
+        and not re.search(rf"\b{word}\b", (ROOT / path).read_text())
+    ]
+    assert silent == []
