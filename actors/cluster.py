@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fleet import errors
 
-NAMESPACE = "fleet"
+NAMESPACE = "fleetscrub"
 """Namespace of all our named actors."""
 LOCAL_HOST = "local"
 """Host label of the one raylet of a local Ray."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -192,7 +193,7 @@ def _recorded(path: Path) -> _Shape | None:
 
 def _write(path: Path, shape: _Shape) -> _Shape:
     """Record the shape, complete, unless somebody else just did; returns what is recorded."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.write_text(shape.model_dump_json(indent=2))
     try:
         os.link(temporary, path)

@@ -232,7 +232,9 @@ class EvidenceRefused(Permanent):
 class LedgerUnavailable(Retryable):
     """Evidence cannot be written or read now (disk full, I/O, permission); nothing was stored."""
 
-    default_remedy = "free space or repair access to the file named; nothing becomes CLEAN meanwhile"
+    default_remedy = (
+        "free space or repair access to the file named; nothing becomes CLEAN meanwhile"
+    )
 
 
 class KeyUnusable(Permanent):

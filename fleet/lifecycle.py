@@ -200,7 +200,7 @@ def step(
 
 
 def _reasons(unit: Unit, event: Event, change: Change) -> frozenset[Reason]:
-    """The set after additions and, with Cleared only, clearings. `since` of a reason never moves."""
+    """The set after additions and, with Cleared, clearings. A reason's `since` never moves."""
     cleared = change.cleared if event is Event.CLEARED else frozenset()
     kept = {r.key: r for r in unit.reasons if (r.code, str(r.source)) not in cleared}
     for reason in change.reasons:

@@ -173,6 +173,12 @@ class CampaignPolicy(Section):
     lease_ttl_s: float = Field(
         default=60.0, gt=0, description="Lifetime, s, of a campaign lease; renewed at a third."
     )
+    call_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Time, s, a call to a node may take before its fate counts as unknown and is"
+        " read back.",
+    )
     device_timeout_s: float = Field(
         default=3600.0,
         gt=0,
@@ -223,16 +229,6 @@ class StoreSettings(Section):
     )
 
 
-class RaySettings(Section):
-    """How the fleet's own Ray is reached."""
-
-    call_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        description="Time, s, a call to an actor may take before its fate counts as unknown.",
-    )
-
-
 class Settings(Section):
     """All settings. Defaults serve one host with a simulated or a small real fleet."""
 
@@ -246,4 +242,3 @@ class Settings(Section):
     node: NodeSettings = NodeSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     store: StoreSettings = StoreSettings()
-    ray: RaySettings = RaySettings()

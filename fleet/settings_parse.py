@@ -19,7 +19,6 @@ from fleet import errors
 from fleet.settings import (
     CampaignPolicy,
     HealthPolicy,
-    RaySettings,
     Section,
     Settings,
     StoreSettings,
@@ -150,7 +149,6 @@ class _Sections:
     health: HealthPolicy
     campaign: CampaignPolicy
     store: StoreSettings
-    ray: RaySettings
 
 
 def _chunks(given: _Sections) -> Problem | None:
@@ -187,13 +185,13 @@ def _readings(given: _Sections) -> Problem | None:
 
 
 def _lease(given: _Sections) -> Problem | None:
-    ttl, timeout = given.campaign.lease_ttl_s, given.ray.call_timeout_s
+    ttl, timeout = given.campaign.lease_ttl_s, given.campaign.call_timeout_s
     if ttl * 2 / 3 > timeout:
         return None
     return Problem(
         "campaign.lease_ttl_s",
         f"{ttl:g} s: renewed at a third, it would run out during one call of"
-        f" ray.call_timeout_s, {timeout:g} s",
+        f" campaign.call_timeout_s, {timeout:g} s",
         f"above {timeout * 1.5:g}",
     )
 
@@ -225,7 +223,7 @@ _RULES: tuple[tuple[frozenset[str], Callable[[_Sections], Problem | None]], ...]
     (frozenset({"wipe"}), _chunks),
     (frozenset({"health"}), _fresh),
     (frozenset({"health"}), _readings),
-    (frozenset({"campaign", "ray"}), _lease),
+    (frozenset({"campaign"}), _lease),
     (frozenset({"campaign", "wipe"}), _device),
     (frozenset({"store"}), _hosts),
 )
@@ -239,7 +237,6 @@ def _between(valid: Mapping[str, Section]) -> list[Problem]:
         health=cast("HealthPolicy", all_sections["health"]),
         campaign=cast("CampaignPolicy", all_sections["campaign"]),
         store=cast("StoreSettings", all_sections["store"]),
-        ray=cast("RaySettings", all_sections["ray"]),
     )
     found = [rule(given) for needed, rule in _RULES if needed <= valid.keys()]
     return [problem for problem in found if problem is not None]

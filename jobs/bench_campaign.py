@@ -1,4 +1,4 @@
-"""What the fleet costs: a campaign's wall time beside its slowest node's own: ``jobs.bench_campaign``.
+"""What the fleet costs: a campaign's wall time beside its slowest node's own time.
 
 The node's own time is what its journal says: from the first order accepted to the last result
 stored, worker starts included. The campaign's adds leases, calls through Ray, polling and the
@@ -65,7 +65,7 @@ def _room() -> Path | None:
 def _once(plan: bootstrap.FleetPlan, folder: Path) -> tuple[float, float]:
     """Wall seconds of one campaign and the slowest node's own; the warm-up is the first call."""
     report = scrub.run(
-        ScrubRequest(), plan, observer=lambda status: None, confirm=lambda views: True
+        ScrubRequest(), plan, observer=lambda _status: None, confirm=lambda _views: True
     )
     if report.exit_code != 0:
         bad = [

@@ -34,8 +34,10 @@ class RayNodes:
         absent: Sequence[str] = (),
         *,
         view_timeout_s: float = VIEW_TIMEOUT_S,
+        call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """`absent`: nodes there should be that have no actor; they answer `RayUnavailable`."""
+        self._call_timeout_s = call_timeout_s
         self._view_timeout_s = view_timeout_s
         self._nodes = {node.name: node for node in nodes}
         self._absent = tuple(absent)
@@ -54,7 +56,7 @@ class RayNodes:
     ) -> Mapping[str, Sequence[Acceptance] | FleetError]:
         """Give orders; `RayUnavailable` means they may or may not have arrived."""
         asked = {name: (ORDERS.dump_json(tuple(some)).decode(),) for name, some in orders.items()}
-        return self._ask("scrub", asked, ACCEPTANCES.validate_json, CALL_TIMEOUT_S)
+        return self._ask("scrub", asked, ACCEPTANCES.validate_json, self._call_timeout_s)
 
     def cancel(self, requests: Requests) -> Mapping[str, FleetError | None]:
         """Cancel operations."""
@@ -64,7 +66,7 @@ class RayNodes:
     def heads(self) -> Mapping[str, LedgerHead | FleetError]:
         """The end of each node's ledger."""
         asked: dict[str, tuple[object, ...]] = dict.fromkeys(self.names(), ())
-        return self._ask("head", asked, LedgerHead.from_json, CALL_TIMEOUT_S)
+        return self._ask("head", asked, LedgerHead.from_json, self._call_timeout_s)
 
     def _ask(
         self,

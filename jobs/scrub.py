@@ -63,7 +63,7 @@ def run(
     """Run one campaign to its end. Raises `FleetError` where it could not begin."""
     select.parse(request.select)
     with gathered(plan, address=address, dashboard=request.dashboard) as fleet:
-        nodes = RayNodes(fleet.nodes)
+        nodes = RayNodes(fleet.nodes, call_timeout_s=request.policy.call_timeout_s)
         views = [view for view in nodes.views({}).values() if isinstance(view, NodeView)]
         if not confirm(views):
             raise errors.InputInvalid(
@@ -139,10 +139,11 @@ def new_run_id(now: float) -> str:
 def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes) -> Campaign:
     coordinator = RayCoordinator(fleet.coordinator)
     if request.resume:
+        ended = fleet.coordinator.run(RunId(request.resume)).exit_reason
         record = fleet.coordinator.resume(RunId(request.resume))
         policy = CampaignPolicy.model_validate(record.policy)
         selector = select.parse(str(record.plan.get("select", "")))
-        scope = Scope(selector, tuple(record.results.values()), resumed=True)
+        scope = Scope(selector, tuple(record.results.values()), resumed=True, exit_reason=ended)
         return Campaign(record.id, nodes, coordinator, policy, scope)
     now = time.time()
     record = RunRecord(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -213,7 +214,8 @@ def _run(
         operator=choices.operator,
         dashboard=choices.dashboard,
     )
-    with display:
+    # Ray prints the death of any process to stdout, which belongs to the report alone.
+    with display, redirect_stdout(sys.stderr):
         return job.run(
             request, fleet_plan, address=address, observer=display.show, confirm=confirmed.ask
         )

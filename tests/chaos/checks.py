@@ -73,7 +73,7 @@ class Sample:
 
 def sample(state: Path) -> Sample:
     """Read everything once."""
-    nodes = {name: _node(state, name) for name in layout.nodes(state)}
+    nodes = {str(name): _node(state, name) for name in layout.nodes(state)}
     with _copied(store_path(state)) as path:
         if path is None:
             return Sample(nodes)
@@ -183,10 +183,10 @@ def _tokens_in_order(name: str, node: NodeSample, newest: Token) -> Iterator[str
             continue
         if token > newest:
             yield f"{name}: certificate {certificate.digest} is under {token}, never issued"
-        for unit in certificate.chain:
-            if token < last.get(unit, token):
-                yield f"{name}: {unit} was certified under {last[unit]} and then under {token}"
-            last[unit] = token
+        for covered in certificate.chain:
+            if token < last.get(covered, token):
+                yield f"{name}: {covered} is certified under {last[covered]}, then under {token}"
+            last[covered] = token
     for unit_id, unit in node.units.items():
         if unit.floor > newest:
             yield f"{name}: the floor of {unit_id} is {unit.floor}, the store issued {newest}"
@@ -252,9 +252,9 @@ def _certified(unit: Unit, node: NodeSample, now: Sample) -> Iterator[str]:
         yield f"the certificate is not of what {operation} ordered: {row.request}"
     if said["run"] not in now.runs:
         yield f"its run {said['run']} does not exist"
-    if row.result and row.result["outcome"] == Outcome.CERTIFIED:
-        if row.result["certificate"] != unit.certificate:
-            yield f"{operation} answered {row.result['certificate']}"
+    answered = row.result and row.result["outcome"] == Outcome.CERTIFIED
+    if row.result and answered and row.result["certificate"] != unit.certificate:
+        yield f"{operation} answered {row.result['certificate']}"
 
 
 # --- at rest -------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _run(state: Path, now: Sample, run: str) -> Iterator[str]:
         if other.state is RunState.RUNNING:
             yield f"run {other.id} still looks alive"
     devices = {
-        accelerator.uuid: node
+        str(accelerator.uuid): node
         for node in now.nodes.values()
         for accelerator in SimulatedBackend(
             layout.node_directory(state, node.name) / "sim"

@@ -13,7 +13,6 @@ import random
 import select
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -79,11 +78,14 @@ class _Ended:
     struck: tuple[str, ...]
 
 
-def run(seed: int) -> Case:
-    """Live one story and judge it. Call only from a process with a single thread."""
+def run(seed: int, keep: Path | None = None) -> Case:
+    """Live one story and judge it. Call only from a process with a single thread.
+
+    `keep` is where its state stays afterwards.
+    """
     case, story, began = Case(seed), draw(seed), time.monotonic()
     case.log += story.told()
-    state = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=checks.scratch()))
+    state = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=keep or checks.scratch()))
     try:
         _Play(case, story, state).play()
     except Exception:  # noqa: BLE001 - whatever a check stumbles over is a finding of this seed
@@ -92,7 +94,7 @@ def run(seed: int) -> Case:
         for pid in checks.living(life.MARKER, str(state)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if case.broken:
+        if case.broken or keep:
             case.state = state
         else:
             shutil.rmtree(state)
@@ -208,7 +210,7 @@ class _Play:
     def _unsettled(self, now: Sample) -> list[str]:
         """Devices neither CLEAN nor QUARANTINED: only a lost worker or a reboot leaves such."""
         found = [
-            unit_id
+            str(unit_id)
             for node in now.nodes.values()
             for unit_id, unit in sorted(node.units.items())
             if unit.state not in (State.CLEAN, State.QUARANTINED)
@@ -222,7 +224,9 @@ class _Play:
         """Each device ended as the faults set on it say."""
         found = []
         run = max(now.runs.values(), key=lambda r: r.started_at, default=None)
-        for number, (plan, backend) in enumerate(zip(self._plan.nodes, self._backends, strict=True)):
+        for number, (plan, backend) in enumerate(
+            zip(self._plan.nodes, self._backends, strict=True)
+        ):
             units = now.nodes[plan.node].units
             for place, accelerator in enumerate(backend.inventory()):
                 mine = [units[spec.id] for spec in accelerator.units]
@@ -320,7 +324,8 @@ def _life(story: Story, one: Life, plan: FleetPlan, log: Path) -> _Ended:
 
 def _read(reading: int, wait_s: float) -> tuple[str, bool]:
     """Everything until the other end is closed; whether that took longer than `wait_s`."""
-    deadline, pieces = time.monotonic() + wait_s, []
+    deadline = time.monotonic() + wait_s
+    pieces: list[bytes] = []
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -338,8 +343,8 @@ def _be(story: Story, one: Life, plan: FleetPlan, told: int, log: Path) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        faulthandler.enable(sys.__stderr__)
-        faulthandler.register(signal.SIGUSR1, sys.__stderr__, all_threads=True)
+        faulthandler.enable(file=2)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         life.live(story, one, plan, told)
         code = 0
     except BaseException:  # noqa: BLE001 - the log tells, and the parent must see that it failed

@@ -1,8 +1,9 @@
 """Chaos with a real local Ray: the command itself is run, and its processes are killed.
 
-Each story runs `fleet scrub` over a small simulated fleet whose memory is slow enough to be caught in
-the act, kills one kind of process at a seeded moment, and brings the fleet to rest with ``--resume``
-or a plain rerun. Processes are found by the tree below the command; nothing else is touched.
+Each story runs `fleet scrub` over a small simulated fleet whose memory is slow enough to be caught
+in the act, kills one kind of process at a seeded moment, and brings the fleet to rest with
+``--resume`` or a plain rerun. Processes are found by the tree below the command; nothing else is
+touched.
 """
 
 from __future__ import annotations
@@ -96,12 +97,12 @@ def draw(seed: int) -> Plot:
     )
 
 
-def run(seed: int) -> Case:
-    """Live one story and judge it."""
+def run(seed: int, keep: Path | None = None) -> Case:
+    """Live one story and judge it; `keep` is where its state stays afterwards."""
     case, plot, began = Case(seed), draw(seed), time.monotonic()
     case.log.append(str(plot))
-    state = Path(tempfile.mkdtemp(prefix=f"chaos-ray-{seed}-", dir=checks.scratch()))
-    scratch = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))  # noqa: S108 - socket paths are short
+    state = Path(tempfile.mkdtemp(prefix=f"chaos-ray-{seed}-", dir=keep or checks.scratch()))
+    scratch = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))  # paths of sockets must be short
     play = _Play(case, plot, state, scratch)
     try:
         play.play()
@@ -110,7 +111,7 @@ def run(seed: int) -> Case:
     finally:
         play.end_all()
         shutil.rmtree(scratch, ignore_errors=True)
-        if case.broken:
+        if case.broken or keep:
             case.state = state
         else:
             shutil.rmtree(state)
@@ -164,6 +165,8 @@ class _Play:
             strike_slow(backend, bytes_per_s=BYTES_PER_S)
         before = checks.sample(self._state)
         report = self._life(1, [], strike=True)
+        if self._case.broken:
+            return
         before = self._judge(1, before)
         for number in range(2, 2 + RERUNS_MAX):
             if report is not None and not _unsettled(before):
@@ -203,6 +206,7 @@ class _Play:
         fleet = [] if more else ["--simulate", SHAPE, "--memory", "1MiB"]
         command = [sys.executable, "-m", "jobs.scrub", *fleet, *more]
         command += ["--state", str(self._state), "--policy", str(self._policy), "--json"]
+        began = time.monotonic()
         out, err = self._state / f"life-{number}.out", self._state / f"life-{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
@@ -215,14 +219,17 @@ class _Play:
             )
         struck = not strike or self._strike(process)
         code = self._await(process, number)
-        self._case.log.append(f"life {number} {' '.join(more) or 'new run'}: exit code {code}")
+        took_s = time.monotonic() - began
+        begun = " ".join(more) or "new run"
+        self._case.log.append(f"life {number} {begun}: exit code {code} after {took_s:.1f} s")
         if code == -signal.SIGKILL and strike and self._plot.target in MORTAL and struck:
             return None
-        if code not in (0, 1):
-            tail = err.read_text(errors="replace")[-2500:]
-            self._case.broken.append(f"life {number} ended with {code}: {tail}")
+        try:
+            report: dict[str, Any] = json.loads(out.read_text())
+        except ValueError:
+            said = out.read_text(errors="replace")[:200], err.read_text(errors="replace")[-1500:]
+            self._case.broken.append(f"life {number} ended with {code} and no report: {said}")
             return None
-        report: dict[str, Any] = json.loads(out.read_text())
         outcomes = {d["uuid"]: d["outcome"] for d in report["devices"]}
         self._case.log.append(f"  {report['run']} {report['exit_reason']} {outcomes}")
         return report

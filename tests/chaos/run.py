@@ -18,7 +18,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -30,16 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="stories at once")
     parser.add_argument("--tell", action="store_true", help="print every story, not only failures")
+    parser.add_argument("--keep", type=Path, help="directory in which all states are kept")
     asked = parser.parse_args(arguments)
     if asked.plain + asked.ray < 1 or asked.jobs < 1:
         parser.error("nothing to do: ask for --plain N or --ray M")
     failures = 0
     if asked.plain:
         seeds = range(asked.seed, asked.seed + asked.plain)
-        failures += _report("plain", _plain(seeds, asked.jobs), tell=asked.tell)
+        failures += _report("plain", _plain(seeds, asked.jobs, asked.keep), tell=asked.tell)
     if asked.ray:
         seeds = range(asked.seed, asked.seed + asked.ray)
-        failures += _report("ray", _real(seeds), tell=asked.tell)
+        failures += _report("ray", _real(seeds, asked.jobs, asked.keep), tell=asked.tell)
     return 1 if failures else 0
 
 
@@ -79,7 +82,7 @@ def _told(kind: str, case: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _plain(seeds: Sequence[int], jobs: int) -> Iterator[dict[str, Any]]:
+def _plain(seeds: Sequence[int], jobs: int, keep: Path | None) -> Iterator[dict[str, Any]]:
     """Stories in `jobs` forked processes, each with one thread; results as they come."""
     from tests.chaos import plain
 
@@ -94,7 +97,7 @@ def _plain(seeds: Sequence[int], jobs: int) -> Iterator[dict[str, Any]]:
             code = 1
             try:
                 for seed in seeds[number::jobs]:
-                    case = vars(plain.run(seed))
+                    case = vars(plain.run(seed, keep))
                     os.write(writing, (json.dumps(case, default=str) + "\n").encode())
                 code = 0
             finally:
@@ -122,11 +125,13 @@ def _lines(pipes: list[int]) -> Iterator[dict[str, Any]]:
             yield from (json.loads(line) for line in lines)
 
 
-def _real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _real(seeds: Sequence[int], jobs: int, keep: Path | None) -> Iterator[dict[str, Any]]:
+    """Stories in `jobs` threads: all work is done by the processes they start."""
     from tests.chaos import real
 
-    for seed in seeds:
-        yield vars(real.run(seed))
+    with ThreadPoolExecutor(jobs) as pool:
+        for told in as_completed([pool.submit(real.run, seed, keep) for seed in seeds]):
+            yield vars(told.result())
 
 
 def _say(text: str) -> None:

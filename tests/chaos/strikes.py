@@ -116,9 +116,10 @@ class Striker:
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen":
             self._act(Point.SPAWN)
-        elif event in _CHANGES or (event == "open" and arguments[2] & _WRITING):
-            if self._state in str(arguments[0]):
-                self._act(Point.FILE)
+            return
+        changes = event in _CHANGES or (event == "open" and arguments[2] & _WRITING)
+        if changes and self._state in str(arguments[0]):
+            self._act(Point.FILE)
 
     def _follow(self, connection: sqlite3.Connection, path: str) -> None:
         if self._state not in path:

@@ -12,6 +12,7 @@ import pytest
 from fleet import bootstrap, errors
 from fleet.bootstrap import LateStore, NodePlan
 from fleet.clock import SystemClock
+from fleet.evidence import layout
 from fleet.model import State
 from fleet.profiles import Profile
 from fleet.settings import MIB, Settings
@@ -119,14 +120,12 @@ def test_a_start_that_fails_gives_everything_back(tmp_path: Path) -> None:
     """B50: an owner that could not start does not keep the journal from the next."""
     (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 * MIB).nodes
     bootstrap.open_node(plan).close()
-    journal = tmp_path / "nodes" / "node-01" / "journal.db"
-    journal.rename(journal.with_suffix(".kept"))
-    journal.mkdir()
-    with pytest.raises(errors.FleetError):
-        bootstrap.open_node(plan)
-    journal.rmdir()
-    journal.with_suffix(".kept").rename(journal)
+    key = layout.node_key(tmp_path, plan.node)
     before = threading.active_count()
+    key.chmod(0o644)
+    with pytest.raises(errors.KeyUnusable):
+        bootstrap.open_node(plan)
+    key.chmod(0o600)
     node = bootstrap.open_node(plan)
     assert node.view().degraded == ()
     node.close()

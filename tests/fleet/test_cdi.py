@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ def claim(uid: ClaimUid = UID, devices: tuple[Uuid, ...] = DEVICES) -> Claim:
 @pytest.fixture
 def specs(tmp_path: Path) -> SpecDirectory:
     return SpecDirectory(tmp_path / "cdi")
-
-
-@pytest.fixture
-def sealed(specs: SpecDirectory) -> Iterator[Path]:
-    """The directory with a file in its place: nothing can be written there."""
-    specs.directory.write_text("in the way")
-    yield specs.directory
-    specs.directory.unlink(missing_ok=True)
 
 
 def test_a_spec_is_named_after_the_claim_and_readable_by_all(specs: SpecDirectory) -> None:
@@ -140,14 +131,15 @@ def test_files_of_others_are_neither_listed_nor_touched(specs: SpecDirectory) ->
 
 
 def test_a_directory_that_cannot_be_used_is_a_retryable_error(
-    specs: SpecDirectory, sealed: Path
+    specs: SpecDirectory,
 ) -> None:
     """B67: the error names the path and may be retried; nothing is left behind."""
+    specs.directory.write_text("in the way")
     with pytest.raises(errors.SpecUnavailable, match="cdi"):
         specs.write(claim(), {})
     specs.remove(UID)
     assert list(specs.listed()) == []
-    sealed.unlink()
+    specs.directory.unlink()
     specs.write(claim(), {})
     assert specs.listed() == (UID,)
 

@@ -45,12 +45,12 @@ DEFAULTS = {
         "breaker_fraction": 0.5,
         "breaker_window_s": 600.0,
         "lease_ttl_s": 60.0,
+        "call_timeout_s": 30.0,
         "device_timeout_s": 3600.0,
     },
     "node": {"max_parallel": 8, "idle_delay_s": 30.0},
     "evidence": {"key_file": ""},
     "store": {"hosts": 1, "timeout_s": 10.0},
-    "ray": {"call_timeout_s": 30.0},
 }
 
 

@@ -71,7 +71,7 @@ def test_a_key_in_the_wrong_place_is_sent_to_the_right_one() -> None:
         ({"health": {"fresh_s": 59}}, "health.fresh_s"),
         ({"health": {"reading_timeout_s": 60}}, "health.reading_timeout_s"),
         ({"campaign": {"lease_ttl_s": 45}}, "campaign.lease_ttl_s"),
-        ({"ray": {"call_timeout_s": 40}}, "campaign.lease_ttl_s"),
+        ({"campaign": {"call_timeout_s": 40}}, "campaign.lease_ttl_s"),
         ({"campaign": {"device_timeout_s": 59}}, "campaign.device_timeout_s"),
         ({"wipe": {"deadline_base_s": 3601}}, "campaign.device_timeout_s"),
         ({"store": {"hosts": 2}}, "store.hosts"),

@@ -1,0 +1,438 @@
+"""A start brings journal and reality together before any act: doubt is DIRTY or HELD, never CLEAN."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid as uuids
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.backends.simulated.registers import Client
+from fleet.claims import ClaimState
+from fleet.journal.journal import OperationRow, WorkerRow
+from fleet.leases import AcquireRequest
+from fleet.lifecycle import INTERRUPTIONS_MAX
+from fleet.messages import ClaimOrder, Outcome
+from fleet.model import (
+    Digest,
+    Holder,
+    HolderKind,
+    Lease,
+    OperationId,
+    State,
+    Token,
+    UnitId,
+    Uuid,
+)
+from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
+from tests.fleet.node.conftest import Lab, wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def crash(lab: Lab, mode: str, *arguments: str) -> int:
+    """Close the node, run it in a process that is killed, and open it again; the exit code."""
+    lab.node.close()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fleet.node.crashing", mode, lab.plan.model_dump_json()]
+        + list(arguments),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    lab.open()
+    return done.returncode
+
+
+def test_a_service_killed_in_the_middle_of_a_wipe(lab: Lab) -> None:
+    """B02: DIRTY, the worker gone, the operation INTERRUPTED, and no certificate for that run."""
+    lab.scrub()
+    lab.fault("hang")
+    order = lab.order()
+    code = crash(lab, "scrub", order.model_dump_json())
+    assert code == -signal.SIGKILL
+    assert (lab.device().state, lab.device().certificate) == (State.DIRTY, "")
+    assert lab.node._registry.journal.workers() == []
+    (result,) = lab.node.view([order.operation]).results
+    assert (result.outcome, result.certificate) == (Outcome.INTERRUPTED, "")
+    assert lab.ledger.count == 1
+    (replayed,) = lab.node.scrub([order])
+    assert replayed.accepted
+    assert lab.node._registry.works() == []
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "hang")
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+    assert lab.ledger.count == 2
+
+
+@pytest.mark.parametrize(
+    ("left", "found"),
+    [
+        (State.WIPING, State.DIRTY),
+        (State.CHECKING, State.DIRTY),
+        (State.RETESTING, State.QUARANTINED),
+        (State.CLEAN, State.CLEAN),
+        (State.DIRTY, State.DIRTY),
+        (State.HELD, State.HELD),
+        (State.QUARANTINED, State.QUARANTINED),
+    ],
+)
+def test_each_state_after_a_restart(lab: Lab, left: State, found: State) -> None:
+    """Promise 5: work that was cut is doubt; everything else is as it was."""
+    lab.leave(left)
+    assert lab.device().state == found
+
+
+@pytest.mark.parametrize(
+    ("left", "found"),
+    [
+        (State.WIPING, State.DIRTY),
+        (State.CLEAN, State.DIRTY),
+        (State.IN_USE, State.DIRTY),
+        (State.RETESTING, State.QUARANTINED),
+        (State.QUARANTINED, State.QUARANTINED),
+        (State.HELD, State.HELD),
+    ],
+)
+def test_each_state_after_a_reboot(lab: Lab, left: State, found: State) -> None:
+    """V2: a new boot drops all trust."""
+    lab.backend.reboot()
+    lab.leave(left)
+    assert lab.device().state == found
+    assert {unit.boot_id for unit in lab.units()} == {lab.node.view().boot_id}
+
+
+def test_a_crash_in_the_check_for_the_third_time_quarantines(lab: Lab) -> None:
+    """DESIGN 4: a wipe cut three times in a row is a fault, also when the service was cut."""
+    lab.leave(State.CHECKING, interruptions=INTERRUPTIONS_MAX - 1)
+    assert lab.device().state == State.DIRTY
+    assert lab.units()[0].interruptions == INTERRUPTIONS_MAX
+
+
+def test_what_outlives_its_kill_is_remembered_across_restarts(lab: Lab) -> None:
+    """B44: wedged until proven gone; then a scrub passes, and not before."""
+    lab.fault("wedge", seconds="60")
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    lab.restart()
+    assert {reason.code for reason in lab.device().reasons} >= {"wedged"}
+    assert len(lab.node._registry.journal.workers()) == 1
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "wedge")
+    wait_for(lambda: lab.scrub().outcome is Outcome.CERTIFIED)
+    assert lab.node._registry.journal.workers() == []
+
+
+def test_a_surviving_worker_quarantines_whatever_the_state(lab: Lab) -> None:
+    """DESIGN 4: no exposure while an older worker of ours may live, CLEAN or not."""
+    lab.fault("wedge", seconds="60")
+    lab.scrub()
+    (row,) = lab.node._registry.journal.workers()
+    units = [unit.id for unit in lab.units("gpu-1")][:5]
+    states = [State.CLEAN, State.WIPING, State.CHECKING, State.DIRTY, State.HELD]
+    lab.node.close()
+    with lab.journal() as journal, journal.commit() as commit:
+        commit.put_worker(
+            WorkerRow("ghost", row.accelerator, tuple(units), row.identity, row.at)
+        )
+        for unit, state in zip(units, states, strict=True):
+            commit.put_unit(replace(commit.unit(unit), state=state))
+    lab.open()
+    found = lab.units("gpu-1")
+    assert [unit.state for unit in found[:5]] == [State.QUARANTINED] * 4 + [State.HELD]
+    assert {r.code for unit in found[:5] for r in unit.reasons} == {"wedged"}
+    assert {unit.state for unit in found[5:]} == {State.DIRTY}
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "wedge")
+
+
+def test_a_recycled_pid_is_not_our_worker(lab: Lab) -> None:
+    """B44: pid, start time and boot together name a worker; another process is left alone."""
+    identity = WorkerIdentity("f" * 32, os.getpid(), 1, kernel_boot_id())
+    units = tuple(UnitId(unit) for unit in lab.device().units)
+    with lab.node._registry.commit() as commit:
+        commit.put_worker(
+            WorkerRow("f" * 32, Uuid(lab.device().uuid), units, identity.as_json(), 1.0)
+        )
+    lab.restart()
+    assert lab.device().state == State.DIRTY
+    assert start_time(os.getpid()) is not None
+    assert survivors(identity) == ()
+    assert lab.node._registry.journal.workers() == []
+
+
+def test_a_reboot_undoes_exposure_and_trusts_no_spec(lab: Lab) -> None:
+    """V2: PREPARED goes back to PREPARING, its spec is gone; the same uid is wiped again first."""
+    order = lab.claim("claim-a", "gpu-0")
+    lab.node.prepare(order)
+    count = lab.ledger.count
+    lab.node.close()
+    lab.backend.reboot()
+    lab.open()
+    assert [claim.state for claim in lab.node.claims()] == [ClaimState.PREPARING]
+    assert (lab.device().state, lab.device().certificate, lab.specs) == (State.DIRTY, "", [])
+    assert lab.node.prepare(order).state == ClaimState.PREPARED
+    assert lab.ledger.count == count + 1
+    assert lab.device().state == State.IN_USE
+
+
+def test_a_teardown_cut_by_a_reboot_goes_on(lab: Lab) -> None:
+    """Promise 7: UNPREPARING survives the boot and ends by itself."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    with lab.tenant():
+        with pytest.raises(Exception, match="still there"):
+            lab.node.unprepare("claim-a")
+    lab.node.close()
+    lab.backend.reboot()
+    lab.open()
+    lab.node.tick(1.0)
+    wait_for(lambda: not lab.node.claims())
+    assert lab.device().state == State.CLEAN
+
+
+def test_specs_after_a_restart(lab: Lab) -> None:
+    """Promise 3, A7: orphans go, specs of prepared claims are rebuilt, others' files stay."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    (name,) = lab.specs
+    directory = lab.directory / "cdi"
+    content = (directory / name).read_text()
+    lab.node.close()
+    (directory / name).unlink()
+    for orphan in ("fleetscrub.dev-gpu_orphan.json", "nvidia.com-gpu.json"):
+        (directory / orphan).write_text("{}")
+    lab.open()
+    assert lab.specs == [name, "nvidia.com-gpu.json"]
+    assert (directory / name).read_text() == content
+
+
+def test_orphans_that_cannot_be_removed_keep_the_node_up_and_are_tried_again(lab: Lab) -> None:
+    """No state is a trap: an unusable directory is shown, and cured once it can be."""
+    orphan = lab.directory / "cdi" / "fleetscrub.dev-gpu_orphan.json"
+    orphan.mkdir(parents=True)
+    lab.restart()
+    assert any("orphan" in text for text in lab.node.view().degraded)
+    orphan.rmdir()
+    orphan.write_text("{}")
+    lab.node.tick(0.0)
+    assert not orphan.exists()
+    assert lab.node.view().degraded == ()
+
+
+def test_a_crash_between_ledger_and_journal_forks_no_chain(lab: Lab) -> None:
+    """E3: the chain's end is read from the ledger; the certificate of the lost CLEAN is linked."""
+    first = lab.scrub()
+    lab.leave(State.CHECKING, certificate=None, head=None)
+    assert lab.device().state == State.DIRTY
+    second = lab.scrub()
+    (unit,) = lab.device().units
+    link = lab.ledger.certificate(Digest(second.certificate)).chain[UnitId(unit)]
+    assert (link.previous, link.sequence) == (first.certificate, 2)
+
+
+def test_operations_without_an_answer_are_answered(lab: Lab) -> None:
+    """B43: whoever asks for an operation the crash cut gets the truth, also for lost devices."""
+    lab.node.close()
+    with lab.journal() as journal, journal.commit() as commit:
+        for op, target in (("op-a", "gone"), ("op-b", str(next(iter(journal.units))).split("/")[0])):
+            commit.put_operation(OperationRow(OperationId(op), "scrub", target, {}, None, 1.0))
+    lab.open()
+    results = lab.node.view(["op-a", "op-b", "op-c"]).results
+    assert [r.outcome for r in results] == [Outcome.INTERRUPTED] * 2
+    assert [r.state for r in results] == [State.HELD, State.DIRTY]
+
+
+def lose_journal(lab: Lab, *, damage: bool = False) -> None:
+    lab.node.close()
+    path = lab.directory / "journal.db"
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    if damage:
+        path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8176)
+    else:
+        path.unlink()
+
+
+def test_a_lost_journal_holds_everything_and_closes_all_tokens(lab: Lab) -> None:
+    """V10: floors are adopted from the store; a delayed order of before is refused."""
+    lab.scrub()
+    old = lab.order()
+    lose_journal(lab)
+    lab.open()
+    assert {device.state for device in lab.node.view().devices} == {State.HELD}
+    newest = lab.coordinator.newest()
+    assert {(u.floor, u.closed) for u in lab.units()} == {(newest, True)}
+    (refused,) = lab.node.scrub([old])
+    assert (refused.kind, refused.fields["floor"]) == ("TokenStale", str(newest))
+    lab.free()
+    lab.let_go()
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+def test_a_journal_set_aside_is_shown_and_kept(lab: Lab) -> None:
+    """DESIGN 4: damaged means lost; the file is kept and the view says why."""
+    lab.scrub()
+    lose_journal(lab, damage=True)
+    lab.open()
+    assert any("set aside" in text for text in lab.node.view().degraded)
+    assert list(lab.directory.glob("journal.db.aside-*"))
+    assert {device.state for device in lab.node.view().devices} == {State.HELD}
+
+
+def test_a_lost_journal_removes_specs_and_remembers_quarantines(lab: Lab) -> None:
+    """DESIGN 4: orphan specs go; the store's quarantine holders become reasons again."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    units = frozenset(UnitId(unit) for unit in lab.device().units)
+    lab.coordinator.acquire([AcquireRequest(units, Holder(HolderKind.QUARANTINE, "gpu-0"))])
+    lose_journal(lab)
+    lab.open()
+    assert lab.specs == []
+    assert {reason.code for reason in lab.device().reasons} == {"operator"}
+    lab.free()
+    assert lab.device().state == State.QUARANTINED
+    assert lab.device("gpu-1").state == State.DIRTY
+
+
+def test_with_the_store_away_a_new_journal_accepts_nothing(lab: Lab) -> None:
+    """DESIGN 4: before it knows the newest token a node would follow any."""
+    order, claim = lab.order(), lab.claim("claim-a", "gpu-1")
+    lose_journal(lab)
+    store = lab.state / "coordinator" / "store.db"
+    store.rename(store.with_suffix(".away"))
+    store.mkdir()
+    lab.open()
+    (refused,) = lab.node.scrub([order])
+    assert refused.kind == "StoreUnavailable"
+    with pytest.raises(Exception, match="new journal"):
+        lab.node.prepare(claim)
+    with pytest.raises(Exception, match="new journal"):
+        lab.node.abandon("claim-a", claim.token, claim.devices)
+    assert {unit.floor for unit in lab.units()} == {Token(0, 0)}
+    store.rmdir()
+    store.with_suffix(".away").rename(store)
+    lab.free()
+    (refused,) = lab.node.scrub([order])
+    assert refused.kind == "TokenStale"
+
+
+def test_a_journal_that_follows_a_store_needs_it_no_more(lab: Lab) -> None:
+    """A store outage stops no teardown and no act under tokens already issued."""
+    order = lab.order()
+    lab.node.close()
+    store = lab.state / "coordinator" / "store.db"
+    store.rename(store.with_suffix(".away"))
+    store.mkdir()
+    lab.open()
+    (accepted,) = lab.node.scrub([order])
+    assert accepted.accepted
+    assert lab.result(order.operation).outcome is Outcome.CERTIFIED
+    store.rmdir()
+    store.with_suffix(".away").rename(store)
+
+
+def test_work_that_nobody_does_any_more_is_settled_without_a_restart(lab: Lab) -> None:
+    """No state is a trap: a lost thread leaves neither WIPING nor an open operation behind."""
+    registry = lab.node._registry
+    device = registry.device("gpu-1-1g-0")
+    with registry.commit() as commit:
+        for unit in device.units:
+            commit.put_unit(replace(commit.unit(unit), state=State.WIPING))
+        commit.put_operation(OperationRow(OperationId("lost"), "scrub", device.uuid, {}, None, 1.0))
+    lab.node.tick(0.0)
+    assert lab.device("gpu-1-1g-0").state == State.DIRTY
+    assert lab.result("lost").outcome is Outcome.INTERRUPTED
+
+
+COMMITS = range(1, 8)
+
+
+@pytest.mark.parametrize("commits", COMMITS)
+def test_a_prepare_killed_after_each_commit(lab: Lab, commits: int) -> None:
+    """B62: killed anywhere, a retry prepares fully, the teardown undoes fully; nothing leaks."""
+    order = lab.claim("claim-a", "gpu-0", "gpu-1-1g-0")
+    code = crash(lab, "prepare", order.model_dump_json(), str(commits))
+    assert code == -signal.SIGKILL
+    prepared = {c.state for c in lab.node.claims()} == {ClaimState.PREPARED}
+    assert bool(lab.specs) == prepared
+    if commits % 2:
+        retry_then_undo(lab, order)
+    else:
+        undo(lab)
+    assert_nothing_left(lab)
+
+
+def retry_then_undo(lab: Lab, order: ClaimOrder) -> None:
+    answer = lab.node.prepare(order)
+    assert answer.state == ClaimState.PREPARED
+    assert {u.token for n in ("gpu-0", "gpu-1-1g-0") for u in lab.units(n)} == {
+        Token.parse(order.token)
+    }
+    assert len(lab.specs) == 1
+    undo(lab)
+
+
+def undo(lab: Lab) -> None:
+    assert lab.node.unprepare("claim-a").state == ClaimState.ABSENT
+
+
+def assert_nothing_left(lab: Lab) -> None:
+    assert lab.specs == []
+    assert list(lab.node.claims()) == []
+    assert {unit.claim for n in ("gpu-0", "gpu-1") for unit in lab.units(n)} == {None}
+    assert lab.node._registry.journal.workers() == []
+    lab.node.tick(0.0)
+    assert lab.coordinator.leases() == []
+    for device in lab.backend.inventory():
+        assert lab.backend.processes(device.uuid) == ()
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 5, 6])
+def test_a_teardown_killed_after_each_commit(lab: Lab, commits: int) -> None:
+    """B02, D6: killed anywhere, the teardown goes on by itself and ends clean, once."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    assert crash(lab, "unprepare", "claim-a", str(commits)) == -signal.SIGKILL
+    lab.node.tick(1.0)
+    wait_for(lambda: not lab.node.claims())
+    assert (lab.device().state, lab.specs) == (State.CLEAN, [])
+    assert_nothing_left(lab)
+
+
+def test_client_records_of_the_dead_are_no_holders(lab: Lab) -> None:
+    """A register file that names a process of before is not believed without that process."""
+    with lab.backend.registers(Uuid(lab.device().uuid)).change() as register:
+        units = list(lab.device().units)
+        register.clients.append(Client(2**22 - 1, 1, "tenant", units, str(uuids.uuid4())))
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+def test_the_witness_catches_a_restored_journal(lab: Lab) -> None:
+    """B48: a journal behind its witness was restored: set aside, everything HELD."""
+    lab.scrub()
+    witness = lab.directory / "run" / "n1.witness"
+    lab.node.close()
+    seen = json.loads(witness.read_text())
+    witness.write_text(json.dumps({**seen, "sequence": seen["sequence"] + 1}))
+    lab.open()
+    assert {device.state for device in lab.node.view().devices} == {State.HELD}
+    assert lab.node.view().degraded
+
+
+def test_a_claims_lease_in_the_store_is_not_lost_with_the_journal(lab: Lab) -> None:
+    """V4: after a lost journal the lease goes by abandon, and its token is refused for good."""
+    order = lab.claim("claim-a", "gpu-0")
+    lab.node.prepare(order)
+    lose_journal(lab)
+    lab.open()
+    lab.free()
+    holder = Holder(HolderKind.CLAIM, "claim-a")
+    closure = lab.node.abandon("claim-a", order.token, order.devices)
+    lab.coordinator.release(holder, Token.parse(order.token), closure)
+    with pytest.raises(Exception, match="older than"):
+        lab.node.prepare(order)
+    (again,) = lab.coordinator.acquire(
+        [AcquireRequest(frozenset(UnitId(u) for u in lab.device().units), holder)]
+    )
+    assert isinstance(again, Lease)
+    assert lab.node.prepare(lab.claim("claim-a", "gpu-0", lease=again)).state == "PREPARED"
