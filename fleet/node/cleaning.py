@@ -90,6 +90,8 @@ class Cleaner:
             results[device.uuid] = self.wiper.perform(task)
         except errors.FleetError as error:
             results[device.uuid] = error
+        except Exception as error:  # noqa: BLE001 - whoever waits must get an answer
+            results[device.uuid] = errors.BackendFailed(f"wiping {device.name} failed: {error!r}")
         finally:
             self.registry.unreserve(work)
 

@@ -80,17 +80,21 @@ class _Told:
         self._reports = reports
         self._clock = clock
         self._last = 0.0
+        self._phase = ""
         self._untold: tuple[str, int, int] | None = None
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Say how far the wipe is, if the last time was long enough ago."""
+        """Say how far the wipe is: at every new phase, else if the last time was long enough ago.
+
+        A phase is told at once because a worker that hangs never tells anything later.
+        """
         now = self._clock.monotonic()
         self._untold = (phase, done, total)
-        if now - self._last < PROGRESS_EVERY_S:
+        if now - self._last < PROGRESS_EVERY_S and phase == self._phase:
             return
         if not select.select((), (self._reports,), (), 0)[1]:
             return  # nobody reads: memory must not wait for a full pipe
-        self._last = now
+        self._last, self._phase = now, phase
         self.last()
 
     def last(self) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from fleet import sqlite
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.bootstrap import store_path
 from fleet.clock import SystemClock
 from fleet.evidence import layout, sources, verify
 from fleet.evidence.ledger import Ledger
@@ -36,7 +35,7 @@ from fleet.model import (
     UnitId,
 )
 from fleet.stores.base import RunRecord, RunState
-from fleet.stores.sqlite import open_stores
+from fleet.stores.sqlite import open_stores, store_path
 
 DEBRIS = frozenset({"truncated", "empty-file"})
 """What a crash may leave at the very end of a ledger until the next start sets it aside."""

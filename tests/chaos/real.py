@@ -42,8 +42,8 @@ MOMENT_MAX_S = 3.0
 """Latest moment of a kill, s after its stage was reached."""
 LIFE_MAX_S = 120.0
 STAGE_MAX_S = 60.0
-GONE_WAIT_S = 20.0
-"""Time, s, Ray's own processes have to notice that they are orphans."""
+GONE_WAIT_S = 15.0
+"""Time, s, processes have to notice that they are orphans; Ray's own agents may take longer."""
 RERUNS_MAX = 3
 
 
@@ -187,13 +187,15 @@ class _Play:
 
     def _judge(self, number: int, before: Sample) -> Sample:
         deadline = time.monotonic() + GONE_WAIT_S
-        while left := [found for found in self._known.values() if found.alive]:
+        while self._left(ours=True) or (self._left() and time.monotonic() < deadline):
             if time.monotonic() > deadline:
-                told = ", ".join(f"{one.title} (pid {one.pid})" for one in left)
-                self._case.broken.append(f"life {number} left processes: {told}")
-                self.end_all()
+                told = ", ".join(f"{one.title} ({one.pid})" for one in self._left(ours=True))
+                self._case.broken.append(f"life {number} left processes of ours: {told}")
                 break
             time.sleep(0.05)
+        for one in self._left():
+            self._case.log.append(f"life {number} left a process of Ray itself: {one.title}")
+        self.end_all()
         now = checks.sample(self._state)
         found = checks.after_a_kill(self._state, before, now)
         self._case.broken += [f"after life {number}: {broken}" for broken in found]
@@ -278,11 +280,16 @@ class _Play:
             case Target.RAY:
                 return [*(one for one in found if one.pid != root), *job] if len(found) > 1 else []
             case Target.WORKER:
-                return [one for one in found if "fleet.wipe.worker" in one.title][:1]
+                return self._one(found, "fleet.wipe.worker")
             case Target.NODE:
-                return [one for one in found if one.title.startswith("ray::NodeActor")][:1]
+                return self._one(found, "ray::NodeActor")
             case Target.COORDINATOR:
-                return [one for one in found if one.title.startswith("ray::CoordinatorActor")][:1]
+                return self._one(found, "ray::CoordinatorActor")
+
+    def _one(self, found: list[Process], word: str) -> list[Process]:
+        """One of those whose title has `word`, by the seed."""
+        some = sorted((one for one in found if word in one.title), key=lambda one: one.pid)
+        return [some[self._plot.seed // len(Target) % len(some)]] if some else []
 
     # --- processes ---
 
@@ -291,10 +298,22 @@ class _Play:
         self._known.update({(one.pid, one.start): one for one in found})
         return found
 
+    def _left(self, *, ours: bool = False) -> list[Process]:
+        """What still lives of all we saw; `ours`: what could still change the fleet."""
+        words = ("fleet.wipe.worker", "ray::NodeActor", "ray::CoordinatorActor", "jobs.scrub")
+        return [
+            one
+            for one in self._known.values()
+            if one.alive and (not ours or any(word in one.title for word in words))
+        ]
+
     def end_all(self) -> None:
         """Kill whatever of this story's processes is still there."""
         for one in self._known.values():
             one.kill()
+        for pid in checks.living("TMPDIR", str(self._scratch)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _tree(root: int) -> Iterator[Process]:

@@ -145,7 +145,7 @@ def draw(seed: int) -> Story:
     shape = chance.choices(["1x1", "1x2", "1x2p1", "2x1"], [4, 4, 1, 2])[0]
     nodes, devices = int(shape[0]), int(shape[2])
     places = [(node, device) for node in range(nodes) for device in range(devices)]
-    faults = ()
+    faults: tuple[Broken, ...] = ()
     if chance.random() < 0.3:
         faults = (_fault(chance, *chance.choice(places)),)
     struck = chance.choices([1, 2, 3], [6, 3, 1])[0]

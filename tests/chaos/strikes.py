@@ -45,7 +45,7 @@ class Striker:
         connect = sqlite3.connect
 
         def connected(database: str, **options: Any) -> sqlite3.Connection:
-            connection = connect(database, **options)
+            connection: sqlite3.Connection = connect(database, **options)
             self._follow(connection, database)
             return connection
 

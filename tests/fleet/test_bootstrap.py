@@ -42,9 +42,7 @@ def test_the_shape_is_recorded_and_used_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("simulate", "memory_bytes"), [("2x4", None), ("1x3", None), ("2x3p1", None), ("2x3", 4 * MIB)]
 )
-def test_another_shape_is_refused(
-    tmp_path: Path, simulate: str, memory_bytes: int | None
-) -> None:
+def test_another_shape_is_refused(tmp_path: Path, simulate: str, memory_bytes: int | None) -> None:
     """Evidence and leases name the units that exist: a fleet is never reshaped."""
     bootstrap.plan_fleet(tmp_path, simulate="2x3", memory_bytes=2 * MIB)
     with pytest.raises(errors.InputInvalid, match="another shape"):

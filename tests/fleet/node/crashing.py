@@ -1,8 +1,8 @@
 """A node service that is killed on purpose: ``python -m tests.fleet.node.crashing MODE PLAN ...``.
 
-    prepare PLAN ORDER K   prepare a claim; SIGKILL right after the K-th commit of it
-    unprepare PLAN UID K   the same for a teardown
-    scrub PLAN ORDER       scrub; SIGKILL once the device is WIPING
+prepare PLAN ORDER K   prepare a claim; SIGKILL right after the K-th commit of it
+unprepare PLAN UID K   the same for a teardown
+scrub PLAN ORDER       scrub; SIGKILL once the device is WIPING
 """
 
 from __future__ import annotations

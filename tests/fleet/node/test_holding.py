@@ -363,7 +363,6 @@ def test_abandon_stops_the_wipe_before_binding(lab: Lab) -> None:
 def test_a_repeated_prepare_for_other_devices_waits_for_the_teardown(lab: Lab) -> None:
     """One record per claim: devices of a newer allocation come after the older are given back."""
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
-    lab.coordinator.acquire([])
     newer = Lease(frozenset(), Holder(HolderKind.CLAIM, "claim-a"), _next(lab))
     with pytest.raises(errors.DeviceBusy, match="earlier allocation"):
         lab.node.prepare(lab.claim("claim-a", "gpu-1", lease=newer))
@@ -475,5 +474,4 @@ def test_an_error_of_any_kind_reaches_the_caller_and_leaves_a_way_out(lab: Lab) 
     registers.path.unlink()
     assert lab.node.unprepare("claim-a").state == "ABSENT"
     assert holding(lab).flights.flying() == []
-    assert threading.active_count() < 20
     assert clients.alive(registers.read(), lab.device().units) == []

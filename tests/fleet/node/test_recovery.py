@@ -136,9 +136,7 @@ def test_a_surviving_worker_quarantines_whatever_the_state(lab: Lab) -> None:
     states = [State.CLEAN, State.WIPING, State.CHECKING, State.DIRTY, State.HELD]
     lab.node.close()
     with lab.journal() as journal, journal.commit() as commit:
-        commit.put_worker(
-            WorkerRow("ghost", row.accelerator, tuple(units), row.identity, row.at)
-        )
+        commit.put_worker(WorkerRow("ghost", row.accelerator, tuple(units), row.identity, row.at))
         for unit, state in zip(units, states, strict=True):
             commit.put_unit(replace(commit.unit(unit), state=state))
     lab.open()
@@ -236,7 +234,10 @@ def test_operations_without_an_answer_are_answered(lab: Lab) -> None:
     """B43: whoever asks for an operation the crash cut gets the truth, also for lost devices."""
     lab.node.close()
     with lab.journal() as journal, journal.commit() as commit:
-        for op, target in (("op-a", "gone"), ("op-b", str(next(iter(journal.units))).split("/")[0])):
+        for op, target in (
+            ("op-a", "gone"),
+            ("op-b", str(next(iter(journal.units))).split("/")[0]),
+        ):
             commit.put_operation(OperationRow(OperationId(op), "scrub", target, {}, None, 1.0))
     lab.open()
     results = lab.node.view(["op-a", "op-b", "op-c"]).results
