@@ -181,8 +181,9 @@ class Campaign:
                 continue
             track = Track(target_of(view, device), self.run)
             track.attempt += self._earlier.get(device.uuid, 0)
-            if device.uuid in self._kept:
-                track.phase, track.result = Phase.DONE, self._kept[device.uuid]
+            kept = self._kept.get(device.uuid)
+            if kept is not None and kept.certificate in device.certificate.split(", "):
+                track.phase, track.result = Phase.DONE, kept
             elif self._scope.resumed:
                 track.phase = Phase.STARTING  # an earlier job may have given the order: read back
             self._tracks[device.uuid] = track

@@ -27,7 +27,7 @@ class Scope:
         return (self.wipe or WipePolicy()).attempts
 
     def certified(self) -> dict[str, DeviceResult]:
-        """Results that stay: a device certified in this run is not wiped again."""
+        """Results that stay, as long as the node still shows their certificate in force."""
         return {r.uuid: r for r in self.results if r.outcome is Outcome.CERTIFIED}
 
     def attempts_made(self) -> dict[str, int]:

@@ -80,10 +80,14 @@ class Certifier:
             now=self.registry.clock.now(),
             version=metadata.version("fleetscrub"),
         )
+        return self.keep(issued.envelope)
+
+    def keep(self, envelope: bytes) -> Digest:
+        """Append a signed certificate. Raises `NotOwner` once closed, the ledger untouched."""
         with self._guard:
             if self.closed.is_set():
                 raise errors.NotOwner("this service has handed its evidence over")
-            return self.ledger.append(issued.envelope)
+            return self.ledger.append(envelope)
 
 
 def _word(value: bool | None) -> str:  # noqa: FBT001 - a reading, not a switch

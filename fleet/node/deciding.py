@@ -108,7 +108,7 @@ class Decisions:
         units QUARANTINED and ends there.
         """
         operation = OperationId(f"decision/{device.uuid}/{uuid.uuid4().hex[:8]}")
-        work = Work(operation, device, idle=False)
+        work = Work(operation, device, idle=False, wipes=False)
         self.registry.claim_for(work, wait_s=self.stop_wait_s)
         try:
             yield

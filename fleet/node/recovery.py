@@ -135,7 +135,7 @@ class Recovery:
         if not stray:
             return
         part = replace(device, units=stray)
-        work = Work(OperationId(f"settle/{device.uuid}"), part, idle=False)
+        work = Work(OperationId(f"settle/{device.uuid}"), part, idle=False, wipes=False)
         if self.registry.reserve(work) is not None:
             return
         try:

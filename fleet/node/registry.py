@@ -55,6 +55,8 @@ class Work:
     """Started by the idle cleaner: gives way to anybody who asks."""
     token: Token | None = None
     """Token it works under, so that closing the token finds it."""
+    wipes: bool = True
+    """Whether it ends in a verdict of its own; a decision only keeps others off for a moment."""
     cancel: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     progress: WipeProgress = field(default_factory=WipeProgress)
@@ -197,6 +199,12 @@ class Registry:
         """Whether some work has the unit now."""
         with self._lock:
             return unit in self._work
+
+    def wiped_now(self, unit: UnitId) -> bool:
+        """Whether a wipe has the unit now, which will judge its health itself."""
+        with self._lock:
+            work = self._work.get(unit)
+            return work is not None and work.wipes
 
     def reserve_over_idle(self, work: Work, *, wait_s: float) -> Work | None:
         """Reserve for `work`; the node's own idle cleaning gives way, anybody else is returned.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from fleet import errors, leases
@@ -71,11 +71,12 @@ class Parts:
 
     def close(self) -> None:
         """Close everything, what writes memory first and the right to own the node last."""
-        self.wiper.close()
-        self.certifier.close()
-        self.registry.journal.close()
-        self.close_store()
-        self.lock.release()
+        with ExitStack() as closing:  # in reverse order, each whatever the others do
+            closing.callback(self.lock.release)
+            closing.callback(self.close_store)
+            closing.callback(self.registry.journal.close)
+            closing.callback(self.certifier.close)
+            closing.callback(self.wiper.close)
 
 
 class NodeService:

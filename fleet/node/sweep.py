@@ -7,18 +7,20 @@ disturbed: a fault of a device in use is recorded, nothing more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fleet import errors, lifecycle
 from fleet.health import checks, reasons
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
-from fleet.model import WORKING, Device, Reason, Source, State, Unit, Uuid
+from fleet.model import WORKING, Device, Reason, Source, State, Unit, UnitId, Uuid
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 
 GONE = Change(facts=frozenset({Fact.WORKER_GONE}))
+Before = Mapping[UnitId, Unit]
+"""The units of an accelerator as they were before it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +65,32 @@ class Sweep:
 
     def _look(self, device: Device) -> Seen:
         now = self.registry.clock.now()
+        before = {unit.id: unit for unit in self.registry.units(device)}
         try:
             readings = self.validator.readings(device.accelerator)
-            self._strangers(device, now)
+            self._strangers(device, before)
         except errors.DeviceLost as error:
-            return self._fault(device, "device-lost", error.detail, now)
+            return self._fault(device, "device-lost", error.detail, before)
         except errors.BackendFailed as error:
-            return self._fault(device, "unresponsive", error.detail, now)
+            return self._fault(device, "unresponsive", error.detail, before)
         except errors.FleetError as error:
-            return self._fault(device, "backend-failed", str(error), now)
+            return self._fault(device, "backend-failed", str(error), before)
         except Exception as error:  # noqa: BLE001 - a driver may raise anything; others go on
-            return self._fault(device, "backend-failed", repr(error), now)
+            return self._fault(device, "backend-failed", repr(error), before)
         findings = checks.judge(readings, self.validator.policy)
-        self._driver(device, str(readings.driver_version or ""), now)
+        self._driver(device, str(readings.driver_version or ""), before)
         found = checks.reasons_of(findings, since=now)
         if found:
-            self._move(device, _fault, Change(reasons=found), now)
+            self._move(device, _fault, Change(reasons=found), before)
         return Seen(device, findings, at=now)
 
-    def _fault(self, device: Device, code: str, detail: str, now: float) -> Seen:
+    def _fault(self, device: Device, code: str, detail: str, before: Before) -> Seen:
+        now = self.registry.clock.now()
         reason = reasons.make(code, Source.HEALTH, detail=detail, since=now)
-        self._move(device, _fault, Change(reasons=frozenset({reason})), now)
+        self._move(device, _fault, Change(reasons=frozenset({reason})), before)
         return Seen(device, error=detail, at=now)
 
-    def _driver(self, device: Device, version: str, now: float) -> None:
+    def _driver(self, device: Device, version: str, before: Before) -> None:
         """A driver that was reloaded in another version may have touched memory: trust is lost.
 
         The version is remembered in the transaction that drops the trust; units in work are left
@@ -105,9 +109,9 @@ class Sweep:
         def remember(commit: Commit) -> None:
             commit.set_meta(key, version)
 
-        self._move(device, distrusted, GONE, now, also=remember)
+        self._move(device, distrusted, GONE, before, also=remember)
 
-    def _strangers(self, device: Device, now: float) -> None:
+    def _strangers(self, device: Device, before: Before) -> None:
         """A foreign process on a CLEAN device may have written to it: trust is lost."""
         strangers = {process.pid for process in self.validator.foreign(device)}
         if not strangers:
@@ -117,7 +121,7 @@ class Sweep:
             if part.whole or self.registry.state(part) is not State.CLEAN:
                 continue
             if self.validator.foreign(part):
-                self._move(part, _soil, GONE, now)
+                self._move(part, _soil, GONE, before)
         placed = {
             process.pid
             for part in accelerator.devices
@@ -125,25 +129,28 @@ class Sweep:
             for process in self.validator.foreign(part)
         }
         if strangers - placed:
-            self._move(device, _soil, GONE, now)
+            self._move(device, _soil, GONE, before)
 
     def _move(
         self,
         device: Device,
         event: Callable[[Unit], Event | None],
         change: Change,
-        read_at: float,
+        before: Before,
         *,
         also: Callable[[Commit], None] | None = None,
     ) -> None:
-        """Move the units nobody works on, that gain by it, and that are as they were when read.
+        """Move the units nobody wipes, that gain by it, and were not certified since the reading.
 
         A wipe judges its own units, and one that ended after the reading knows better.
         """
         fresh = {reason.key for reason in change.reasons}
 
         def chosen(unit: Unit) -> Event | None:
-            if self.registry.reserved(unit.id) or unit.since > read_at:
+            certified = unit.certificate is not None
+            if certified and unit.certificate != before[unit.id].certificate:
+                return None
+            if self.registry.wiped_now(unit.id):
                 return None
             if fresh and fresh <= {reason.key for reason in unit.reasons}:
                 return None

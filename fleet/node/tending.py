@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fleet import errors, leases
 from fleet.leases import Closure
 from fleet.lifecycle import Event
-from fleet.model import Device, Holder, State, Token, Unit, UnitId, Uuid
+from fleet.model import Device, Holder, State, Token, Unit, UnitId
 from fleet.node import sweep
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.registry import Registry
@@ -43,7 +43,7 @@ class Tending:
     cadence: Cadence
     _swept_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
-    _tried: dict[Uuid, float] = field(default_factory=dict)
+    _tried: dict[UnitId, float] = field(default_factory=dict)
 
     def step(self, now: float) -> list[Device]:
         """Do what is due at `now`; returns the devices to wipe because nobody holds them."""
@@ -85,21 +85,24 @@ class Tending:
             self.health.run()
 
     def _chosen(self, now: float) -> list[Device]:
-        """The devices due; partitions on their own only where the whole accelerator is not."""
+        """The devices due: an accelerator as a whole where it takes that, else its partitions.
+
+        A partition that is CLEAN may have been wiped for a claim about to use it: a dirty neighbour
+        is no reason to wipe it again.
+        """
         chosen: list[Device] = []
         for accelerator in self.registry.accelerators.values():
-            if self._due(accelerator.device, now):
+            units = self.registry.units(accelerator.device)
+            todo = {unit.id for unit in units if unit.state in (State.DIRTY, State.QUARANTINED)}
+            parts = [device for device in accelerator.devices if not device.whole]
+            reachable = {unit for device in parts for unit in device.units}
+            whole = len(todo) == len(units) or not todo <= reachable
+            if whole and self._due(accelerator.device, now):
                 chosen.append(accelerator.device)
                 continue
-            units = self.registry.units(accelerator.device)
-            if all(_is_free(unit) for unit in units):
-                continue
-            taken: set[UnitId] = set()
-            parts = [device for device in accelerator.devices if not device.whole]
             for device in sorted(parts, key=lambda part: (len(part.units), part.name)):
-                if not taken.intersection(device.units) and self._due(device, now):
-                    taken.update(device.units)
-                    chosen.append(device)
+                if todo.intersection(device.units) and self._due(device, now):
+                    chosen.append(device)  # noqa: PERF401 - being due is remembered, one by one
         return chosen
 
     def _due(self, device: Device, now: float) -> bool:
@@ -107,13 +110,13 @@ class Tending:
         if self.registry.work_on(device) is not None:
             return False
         units = self.registry.units(device)
-        last = self._tried.get(device.uuid, float("-inf"))
+        last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
         waited = now - last >= self.cadence.idle_delay_s
         dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.idle_delay_s)
         period_s = self.cadence.retest_period_s
         if not (dirty or sweep.retestable(units, now=now, period_s=period_s, last=last)):
             return False
-        self._tried[device.uuid] = now
+        self._tried.update((unit.id, now) for unit in units)
         return True
 
     def _drain(self, now: float) -> None:

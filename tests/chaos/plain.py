@@ -26,15 +26,15 @@ from fleet.backends.simulated import backend as simulated
 from fleet.backends.simulated import faults
 from fleet.bootstrap import FleetPlan
 from fleet.evidence import layout
-from fleet.messages import Outcome
+from fleet.messages import DeviceResult, Outcome
 from fleet.model import State, Uuid
 from fleet.settings import MIB
 from tests.chaos import checks, life
 from tests.chaos.checks import Sample
 from tests.chaos.story import Life, Story, Victim, draw
 
-LIFE_MAX_S = 90.0
-"""A life that lasts longer does not converge."""
+LIFE_MAX_S = 45.0
+"""A life that lasts longer does not converge: it waits for a lease (60 s) it should own."""
 RERUNS_MAX = 3
 """Plain reruns after the last kill until every device is at rest: one each for crashed workers."""
 GONE_WAIT_S = 5.0
@@ -49,7 +49,6 @@ REASONS: dict[str, frozenset[str]] = {
     "device-lost": frozenset({"device-lost"}),
 }
 """What a device may be quarantined for, by the fault set on it."""
-UNCERTIFIED = frozenset(Outcome) - {Outcome.CERTIFIED}
 ALWAYS = frozenset({"dirty-word", "dirty-zero"})
 """Faults with which no wipe can end well: such a device must not be CLEAN at the end."""
 
@@ -138,7 +137,7 @@ class _Play:
             before = self._judge(0, before)
             run = str(ended.told["run"]) if ended.told else ""
         self._case.broken += checks.at_rest(self._state, before, run)
-        self._case.broken += self._ends(before)
+        self._case.broken += self._ends(before, run)
         self._case.broken += self._processes()
 
     # --- the world around ---
@@ -220,10 +219,10 @@ class _Play:
             self._case.broken.append(f"{found} are not at rest although no worker was lost")
         return found
 
-    def _ends(self, now: Sample) -> list[str]:
+    def _ends(self, now: Sample, run: str) -> list[str]:
         """Each device ended as the faults set on it say."""
         found = []
-        run = max(now.runs.values(), key=lambda r: r.started_at, default=None)
+        record = now.runs.get(run)
         for number, (plan, backend) in enumerate(
             zip(self._plan.nodes, self._backends, strict=True)
         ):
@@ -241,10 +240,8 @@ class _Play:
                     found.append(f"{name} is out for {sorted(reasons)}, the fault set is {fault}")
                 if clean and fault and fault.name in ALWAYS:
                     found.append(f"{name} is CLEAN although {fault}")
-                result = run.results.get(accelerator.uuid) if run else None
-                # After an interruption the node wipes by itself what nobody holds.
-                fits = {Outcome.CERTIFIED, Outcome.INTERRUPTED} if clean else UNCERTIFIED
-                if result and result.outcome not in fits:
+                result = record.results.get(accelerator.uuid) if record else None
+                if result and not _fits(result, clean=clean):
                     found.append(f"{name}: {result.outcome}, units {[u.state for u in mine]}")
         return found
 
@@ -254,6 +251,15 @@ class _Play:
         if left and not self._story.hangs:
             return [f"processes {left} are left"]
         return []
+
+
+def _fits(result: DeviceResult, *, clean: bool) -> bool:
+    """Whether an outcome fits the state; what a run left DIRTY the node wipes by itself later."""
+    if result.outcome is Outcome.CERTIFIED:
+        return clean
+    # A worker that died before it was ready has touched nothing: its order failed, no more.
+    unready = result.outcome is Outcome.FAILED and result.state == State.DIRTY
+    return not clean or unready or result.outcome is Outcome.INTERRUPTED
 
 
 def hardware(node: bootstrap.NodePlan) -> simulated.SimulatedBackend:

@@ -170,6 +170,10 @@ class StruckLedger:
         """As `Ledger.head`."""
         return self._ledger.head()
 
+    def close(self) -> None:
+        """As `Ledger.close`."""
+        self._ledger.close()
+
     def _tear(self, envelope: bytes) -> None:
         """Leave the first half of a line, where the whole one would have come."""
         directory = self._ledger.directory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -151,13 +150,13 @@ def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = LateStore(path, SystemClock(), timeout_s=1.0)
     first = store.newest()
-    os.rename(path, tmp_path / "kept.db")
+    path.rename(tmp_path / "kept.db")
     path.mkdir()
     store.close()
     with pytest.raises(errors.StoreUnavailable):
         store.newest()
     path.rmdir()
-    os.rename(tmp_path / "kept.db", path)
+    (tmp_path / "kept.db").rename(path)
     assert store.newest() == first
     assert list(store.leases()) == []
     store.close()

@@ -55,6 +55,7 @@ class Gpu:
     operation: str = ""
     begun_at: float = 0.0
     wipes: int = 0
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         self.accelerator = self.accelerator or self.uuid
@@ -85,8 +86,9 @@ class Node:
         outcome = gpu.script.pop(0) if gpu.script else Outcome.CERTIFIED
         failed = outcome in (Outcome.FAILED, Outcome.QUARANTINED)
         gpu.state = "QUARANTINED" if failed else "DIRTY"
+        gpu.certificate = ""
         if outcome is Outcome.CERTIFIED:
-            gpu.state = "CLEAN"
+            gpu.state, gpu.certificate = "CLEAN", f"sha256:{gpu.uuid}-{gpu.wipes}"
         self.results[gpu.operation] = DeviceResult(
             operation=gpu.operation,
             node=self.name,
@@ -94,6 +96,7 @@ class Node:
             uuid=gpu.uuid,
             outcome=outcome,
             state=gpu.state,
+            certificate=gpu.certificate,
             seconds=gpu.takes_s,
             bytes=ByteFigures(total=GIB, covered=GIB),
         )
@@ -127,6 +130,7 @@ class Node:
             units=gpu.units,
             memory_bytes=GIB,
             state=gpu.state,
+            certificate=gpu.certificate,
             claim=gpu.claim,
             reasons=gpu.reasons,
             operation=gpu.operation,
@@ -225,7 +229,11 @@ class Fleet:
         self._reach()
         for result in results:
             earlier = self.kept.get(result.uuid)
-            assert earlier is None or earlier.outcome is not Outcome.CERTIFIED
+            node = self.nodes.get(result.node)
+            gpu = node.gpus.get(result.uuid) if node else None
+            if earlier is not None and earlier.outcome is Outcome.CERTIFIED:
+                assert gpu is not None
+                assert gpu.certificate != earlier.certificate, "wiped again for nothing"
             self.kept[result.uuid] = result
             self.runs.add(run)
 
@@ -572,6 +580,18 @@ def test_stop_then_resume_does_each_device_once() -> None:
     second = drive(campaign(fleet, scope), fleet)
     assert set(outcomes(second).values()) == {Outcome.CERTIFIED}
     assert all(g.wipes == 1 for n in fleet.nodes.values() for g in n.gpus.values())
+
+
+def test_a_certificate_no_longer_in_force_does_not_count_for_a_resumed_run() -> None:
+    """Promise 5: a device that a reboot made DIRTY meanwhile is wiped again, not reported CLEAN."""
+    fleet = small(1, 2)
+    drive(campaign(fleet), fleet)
+    rebooted, untouched = fleet.nodes["n0"].gpus.values()
+    rebooted.state, rebooted.certificate = "DIRTY", ""
+    scope = Scope(results=tuple(fleet.kept.values()), resumed=True, exit_reason="stopped")
+    report = drive(campaign(fleet, scope), fleet)
+    assert set(outcomes(report).values()) == {Outcome.CERTIFIED}
+    assert (rebooted.wipes, untouched.wipes) == (2, 1)
 
 
 def test_stop_with_cancel_ends_at_once() -> None:

@@ -225,8 +225,10 @@ def lab() -> Iterator[Lab]:
     """A node whose devices are proven free (DIRTY)."""
     shared = Path("/dev/shm")  # noqa: S108 - memory files belong in memory where there is some
     state = Path(tempfile.mkdtemp(prefix="lab-", dir=shared if shared.is_dir() else None))
-    made = Lab(state, quick_settings())
-    made.free()
-    yield made
-    made.node.close()
-    shutil.rmtree(state)
+    try:
+        made = Lab(state, quick_settings())
+        made.free()
+        yield made
+        made.node.close()
+    finally:
+        shutil.rmtree(state)

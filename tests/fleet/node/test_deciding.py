@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -128,3 +129,19 @@ def test_an_unknown_device_changes_nothing(lab: Lab) -> None:
         with pytest.raises(errors.DeviceUnknown):
             act()
     assert lab.node._registry.journal.acts() == []
+
+
+def test_work_that_does_not_end_in_time_is_overruled_and_ends_by_itself(lab: Lab) -> None:
+    """Promise 6: an operator is not kept waiting; the late worker changes nothing and is ended."""
+    lab.fault("hang")
+    order = lab.order()
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    impatient = replace(lab.node._decisions, stop_wait_s=0.0)
+    view = impatient.quarantine_add("gpu-0", detail="now", operator="ada")
+    assert view.state == State.QUARANTINED
+    result = lab.result(order.operation)
+    assert (result.outcome, result.state) == (Outcome.QUARANTINED, State.QUARANTINED)
+    assert "IllegalTransition" not in {found.check for found in result.findings}
+    assert codes(lab) == {("operator", "operator")}
+    assert lab.node._registry.journal.workers() == []

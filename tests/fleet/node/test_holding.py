@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +14,7 @@ from fleet.leases import ClosedBy
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import Digest, Holder, HolderKind, Lease, State, Token, UnitId, Uuid
 from fleet.node.holding import Holding
+from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, wait_for
 
 SPEC = "fleetscrub.dev-gpu_claim-a.json"
@@ -286,6 +286,18 @@ def test_a_lingering_process_delays_the_teardown_which_then_ends_by_itself(lab: 
     assert lab.device().state == State.CLEAN
 
 
+def test_no_record_is_buried_while_a_unit_is_not_at_rest(lab: Lab) -> None:
+    """D6: the commit that closes the record asks for itself whether all units are settled."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    with lab.tenant(), pytest.raises(errors.DeviceBusy):
+        lab.node.unprepare("claim-a")
+    (claim,) = lab.node._registry.journal.claims.values()
+    before = snapshot(lab)
+    with pytest.raises(errors.IllegalTransition):
+        holding(lab)._bury(claim)
+    assert snapshot(lab) == before
+
+
 def test_a_process_that_never_leaves_quarantines_after_the_deadline(lab: Lab) -> None:
     """No state is a trap: after the deadline the claim is let go, the device is not."""
     holding(lab).holder_deadline_s = 0.0
@@ -370,7 +382,7 @@ def test_a_repeated_prepare_for_other_devices_waits_for_the_teardown(lab: Lab) -
 
 
 def test_a_repeated_prepare_adopts_a_newer_token_before_exposure_only(lab: Lab) -> None:
-    """Promise 2: the lease of an exposed device is that claim's with the token it was wiped under."""
+    """Promise 2: the lease of an exposed device has the token the device was wiped under."""
     order = lab.claim("claim-a", "gpu-0")
     lab.fault("worker-crash")
     with pytest.raises(errors.DeviceBusy):
@@ -395,7 +407,7 @@ def test_a_quarantined_or_held_device_is_not_prepared(lab: Lab) -> None:
 
 
 def test_a_scrub_never_touches_a_claims_device(lab: Lab) -> None:
-    """E2, promise 4: a campaign leaves in-use and preparing devices alone, also with a newer token."""
+    """E2, promise 4: a campaign leaves a claim's devices alone, also with a newer token."""
     order = lab.claim("claim-a", "gpu-0")
     lab.node.prepare(order)
     newer = Lease(frozenset(), Holder(HolderKind.OPERATOR, "x"), _next(lab))
@@ -475,3 +487,24 @@ def test_an_error_of_any_kind_reaches_the_caller_and_leaves_a_way_out(lab: Lab) 
     assert lab.node.unprepare("claim-a").state == "ABSENT"
     assert holding(lab).flights.flying() == []
     assert clients.alive(registers.read(), lab.device().units) == []
+
+
+def test_fast_takes_the_teardown_certificate_of_the_holder_before(lab: Lab) -> None:
+    """Promise 1, fast: no second wipe, unless somebody or something came in between."""
+    lab.restart(settings=lab.settings.model_copy(update={"profile": Profile.FAST}))
+
+    def handed_over(uid: str) -> int:
+        lab.node.prepare(lab.claim(uid, "gpu-0"))
+        lab.node.unprepare(uid)
+        lab.node.tick(0.0)
+        return lab.ledger.count
+
+    assert handed_over("claim-a") == 2
+    assert handed_over("claim-b") == 3
+    with lab.tenant():
+        lab.node.sweep()
+    assert handed_over("claim-c") == 5
+    lab.node.close()
+    lab.backend.reboot()
+    lab.open()
+    assert handed_over("claim-d") == 7

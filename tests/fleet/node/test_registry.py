@@ -17,6 +17,11 @@ def work(lab: Lab, name: str, *, idle: bool = False) -> Work:
     return Work(OperationId(f"op/{name}"), lab.node._registry.device(name), idle=idle)
 
 
+def give_way(lab: Lab, doing: Work) -> None:
+    doing.cancel.wait(5.0)
+    lab.node._registry.unreserve(doing)
+
+
 def test_a_device_is_found_by_uuid_or_whole_name_only(lab: Lab) -> None:
     """B13: an index or a prefix names another device after the next change."""
     registry = lab.node._registry
@@ -87,7 +92,7 @@ def test_idle_cleaning_gives_way_and_nothing_else_does(lab: Lab) -> None:
     registry.reserve(idle)
     assert registry.reserve_over_idle(work(lab, "gpu-0", idle=True), wait_s=5.0) is idle
     assert not idle.cancel.is_set()
-    giving = threading.Thread(target=lambda: (idle.cancel.wait(5.0), registry.unreserve(idle)))
+    giving = threading.Thread(target=give_way, args=(lab, idle))
     giving.start()
     assert registry.reserve_over_idle(first, wait_s=5.0) is None
     giving.join()
@@ -104,9 +109,7 @@ def test_a_decision_stops_every_work_on_its_units(lab: Lab) -> None:
     parts = [work(lab, f"gpu-1-1g-{n}") for n in range(3)]
     for part in parts:
         registry.reserve(part)
-        threading.Thread(
-            target=lambda p=part: (p.cancel.wait(5.0), registry.unreserve(p))  # type: ignore[misc]
-        ).start()
+        threading.Thread(target=give_way, args=(lab, part)).start()
     assert registry.claim_for(work(lab, "gpu-1"), wait_s=5.0) is None
     assert all(part.cancel.is_set() for part in parts)
 

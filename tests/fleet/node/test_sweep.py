@@ -10,9 +10,11 @@ import pytest
 
 from fleet.backends.simulated import clients, faults
 from fleet.health import reasons
+from fleet.lifecycle import Change
 from fleet.messages import Outcome
-from fleet.model import Source, State, Unit, UnitId, Uuid
+from fleet.model import ClaimUid, OperationId, Source, State, Unit, UnitId, Uuid
 from fleet.node import sweep
+from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab, wait_for
 
 
@@ -21,7 +23,7 @@ def codes(lab: Lab, name: str = "gpu-0") -> set[str]:
 
 
 def test_a_hanging_device_hides_no_other_and_view_answers(lab: Lab) -> None:
-    """B29: one device that does not answer is unresponsive; the others are seen, views are quick."""
+    """B29: a device that does not answer is unresponsive; the others are seen, views quick."""
     lab.fault("reading-hang", seconds="60")
     lab.fault("remap-failed", device="gpu-1")
     sweeping = threading.Thread(target=lab.node.sweep)
@@ -141,6 +143,32 @@ def test_sweep_and_wipe_do_not_fight(lab: Lab) -> None:
     assert (lab.device().state, codes(lab)) == (State.CLEAN, set())
 
 
+def test_a_unit_about_to_be_wiped_is_left_to_its_wipe(lab: Lab) -> None:
+    """A fault seen between reservation and start is judged by the wipe, or by the next sweep."""
+    registry = lab.node._registry
+    work = Work(OperationId("op"), registry.device("gpu-0"), idle=False)
+    registry.reserve(work)
+    lab.fault("remap-failed")
+    lab.node.sweep()
+    assert codes(lab) == set()
+    registry.unreserve(work)
+    lab.node.sweep()
+    assert codes(lab) == {"remap-failed"}
+
+
+def test_a_reading_older_than_the_certificate_undoes_nothing(lab: Lab) -> None:
+    """What was read before a wipe says nothing about the device that passed it."""
+    health = lab.node._parts.sweep
+    device = lab.node._registry.device("gpu-0")
+    before = {unit.id: unit for unit in lab.units()}
+    lab.scrub()
+    stale = Change(reasons=frozenset({LIFTABLE}))
+    health._move(device, sweep._fault, stale, before)
+    assert lab.device().state == State.CLEAN
+    health._move(device, sweep._fault, stale, {unit.id: unit for unit in lab.units()})
+    assert lab.device().state == State.QUARANTINED
+
+
 def test_a_partition_being_wiped_hides_no_fault_of_its_neighbours(lab: Lab) -> None:
     """B70: a fault of the parent reaches every partition that nobody works on."""
     lab.scrub("gpu-1-1g-1")
@@ -178,8 +206,8 @@ STUCK = Unit(UnitId("u"), State.QUARANTINED, frozenset({LIFTABLE}), since=100.0)
         ([STUCK], 500.0, 300.0, False),
         ([replace(STUCK, state=State.DIRTY)], 500.0, 0.0, False),
         ([replace(STUCK, reasons=frozenset({LIFTABLE, OPERATOR}))], 500.0, 0.0, False),
-        ([replace(STUCK, claim="c")], 500.0, 0.0, False),
-        ([STUCK, Unit(UnitId("v"), State.IN_USE, claim="c")], 500.0, 0.0, False),  # type: ignore[arg-type] # any text is a uid
+        ([replace(STUCK, claim=ClaimUid("c"))], 500.0, 0.0, False),
+        ([STUCK, Unit(UnitId("v"), State.IN_USE, claim=ClaimUid("c"))], 500.0, 0.0, False),
         ([STUCK, Unit(UnitId("v"), State.CLEAN)], 500.0, 0.0, True),
     ],
 )

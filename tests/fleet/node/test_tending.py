@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from fleet.model import State, Uuid
 from fleet.node.tending import Tending
 from tests.fleet.node.conftest import Lab, wait_for
@@ -97,7 +95,7 @@ def test_the_outbox_survives_a_store_outage_and_any_number_of_tries(lab: Lab) ->
     """A3: what remains remote drains from the outbox once the store is back."""
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
     store = lab.state / "coordinator" / "store.db"
-    os.rename(store, store.with_suffix(".away"))
+    store.rename(store.with_suffix(".away"))
     store.mkdir()
     lab.node.unprepare("claim-a")
     for step in range(4):
@@ -108,7 +106,7 @@ def test_the_outbox_survives_a_store_outage_and_any_number_of_tries(lab: Lab) ->
     lab.node.tick(10000.0)
     assert lab.node.view().outbox == 1
     store.rmdir()
-    os.rename(store.with_suffix(".away"), store)
+    store.with_suffix(".away").rename(store)
     lab.node.tick(20000.0)
     assert lab.node.view().outbox == 0
     assert lab.coordinator.leases() == []
@@ -132,3 +130,25 @@ def test_a_broken_register_file_never_stops_the_step(lab: Lab) -> None:
     lab.node.tick(now_of(lab) + 100.0)
     wait_for(lambda: lab.device("gpu-1").state == State.CLEAN)
     path.unlink()
+
+
+def test_a_dirty_neighbour_costs_a_clean_partition_nothing(lab: Lab) -> None:
+    """A partition wiped before binding keeps its certificate while its neighbours are cleaned."""
+    lab.scrub("gpu-1")
+    kept = lab.scrub("gpu-1-1g-0").certificate
+    lab.node.quarantine_add("gpu-1-1g-3", detail="x", operator="ada")
+    lab.node.quarantine_clear("gpu-1-1g-3", operator="ada")
+    now = now_of(lab)
+    assert due(lab, now + 100.0) == ["gpu-0", "gpu-1-1g-3"]
+    assert due(lab, now + 100.5) == []
+    assert lab.device("gpu-1-1g-0").certificate == kept
+
+
+def test_a_retest_that_failed_is_not_repeated_part_by_part(lab: Lab) -> None:
+    """Promise 6: once a period, whichever device the unit was retested in."""
+    lab.fault("remap-pending", device="gpu-1")
+    lab.node.sweep()
+    assert lab.device("gpu-1").state == State.QUARANTINED
+    now = now_of(lab) + 10_000.0
+    assert "gpu-1" in due(lab, now)
+    assert [name for name in due(lab, now + 1.0) if name.startswith("gpu-1")] == []

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from fleet.lifecycle import INTERRUPTIONS_MAX
+from fleet.lifecycle import INTERRUPTIONS_MAX, close_floor
 from fleet.messages import Outcome
-from fleet.model import Digest, State, Uuid
+from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Token, UnitId, Uuid
 from fleet.settings import ResetPolicy
+from fleet.wipe.plan import WipeOrder
+from fleet.wipe.workers import Spawner, Worker
 from tests.fleet.node.conftest import Lab, wait_for
 
 
@@ -47,19 +52,21 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "outcome", "state", "finding"), FAULTS, ids=lambda v: str(v))
+@pytest.mark.parametrize(("fault", "outcome", "state", "finding"), FAULTS, ids=str)
 def test_each_fault_leads_where_design_says(
     lab: Lab, fault: str, outcome: Outcome, state: State, finding: str
 ) -> None:
     """Promise 5: doubt is DIRTY, failure is QUARANTINED with reason and remedy; never CLEAN."""
     lab.fault(fault)
+    neighbour = lab.order("gpu-1")
+    lab.node.scrub([neighbour])
     result = lab.scrub()
     assert (result.outcome, result.state) == (outcome, state)
     assert (result.certificate == "") == (outcome is not Outcome.CERTIFIED)
     if finding:
         assert finding in {found.check for found in result.findings}
         assert all(found.remedy for found in result.findings)
-    assert lab.scrub("gpu-1").outcome is Outcome.CERTIFIED
+    assert lab.result(neighbour.operation).outcome is Outcome.CERTIFIED
 
 
 def test_memory_ten_times_too_slow_is_a_fault(lab: Lab) -> None:
@@ -103,7 +110,7 @@ def test_the_third_interruption_in_a_row_quarantines(lab: Lab) -> None:
 
 def test_a_cancelled_wipe_leaves_the_device_dirty(lab: Lab) -> None:
     """Promise 5: interrupted by us is DIRTY, once the worker is proven gone."""
-    lab.fault("hang", **{"pass": "fill"})
+    lab.fault("hang")
     order = lab.order()
     lab.node.scrub([order])
     wait_for(lambda: lab.device().state == State.WIPING)
@@ -134,3 +141,87 @@ def test_a_partition_is_wiped_without_its_neighbours(lab: Lab) -> None:
     assert lab.device("gpu-1").state == State.DIRTY
     written = memory.read_bytes()
     assert written.count(b"\xaa") == len(written) - result.bytes.covered
+
+
+class Interloper:
+    """Starts workers, and lets something happen while one is being started."""
+
+    def __init__(self, spawner: Spawner, happening: Callable[[], object]) -> None:
+        self._spawner = spawner
+        self._happening = happening
+
+    def spawn(self, order: WipeOrder) -> Worker:
+        """A real worker, late."""
+        worker = self._spawner.spawn(order)
+        self._happening()
+        return worker
+
+    def close(self) -> None:
+        self._spawner.close()
+
+
+def meanwhile(lab: Lab, happening: Callable[[], object]) -> None:
+    wiper = lab.node._parts.wiper
+    wiper._workers = Interloper(wiper._workers, happening)  # type: ignore[assignment] # same two methods
+
+
+def test_a_token_closed_while_the_worker_starts_starts_no_wipe(lab: Lab) -> None:
+    """V4: abandoned is abandoned; the token is judged again in the commit that starts the wipe."""
+    order = lab.order(lease=lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "claim-a")))
+    units, token = lab.device().units, Token.parse(order.token)
+
+    def close_it() -> None:
+        with lab.node._registry.commit() as commit:
+            for unit in units:
+                commit.put_unit(close_floor(commit.unit(UnitId(unit)), token))
+
+    meanwhile(lab, close_it)
+    lab.node.scrub([order])
+    result = lab.result(order.operation)
+    assert (result.outcome, result.state) == (Outcome.REFUSED, State.DIRTY)
+    assert lab.node._registry.journal.workers() == []
+
+
+def test_a_device_exposed_while_a_worker_starts_is_not_wiped(lab: Lab) -> None:
+    """Promise 4: between the look and the commit a claim may have come; its memory is its own."""
+    lease = lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "claim-a"))
+    lab.scrub(lease=lease)
+    claim = lab.claim("claim-a", "gpu-0", lease=lease)
+    registry, device = lab.node._registry, lab.node._registry.device("gpu-0")
+
+    def take_it() -> None:
+        with registry.commit() as commit:
+            commit.put_unit(replace(commit.unit(device.units[0]), claim=ClaimUid("claim-a")))
+
+    meanwhile(lab, take_it)
+    certificate = lab.device().certificate
+    result = lab.scrub(lease=lease)
+    assert (result.outcome, result.state) == (Outcome.IN_USE, State.CLEAN)
+    assert lab.device().certificate == certificate
+    assert lab.node.prepare(claim).certificates == (certificate,)
+
+
+def test_a_worker_gone_before_it_could_begin_leaves_dirty(lab: Lab) -> None:
+    """No state is a trap: a worker that dies between journal and go leaves no WIPING behind."""
+
+    class Dead:
+        def __init__(self, worker: Worker) -> None:
+            self._worker = worker
+            self.identity, self.kill = worker.identity, worker.kill
+
+        def go(self) -> None:
+            self._worker.kill(5.0)
+            self._worker.go()
+
+    class Morgue(Interloper):
+        def spawn(self, order: WipeOrder) -> Worker:
+            return Dead(super().spawn(order))  # type: ignore[return-value] # as far as it gets
+
+    wiper = lab.node._parts.wiper
+    spawner = wiper._workers
+    wiper._workers = Morgue(spawner, lambda: None)  # type: ignore[assignment] # same two methods
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (Outcome.FAILED, State.DIRTY)
+    assert lab.node._registry.journal.workers() == []
+    wiper._workers = spawner
+    assert lab.scrub().outcome is Outcome.CERTIFIED
