@@ -205,7 +205,11 @@ class Wiper:
             size_bytes=size,
         )
         order = plan.order(target, policy, worker_id=uuid.uuid4().hex, nonce=secrets.token_hex(32))
-        worker = self._workers.spawn(order)
+        try:
+            worker = self._workers.spawn(order)
+        except errors.BackendFailed as error:
+            lost = [outcomes.interrupted(error.detail)]  # nothing was written: tried again
+            raise Stopped(self._tell.result(task.work, Outcome.INTERRUPTED, lost)) from error
         row = WorkerRow(
             order.worker_id,
             device.accelerator,

@@ -1,4 +1,4 @@
-"""The coordinator's actor as a plain class, without Ray."""
+"""E1: the coordinator's actor as a plain class, without Ray."""
 
 from __future__ import annotations
 

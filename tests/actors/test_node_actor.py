@@ -54,7 +54,7 @@ def test_it_is_recognised_in_the_dashboard(actor: NodeActor) -> None:
 
 
 def test_messages_cross_as_validated_json(actor: NodeActor) -> None:
-    """A view is a valid `NodeView`, and a malformed order is an error of ours, never half read."""
+    """E1: a view is a valid `NodeView`; a malformed order is an error of ours, never half read."""
     assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
     with pytest.raises(errors.FleetError):
         actor.scrub("node-01", '[{"operation": "x"}]')

@@ -257,9 +257,7 @@ def _fits(result: DeviceResult, *, clean: bool) -> bool:
     """Whether an outcome fits the state; what a run left DIRTY the node wipes by itself later."""
     if result.outcome is Outcome.CERTIFIED:
         return clean
-    # A worker that died before it was ready has touched nothing: its order failed, no more.
-    unready = result.outcome is Outcome.FAILED and result.state == State.DIRTY
-    return not clean or unready or result.outcome is Outcome.INTERRUPTED
+    return not clean or result.outcome is Outcome.INTERRUPTED
 
 
 def hardware(node: bootstrap.NodePlan) -> simulated.SimulatedBackend:

@@ -154,7 +154,7 @@ def test_open_reasons_outlast(state: State, event: Event, facts: frozenset[Fact]
 
 @pytest.mark.parametrize("event", [E.CANCELLED, E.INTERRUPTED, E.TRUST_LOST])
 def test_a_reason_brought_along_quarantines(event: Event) -> None:
-    """Promise 6: a unit whose wipe ends with a reason is not left DIRTY with it, a trap."""
+    """D4: promise 6: a unit whose wipe ends with a reason is not left DIRTY with it, a trap."""
     change = Change(GONE, frozenset({LINK}))
     moved = lifecycle.step(_unit(S.WIPING), event, now=2.0, change=change)
     assert (moved.state, moved.reasons) == (S.QUARANTINED, frozenset({LINK}))

@@ -49,7 +49,7 @@ def test_the_profiles_are_what_the_design_says() -> None:
 @pytest.mark.parametrize("profile", list(Profile))
 @pytest.mark.parametrize("multi_tenant", [False, True])
 def test_a_wipe_under_the_same_token_is_accepted(profile: Profile, multi_tenant: bool) -> None:
-    """Promise 1: the wipe made under the token of the exposure is evidence in every profile."""
+    """B3, promise 1: the wipe made under the token of the exposure is evidence in every profile."""
     given = facts(certificate_token=NOW, multi_tenant=multi_tenant)
     assert accepts_certificate(profile, **given)
 

@@ -40,7 +40,7 @@ def test_run_ids_sort_by_time_and_differ() -> None:
 
 @pytest.mark.ray
 def test_a_fleet_is_scrubbed_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """E1, E2, E3: `fleet scrub` certifies every device; evidence and audit agree afterwards."""
+    """E1, E2, E3, E6: `fleet scrub` certifies every device; evidence and audit agree afterwards."""
     command = [sys.executable, "-m", "fleet.cli.main", "scrub", "--json"]
     fleet = ["--simulate", "2x2", "--memory", "8MiB", "--state", str(tmp_path)]
     done = subprocess.run(

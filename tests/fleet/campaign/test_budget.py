@@ -37,7 +37,7 @@ def view(node: str, *devices: tuple[str, str, str], pool: str = "p") -> NodeView
     ],
 )
 def test_the_limit(count: int, fraction: float, least: int, allowed: int) -> None:
-    """B50: whole devices, rounded down, with a stated minimum for small fleets."""
+    """E2, B50: whole devices, rounded down, with a stated minimum for small fleets."""
     fleet = service(**{f"g{n}": Standing.SERVING for n in range(count)})
     policy = CampaignPolicy(out_of_service_max=fraction, out_of_service_min=least)
     assert limit(fleet, policy) == allowed

@@ -16,7 +16,7 @@ READINGS = st.builds(
     under_load=st.booleans(),
     xids=st.none() | st.lists(st.integers(1, 200), max_size=3).map(tuple),
     not_applicable=st.frozensets(st.sampled_from(COUNTERS), max_size=2),
-    **{name: COUNTS for name in COUNTERS},
+    **dict.fromkeys(COUNTERS, COUNTS),
 )
 
 

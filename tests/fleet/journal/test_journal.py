@@ -10,9 +10,20 @@ import pytest
 
 from fleet import sqlite
 from fleet.claims import Claim, ClaimState
-from fleet.journal import schema
+from fleet.journal import records, schema
 from fleet.journal.journal import Journal, OperationRow, WorkerRow
-from fleet.model import BootId, ClaimUid, OperationId, Reason, Source, State, Token, Unit, UnitId, Uuid
+from fleet.model import (
+    BootId,
+    ClaimUid,
+    OperationId,
+    Reason,
+    Source,
+    State,
+    Token,
+    Unit,
+    UnitId,
+    Uuid,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 UNIT = Unit(
@@ -34,6 +45,13 @@ CLAIM = Claim(
     consumers=("pod-1",),
     attributes={"pci": "0000:01:00.0"},
 )
+
+
+def cut_commit(journal: Journal) -> None:
+    with journal.commit() as commit:
+        commit.put_unit(replace(UNIT, state=State.CLEAN))
+        commit.put_claim(CLAIM)
+        raise RuntimeError("the process is cut here")
 
 
 def opened(path: Path) -> Journal:
@@ -67,10 +85,8 @@ def test_a_failed_commit_changes_neither_disk_nor_memory(tmp_path: Path) -> None
     journal = opened(tmp_path / "j.db")
     with journal.commit() as commit:
         commit.put_unit(UNIT)
-    with pytest.raises(RuntimeError), journal.commit() as commit:
-        commit.put_unit(replace(UNIT, state=State.CLEAN))
-        commit.put_claim(CLAIM)
-        raise RuntimeError("the process is cut here")
+    with pytest.raises(RuntimeError, match="cut here"):
+        cut_commit(journal)
     assert journal.units == {UNIT.id: UNIT}
     assert journal.claims == {}
     journal.close()
@@ -125,8 +141,6 @@ def test_fields_of_a_newer_version_survive_a_write(tmp_path: Path) -> None:
         commit.put_unit(UNIT)
     journal.close()
     database = sqlite.open_database(path, schema=schema.SCHEMA, timeout_s=5)
-    from fleet.journal import records
-
     (row,) = database.query("SELECT body FROM units")
     text = row["body"][:-1] + ', "of_tomorrow": [1, 2]}'
     database.execute("UPDATE units SET body = ?, digest = ?", (text, records.digest(text)))

@@ -150,7 +150,7 @@ def test_a_missing_journal_that_was_witnessed_is_trouble(tmp_path: Path) -> None
 
 
 def test_a_first_run_is_no_trouble(tmp_path: Path) -> None:
-    """Nothing there and nothing witnessed: a new journal, whose units will start HELD."""
+    """D5: nothing there and nothing witnessed: a new journal, whose units will start HELD."""
     opened = closed(open_or_set_aside(place(tmp_path), now=0.0))
     assert (opened.fresh, opened.troubles) == (True, ())
 

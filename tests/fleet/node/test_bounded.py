@@ -1,4 +1,4 @@
-"""Driver calls that may never return are bounded in time and number (B29)."""
+"""B6: driver calls that may never return are bounded in time and number (B29)."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_each_state_after_a_restart(lab: Lab, left: State, found: State) -> None
     ],
 )
 def test_each_state_after_a_reboot(lab: Lab, left: State, found: State) -> None:
-    """V2: a new boot drops all trust."""
+    """D5, V2: a new boot drops all trust."""
     lab.backend.reboot()
     lab.leave(left)
     assert lab.device().state == found

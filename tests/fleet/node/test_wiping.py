@@ -56,7 +56,7 @@ FAULTS = [
 def test_each_fault_leads_where_design_says(
     lab: Lab, fault: str, outcome: Outcome, state: State, finding: str
 ) -> None:
-    """Promise 5: doubt is DIRTY, failure is QUARANTINED with reason and remedy; never CLEAN."""
+    """Promise 5, B6, D4: doubt is DIRTY, failure is QUARANTINED with its reason; never CLEAN."""
     lab.fault(fault)
     neighbour = lab.order("gpu-1")
     lab.node.scrub([neighbour])
@@ -130,7 +130,7 @@ def test_a_foreign_process_keeps_the_wipe_away(lab: Lab) -> None:
 
 
 def test_a_partition_is_wiped_without_its_neighbours(lab: Lab) -> None:
-    """Promise 9: wiping one slice leaves the others' memory and state alone."""
+    """C6, promise 9: wiping one slice leaves the others' memory and state alone."""
     memory = lab.memory("gpu-1")
     with memory.open("r+b") as file:
         file.write(b"\xaa" * memory.stat().st_size)
