@@ -81,13 +81,6 @@ class WipePolicy(Section):
     reset: ResetPolicy = Field(
         default=ResetPolicy.ON_FAULT, description="When the engine is reset around a wipe."
     )
-    attempts: int = Field(
-        default=2,
-        ge=1,
-        le=3,
-        description="Wipes tried when a worker is lost. Failures are never retried: a dirty"
-        " read-back that passes the second time is not a pass.",
-    )
 
 
 class HealthPolicy(Section):
@@ -172,6 +165,13 @@ class CampaignPolicy(Section):
     )
     lease_ttl_s: float = Field(
         default=60.0, gt=0, description="Lifetime, s, of a campaign lease; renewed at a third."
+    )
+    attempts: int = Field(
+        default=2,
+        ge=1,
+        le=3,
+        description="Wipes tried when a worker is lost. Failures are never retried: a dirty"
+        " read-back that passes the second time is not a pass.",
     )
     call_timeout_s: float = Field(
         default=30.0,

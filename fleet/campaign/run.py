@@ -53,7 +53,7 @@ class Campaign:
         self._coordinator = coordinator
         self._policy = policy
         self._scope = scope or Scope()
-        self._attempts = self._scope.attempts
+        self._attempts = policy.attempts
         self._ordering = Ordering(run, nodes, coordinator, policy, self._scope.wipe)
         self.breaker = Breaker(policy)
         if self._scope.exit_reason == ExitReason.BREAKER:

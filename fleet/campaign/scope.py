@@ -19,12 +19,7 @@ class Scope:
     exit_reason: str = ""
     """Why the resumed run ended: after an open breaker one device at a time goes first."""
     wipe: WipePolicy | None = None
-    """None: each node's own policy; attempts then are the default ones."""
-
-    @property
-    def attempts(self) -> int:
-        """Wipes tried per device when workers are lost."""
-        return (self.wipe or WipePolicy()).attempts
+    """None: each node's own policy."""
 
     def certified(self) -> dict[str, DeviceResult]:
         """Results that stay, as long as the node still shows their certificate in force."""

@@ -20,7 +20,6 @@ DEFAULTS = {
         "slow_factor": 10.0,
         "kill_wait_s": 5.0,
         "reset": "on-fault",
-        "attempts": 2,
     },
     "health": {
         "sweep_period_s": 60.0,
@@ -45,6 +44,7 @@ DEFAULTS = {
         "breaker_fraction": 0.5,
         "breaker_window_s": 600.0,
         "lease_ttl_s": 60.0,
+        "attempts": 2,
         "call_timeout_s": 30.0,
         "device_timeout_s": 3600.0,
     },
@@ -75,7 +75,7 @@ def test_settings_are_closed_and_do_not_change() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         WipePolicy.model_validate({"atempts": 1})
     with pytest.raises(ValidationError, match="frozen"):
-        setattr(WipePolicy(), "attempts", 3)  # noqa: B010 - a plain assignment fails mypy
+        setattr(WipePolicy(), "slow_factor", 3)  # noqa: B010 - a plain assignment fails mypy
 
 
 def test_infinity_is_no_deadline() -> None:

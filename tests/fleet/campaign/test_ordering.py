@@ -98,7 +98,7 @@ def track() -> Track:
 
 
 def order(world: World, given: Track, now: float = 0.0, state: str = "DIRTY") -> Outcome | None:
-    ordering = Ordering("r1", world, world, POLICY, WipePolicy(attempts=1))
+    ordering = Ordering("r1", world, world, POLICY, WipePolicy(slow_factor=5.0))
     ended = ordering.order([given], [], {"n": view(state)}, now)
     ordering.flush()
     return ended[0][1].outcome if ended else None
@@ -114,7 +114,7 @@ def test_an_order_carries_lease_run_and_policy() -> None:
     )  # fmt: skip
     (sent,) = world.orders
     assert (sent.operation, sent.token, sent.run) == ("r1/g/1", "1.1", "r1")
-    assert sent.wipe == WipePolicy(attempts=1)
+    assert sent.wipe == WipePolicy(slow_factor=5.0)
     assert (given.phase, given.incarnation) == (Phase.RUNNING, "i1")
 
 

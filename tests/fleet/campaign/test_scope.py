@@ -6,7 +6,6 @@ import pytest
 
 from fleet.campaign.scope import Scope
 from fleet.messages import DeviceResult, Outcome
-from fleet.settings import WipePolicy
 
 
 def result(uuid: str, outcome: Outcome, operation: str = "") -> DeviceResult:
@@ -36,9 +35,3 @@ def test_attempts_made_are_read_off_the_operations(
     """B60: a new attempt never reuses the id of one that has a result."""
     results = tuple(result("g", Outcome.FAILED, operation) for operation in operations)
     assert Scope(results=results).attempts_made() == made
-
-
-def test_attempts_follow_the_wipe_policy() -> None:
-    """The order's own policy decides, otherwise the default."""
-    assert Scope(wipe=WipePolicy(attempts=3)).attempts == 3
-    assert Scope().attempts == WipePolicy().attempts
