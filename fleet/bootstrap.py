@@ -269,6 +269,11 @@ def _backend(plan: NodePlan, directory: Path) -> Backend:
     return backends.build("simulated", {"root": str(root)})
 
 
+def _key_path(plan: NodePlan, state: Path) -> Path:
+    chosen = plan.settings.evidence.key_file
+    return Path(chosen) if chosen else layout.node_key(state, plan.node)
+
+
 def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
     state, settings, clock = Path(plan.state), plan.settings, SystemClock()
     run_directory = directory / "run" if backend.simulated else RUN_DIRECTORY
@@ -281,7 +286,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     opened = opening.open_or_set_aside(place, now=clock.now())
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
-        key = SigningKey.load_or_create(layout.node_key(state, plan.node))
+        key = SigningKey.load_or_create(_key_path(plan, state))
     except BaseException:
         opened.journal.close()
         raise
@@ -311,6 +316,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
             specs,
             tenants,
             settings.wipe,
+            settings.node.holder_deadline_s,
         ),
         sweep=sweep,
         tenants=tenants,

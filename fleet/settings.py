@@ -200,6 +200,12 @@ class NodeSettings(Section):
         description="Time, s, a dirty device is left alone before the node wipes it by itself, so"
         " that a campaign or claim under way finds it free and it is not wiped twice.",
     )
+    holder_deadline_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Time, s, a process may outlive its claim before the device is quarantined;"
+        " nothing is ever killed for it.",
+    )
 
 
 class EvidenceSettings(Section):

@@ -14,7 +14,7 @@ from fleet.clock import SystemClock
 from fleet.evidence import layout
 from fleet.model import State
 from fleet.profiles import Profile
-from fleet.settings import MIB, Settings
+from fleet.settings import MIB, EvidenceSettings, Settings
 
 
 def test_without_simulation_an_absent_driver_is_an_error(tmp_path: Path) -> None:
@@ -169,3 +169,15 @@ def test_the_plan_crosses_a_process_border(tmp_path: Path) -> None:
     assert NodePlan.model_validate_json(text) == plan
     with pytest.raises(ValueError, match="extra"):
         NodePlan.model_validate({**json.loads(text), "extra": 1})
+
+
+def test_the_key_is_where_the_settings_say(tmp_path: Path) -> None:
+    """E3: the signing key may live outside the state directory, on a disk of its own."""
+    chosen = tmp_path / "elsewhere" / "node.key"
+    settings = Settings().model_copy(update={"evidence": EvidenceSettings(key_file=str(chosen))})
+    plan = bootstrap.plan_fleet(
+        tmp_path / "state", simulate="1x1", memory_bytes=MIB, settings=settings
+    )
+    bootstrap.open_node(plan.nodes[0]).close()
+    assert chosen.stat().st_mode & 0o777 == 0o600
+    assert not layout.node_key(tmp_path / "state", "node-01").exists()

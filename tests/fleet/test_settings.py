@@ -48,7 +48,7 @@ DEFAULTS = {
         "call_timeout_s": 30.0,
         "device_timeout_s": 3600.0,
     },
-    "node": {"max_parallel": 8, "idle_delay_s": 30.0},
+    "node": {"max_parallel": 8, "idle_delay_s": 30.0, "holder_deadline_s": 600.0},
     "evidence": {"key_file": ""},
     "store": {"hosts": 1, "timeout_s": 10.0},
 }
