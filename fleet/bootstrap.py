@@ -269,9 +269,15 @@ def _backend(plan: NodePlan, directory: Path) -> Backend:
     return backends.build("simulated", {"root": str(root)})
 
 
-def _key_path(plan: NodePlan, state: Path) -> Path:
-    chosen = plan.settings.evidence.key_file
-    return Path(chosen) if chosen else layout.node_key(state, plan.node)
+def _key(plan: NodePlan, state: Path) -> SigningKey:
+    """The node's key; one kept elsewhere leaves its public half here, for `--state` to verify."""
+    chosen, usual = plan.settings.evidence.key_file, layout.node_key(state, plan.node)
+    if not chosen:
+        return SigningKey.load_or_create(usual)
+    key = SigningKey.load_or_create(Path(chosen))
+    usual.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key.public().save(usual.with_suffix(".pub"))
+    return key
 
 
 def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
@@ -286,7 +292,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     opened = opening.open_or_set_aside(place, now=clock.now())
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
-        key = SigningKey.load_or_create(_key_path(plan, state))
+        key = _key(plan, state)
     except BaseException:
         opened.journal.close()
         raise

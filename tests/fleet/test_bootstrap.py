@@ -12,6 +12,7 @@ from fleet import bootstrap, errors
 from fleet.bootstrap import LateStore, NodePlan
 from fleet.clock import SystemClock
 from fleet.evidence import layout
+from fleet.evidence.keys import PublicKey
 from fleet.model import State
 from fleet.profiles import Profile
 from fleet.settings import MIB, EvidenceSettings, Settings
@@ -180,4 +181,6 @@ def test_the_key_is_where_the_settings_say(tmp_path: Path) -> None:
     )
     bootstrap.open_node(plan.nodes[0]).close()
     assert chosen.stat().st_mode & 0o777 == 0o600
-    assert not layout.node_key(tmp_path / "state", "node-01").exists()
+    usual = layout.node_key(tmp_path / "state", "node-01")
+    assert not usual.exists()
+    assert PublicKey.load(usual.with_suffix(".pub")) == PublicKey.load(chosen.with_suffix(".pub"))
