@@ -50,3 +50,20 @@ def test_a_row_names_what_exists(name: str, code: list[str], tests: list[str]) -
         and not re.search(rf"\b{word}\b", (ROOT / path).read_text())
     ]
     assert silent == []
+
+
+CASES = [
+    (match[1], re.findall(r"`([^`]+)`", match[2]))
+    for match in re.finditer(
+        r"^\| (B\d\d) \|[^|]*\|([^|]*)\|",
+        (ROOT / "docs" / "cases.md").read_text(),
+        re.MULTILINE,
+    )
+]
+
+
+@pytest.mark.parametrize(("case", "tests"), CASES, ids=[case[0] for case in CASES])
+def test_a_case_is_held_by_the_tests_named(case: str, tests: list[str]) -> None:
+    """Every case in the list has a test that says its id."""
+    assert tests
+    assert [path for path in tests if case not in (ROOT / path).read_text()] == []

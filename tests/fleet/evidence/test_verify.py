@@ -193,7 +193,7 @@ def _append(state: Path, key: SigningKey, change: Callable[[dict[str, object]], 
 
 
 def test_certificate_signed_by_a_foreign_key_is_found(copy: Path, tmp_path: Path) -> None:
-    """A certificate signed with somebody else's key is found, however well it fits."""
+    """B48: a forged newest certificate is not believed for its place: its key is not ours."""
     stranger = SigningKey.load_or_create(tmp_path / "other" / "stranger.key")
     _append(copy, stranger, lambda p: p.update(signer={"key_id": stranger.key_id}))
     assert "unknown-key" in codes(copy)

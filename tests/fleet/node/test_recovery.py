@@ -421,7 +421,7 @@ def test_client_records_of_the_dead_are_no_holders(lab: Lab) -> None:
 
 
 def test_the_witness_catches_a_restored_journal(lab: Lab) -> None:
-    """B48: a journal behind its witness was restored: set aside, everything HELD."""
+    """DESIGN 4: a journal behind its witness was restored: set aside, everything HELD."""
     lab.scrub()
     witness = lab.directory / "run" / "n1.witness"
     lab.node.close()
