@@ -28,6 +28,8 @@ SOCKET_PATH_MAX = 107
 SESSION_TAIL = len("/ray/session_2026-11-29_14-43-00_123456_1234567/sockets/plasma_store")
 _TOKENS: list[str] = []
 """The token Ray has read in this process, once it has."""
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At "0" Ray does on every system what it does on these two: all its processes use loopback."""
 RECONNECT_S = "600"
 """Ray ends attached drivers after this many seconds without its head (default 60)."""
 
@@ -52,16 +54,23 @@ class Cluster:
 
 
 def local(state: Path, *, dashboard: bool = False) -> Cluster:
-    """Start a Ray for this process on this machine. Raises `RayUnavailable`."""
+    """Start a Ray for this process on this machine, reachable from it alone.
+
+    Raises `RayUnavailable`.
+    """
     refuse_override(os.environ)
     _refuse_late(os.environ)
     directory = _scratch()
     prepare_environment(os.environ, token=_process_token(state, directory), directory=directory)
     import ray
+    from ray._private import ray_constants
 
     from actors.identity import HOST_LABEL
     from actors.translate import translated
 
+    # Ray reads this once, when it is imported, and may have been. A node address of 127.0.0.1 is
+    # no way round: Ray replaces it by one that others reach, and then listens everywhere.
+    ray_constants.ENABLE_RAY_CLUSTER = False
     with translated("starting a local Ray"):
         context = ray.init(
             address="local",
@@ -121,6 +130,7 @@ def prepare_environment(environ: MutableMapping[str, str], *, token: Path, direc
     environ.pop("RAY_AUTH_TOKEN", None)
     environ["RAY_TMPDIR"] = str(directory)
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    environ[LOOPBACK_SWITCH] = "0"
     environ.setdefault("RAY_GRAFANA_HOST", "DISABLED")
     environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
     # A submitted job runs "python": it must be this one, with this package.

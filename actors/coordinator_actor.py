@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from pydantic import TypeAdapter
 
+from actors.identity import PRIVATE_UMASK
 from actors.translate import StartRefused, unforeseen
 from fleet import errors
 from fleet.evidence.ledger import LedgerHead
@@ -52,6 +53,7 @@ class CoordinatorActor:
 
     def __init__(self, plan: str, opener: Callable[[str], Coordinator] = open_coordinator) -> None:
         """Reads the stores before it answers anything. Raises `StartRefused` around our errors."""
+        os.umask(PRIVATE_UMASK)
         try:
             self._coordinator = opener(plan)
         except errors.FleetError as error:

@@ -6,6 +6,8 @@ machine id and the boot id of the kernel do not lie about the hardware underneat
 
 from __future__ import annotations
 
+import json
+
 from fleet import errors
 from fleet.messages import Message
 from fleet.stores.sqlite import host_identity
@@ -13,6 +15,8 @@ from fleet.wipe.identity import kernel_boot_id
 
 HOST_LABEL = "fleet/host"
 """Label of a raylet that names its host; node actors are pinned to it."""
+PRIVATE_UMASK = 0o077
+"""Umask of the actors' processes: keys, journals and stores are for their owner only."""
 
 
 class Assignment(Message):
@@ -46,3 +50,21 @@ def check(assignment: Assignment, *, host: str | None) -> None:
                 f" then. If it repeats, check the label {HOST_LABEL} of the raylets",
                 node=assignment.node,
             )
+
+
+def check_plan(assignment: Assignment) -> None:
+    """Raises `WrongNode` when the plan is another node's, before anything of it is opened.
+
+    A plan that cannot be read is left to the opener, which says what is wrong with it.
+    """
+    try:
+        plan = json.loads(assignment.plan)
+    except ValueError:
+        return
+    planned = plan.get("node") if isinstance(plan, dict) else None
+    if planned != assignment.node:
+        raise errors.WrongNode(
+            f"the actor of {assignment.node} was given the plan of {planned or '(no node)'}",
+            remedy="nothing was opened; create the actor with the plan of its own node",
+            node=assignment.node,
+        )

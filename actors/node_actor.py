@@ -24,6 +24,7 @@ import ray
 from pydantic import Field, TypeAdapter
 
 from actors import identity
+from actors.identity import PRIVATE_UMASK
 from actors.metrics import NodeFigures
 from actors.translate import StartRefused, unforeseen
 from fleet import errors
@@ -116,6 +117,8 @@ class NodeActor:
 
     def __init__(self, assignment: str, opener: Opener = open_service) -> None:
         """`assignment` is an `Assignment` as JSON. Raises `StartRefused` around our errors."""
+        # The raylet's umask is its operator's choice; what a node keeps is private all the same.
+        os.umask(PRIVATE_UMASK)
         self._assignment = identity.Assignment.model_validate_json(assignment)
         self._opener = opener
         self._service: NodeService | None = None
@@ -128,6 +131,7 @@ class NodeActor:
         self._ticked_at = time.monotonic()
         try:
             _refuse_foreign_machine(self._assignment)
+            identity.check_plan(self._assignment)
             self._open()
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
@@ -259,11 +263,6 @@ class NodeActor:
         # A first step before the first answer: who asks sees what the node can prove by itself.
         service.tick(time.time())
         view = service.view(())
-        if view.node != self._assignment.node:
-            service.close()
-            raise errors.WrongNode(
-                f"the plan opened {view.node}; the actor was made for {self._assignment.node}"
-            )
         with self._guard:
             self._service, self._standby = service, None
             self._incarnation = view.incarnation

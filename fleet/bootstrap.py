@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import uuid
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -28,7 +26,7 @@ from fleet.backends.base import Backend
 from fleet.backends.simulated import backend as simulated
 from fleet.backends.simulated import topology
 from fleet.cdi import SpecDirectory
-from fleet.clock import Clock, SystemClock
+from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
 from fleet.evidence import heads, layout
 from fleet.evidence.keys import SigningKey
@@ -37,7 +35,7 @@ from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Place
 from fleet.messages import Message
-from fleet.model import BootId, Lease, NodeName, Token
+from fleet.model import BootId, NodeName
 from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
 from fleet.node.cleaning import Cleaner
@@ -53,12 +51,11 @@ from fleet.node.validating import Validator
 from fleet.node.wiping import Wiper
 from fleet.profiles import Profile
 from fleet.settings import MIB, Settings
-from fleet.stores.base import LeaseStore, Release
-from fleet.stores.sqlite import Stores, host_identity, open_stores, store_path
+from fleet.stores.late import LateStore
+from fleet.stores.sqlite import host_identity, open_stores, store_path
 from fleet.wipe.identity import kernel_boot_id
 from fleet.wipe.workers import Spawner
 
-_T = TypeVar("_T")
 PLAN_FILE = "fleet.json"
 RUN_DIRECTORY = Path("/run/fleetscrub")
 MEMORY_DEFAULT = 64 * MIB
@@ -280,15 +277,19 @@ def _key(plan: NodePlan, state: Path) -> SigningKey:
     return key
 
 
-def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
-    state, settings, clock = Path(plan.state), plan.settings, SystemClock()
+def _place(plan: NodePlan, backend: Backend, directory: Path) -> Place:
     run_directory = directory / "run" if backend.simulated else RUN_DIRECTORY
-    place = Place(
+    return Place(
         path=directory / "journal.db",
         witness=run_directory / f"{plan.node}.witness",
         node=NodeName(plan.node),
         machine_id=host_identity(),
     )
+
+
+def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
+    state, settings, clock = Path(plan.state), plan.settings, SystemClock()
+    place = _place(plan, backend, directory)
     opened = opening.open_or_set_aside(place, now=clock.now())
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
@@ -313,15 +314,16 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     store = LateStore(store_path(state), clock, timeout_s=settings.store.timeout_s)
     return Parts(
         registry=registry,
-        recovery=Recovery(registry, specs, settings.wipe.kill_wait_s),
+        recovery=Recovery(registry, specs, settings.wipe.kill_wait_s, ledger),
         wiper=wiper,
         holding=Holding(
             registry,
             Cleaner(registry, wiper, settings.wipe),
-            Exposer(registry, validator, sweep, settings.profile),
+            Exposer(registry, validator, sweep, settings.profile, ledger),
             specs,
             tenants,
             settings.wipe,
+            store,
             settings.node.holder_deadline_s,
         ),
         sweep=sweep,
@@ -340,58 +342,6 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         troubles=opened.troubles,
         close_store=store.close,
     )
-
-
-class LateStore:
-    """A node's view of the lease store, opened when first asked.
-
-    A store that is away must not keep a node from coming up and tearing claims down. One that
-    failed is opened anew at the next call, so that a file put back is found.
-    """
-
-    def __init__(self, path: Path, clock: Clock, *, timeout_s: float) -> None:
-        self._path = path
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._stores: Stores | None = None
-
-    def newest(self) -> Token:
-        """The epoch and the last counter issued."""
-        return self._ask(lambda leases: leases.newest())
-
-    def leases(self) -> Sequence[Lease]:
-        """The leases in force."""
-        return self._ask(lambda leases: leases.leases())
-
-    def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
-        """Give leases back by token."""
-        return self._ask(lambda leases: leases.release(releases))
-
-    def close(self) -> None:
-        """Close the file; the next call would open it again."""
-        with self._lock:
-            self._drop()
-
-    def _ask(self, question: Callable[[LeaseStore], _T]) -> _T:
-        with self._lock:
-            try:
-                if self._stores is None:
-                    self._stores = open_stores(
-                        self._path, clock=self._clock, timeout_s=self._timeout_s
-                    )
-                    self._stores.leases.init()
-                return question(self._stores.leases)
-            except errors.FleetError as error:
-                self._drop()
-                if isinstance(error, errors.StoreUnavailable):
-                    raise
-                raise errors.StoreUnavailable(error.detail, remedy=error.remedy) from error
-
-    def _drop(self) -> None:
-        if self._stores is not None:
-            self._stores.database.close()
-            self._stores = None
 
 
 def _boot_id(backend: Backend) -> BootId:

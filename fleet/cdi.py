@@ -22,6 +22,9 @@ from fleet.model import ClaimUid, Uuid
 CDI_VERSION = "0.5.0"
 """Lowest version that expresses what we write."""
 
+DIRECTORY_MODE = 0o755
+SPEC_MODE = 0o644
+
 _UID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$")
 
 
@@ -51,7 +54,7 @@ class SpecDirectory:
         temporary = self._temporary(path)
         text = json.dumps(self._spec(claim, attributes), indent=2, sort_keys=True).encode()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._make()
             if _content(path) == text:
                 self._sync()
                 return
@@ -115,6 +118,14 @@ class SpecDirectory:
         )
         return tuple(ClaimUid(uid) for uid in uids if _UID.fullmatch(uid))
 
+    def _make(self) -> None:
+        """Runtimes read the directory, whatever our umask; one that exists is its maker's."""
+        try:
+            self.directory.mkdir(parents=True)
+        except FileExistsError:
+            return
+        self.directory.chmod(DIRECTORY_MODE)
+
     def _temporary(self, path: Path) -> Path:
         return path.with_name(f".{path.name}.tmp")
 
@@ -136,7 +147,7 @@ def _content(path: Path) -> bytes | None:
 def _write(path: Path, text: bytes) -> None:
     """All of `text`, on disk. Raises OSError."""
     with path.open("wb") as file:
-        os.fchmod(file.fileno(), 0o644)
+        os.fchmod(file.fileno(), SPEC_MODE)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from pydantic import Field
@@ -232,9 +233,12 @@ class Coordinator:
 
     def _fenced(self, request: AcquireRequest) -> AcquireRequest:
         with self._lock:
-            floors = [self._floors[unit] for unit in request.units if unit in self._floors]
-        floor = max([*floors, *([request.min_token] if request.min_token else [])], default=None)
-        return AcquireRequest(request.units, request.holder, request.ttl_s, floor)
+            learnt = max(
+                (self._floors[unit] for unit in request.units if unit in self._floors), default=None
+            )
+        if learnt is None or (request.min_token is not None and request.min_token >= learnt):
+            return request
+        return replace(request, min_token=learnt, closed=False)
 
     def _refused_runs(self, holders: set[Holder]) -> dict[Holder, errors.FleetError]:
         refused: dict[Holder, errors.FleetError] = {}

@@ -105,6 +105,12 @@ class TokenStale(Permanent):
     default_remedy = "read the state again and acquire a new lease; somebody newer has acted"
 
 
+class TokenUnknown(Permanent):
+    """An act carries a token the store never issued; nothing was changed. Field: ``newest``."""
+
+    default_remedy = "acquire a lease and use its token"
+
+
 class EpochForeign(Permanent):
     """A token comes from an epoch this node does not follow. Fields: ``ours``, ``theirs``."""
 

@@ -50,7 +50,7 @@ class ScrubOrder(Message):
     token: TokenText
     run: str = ""
     wipe: WipePolicy | None = None
-    """None: the node's own policy."""
+    """What to demand beyond the node's own policy; less is never granted."""
 
 
 class ByteFigures(Message):
@@ -125,6 +125,9 @@ class DeviceView(Message):
     operation: str = ""
     certificate: str = ""
     floor: TokenText = "0.0"
+    """Newest token acted on or closed: what the lease store must not be behind."""
+    closed: bool = False
+    """Whether `floor` itself is closed."""
     since: float = 0.0
     progress: WipeProgress | None = None
     attributes: dict[str, str] = {}

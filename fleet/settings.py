@@ -82,6 +82,25 @@ class WipePolicy(Section):
         default=ResetPolicy.ON_FAULT, description="When the engine is reset around a wipe."
     )
 
+    def tightened_by(self, asked: WipePolicy | None) -> WipePolicy:
+        """This policy, with what `asked` demands more: an order can never demand less.
+
+        Chunk sizes and waits are the node's own; they are no matter of strictness.
+        """
+        if asked is None:
+            return self
+        order = (ResetPolicy.NEVER, ResetPolicy.ON_FAULT, ResetPolicy.ALWAYS)
+        return self.model_copy(
+            update={
+                "coverage_floor": max(self.coverage_floor, asked.coverage_floor),
+                "deadline_base_s": min(self.deadline_base_s, asked.deadline_base_s),
+                "deadline_s_per_gib": min(self.deadline_s_per_gib, asked.deadline_s_per_gib),
+                "expected_bytes_per_s": max(self.expected_bytes_per_s, asked.expected_bytes_per_s),
+                "slow_factor": min(self.slow_factor, asked.slow_factor),
+                "reset": max(self.reset, asked.reset, key=order.index),
+            }
+        )
+
 
 class HealthPolicy(Section):
     """When a reading is a fault."""

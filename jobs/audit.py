@@ -7,7 +7,6 @@ proven. Where they disagree somebody is about to be handed a device that is not 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -278,6 +277,6 @@ def _places(lease: Lease, devices: Mapping[UnitId, Sequence[tuple[str, DeviceVie
 
 
 if __name__ == "__main__":
-    from fleet.cli.main import main
+    from fleet.cli.main import run as run_verb
 
-    sys.exit(main(["audit", *sys.argv[1:]]))
+    run_verb("audit")

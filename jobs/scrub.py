@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -204,6 +203,6 @@ def _countersigned(report: RunReport, fleet: Muster, nodes: RayNodes) -> RunRepo
 
 
 if __name__ == "__main__":
-    from fleet.cli.main import main
+    from fleet.cli.main import run as run_verb
 
-    sys.exit(main(["scrub", *sys.argv[1:]]))
+    run_verb("scrub")

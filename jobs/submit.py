@@ -18,6 +18,7 @@ import aiohttp
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from fleet import errors
+from fleet.cli.text import visible
 
 POLL_S = 0.5
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED})
@@ -67,7 +68,7 @@ def run(
         # The job stops in order and its run can be resumed; it is waited for below.
         client.stop_job(job)
     except (RuntimeError, aiohttp.ClientError) as error:
-        sys.stderr.write(f"the log broke off ({error}); waiting for the job\n")
+        sys.stderr.write(f"the log broke off ({visible(str(error))}); waiting for the job\n")
     return exit_code(_ended(client, job))
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -80,6 +79,6 @@ def _sweep(node: Node) -> tuple[Swept, ...]:
 
 
 if __name__ == "__main__":
-    from fleet.cli.main import main
+    from fleet.cli.main import run as run_verb
 
-    sys.exit(main(["sweep", *sys.argv[1:]]))
+    run_verb("sweep")

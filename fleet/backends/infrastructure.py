@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import tomllib
+from contextlib import suppress
 from importlib import resources
+from pathlib import Path
 
 from fleet.model import ProcessKind
 
@@ -20,6 +23,30 @@ def daemons() -> frozenset[str]:
     return frozenset(names | {name[:COMM_LENGTH] for name in names})
 
 
-def kind(name: str) -> ProcessKind:
-    """What a process of this name is to us, unless it is ours."""
-    return ProcessKind.INFRASTRUCTURE if name in daemons() else ProcessKind.FOREIGN
+def kind(name: str, pid: int) -> ProcessKind:
+    """What a process is to us, unless it is ours.
+
+    A name is the process's own choice: a listed one counts only for a process of the host's or our
+    own mount namespace that runs as root or as we do, which a tenant's container is not.
+    """
+    listed = name in daemons() and _is_of_the_host(pid)
+    return ProcessKind.INFRASTRUCTURE if listed else ProcessKind.FOREIGN
+
+
+def _is_of_the_host(pid: int) -> bool:
+    process = Path("/proc") / str(pid)
+    try:
+        if process.stat().st_uid not in (0, os.geteuid()):
+            return False
+        namespace = (process / "ns" / "mnt").stat().st_ino
+    except OSError:
+        return False
+    return namespace in _namespaces()
+
+
+def _namespaces() -> set[int]:
+    found: set[int] = set()
+    for host in ("self", "1"):
+        with suppress(OSError):
+            found.add((Path("/proc") / host / "ns" / "mnt").stat().st_ino)
+    return found

@@ -177,6 +177,7 @@ class Ordering:
             holder=self._holder,
             ttl_s=self._policy.lease_ttl_s,
             min_token=floor,
+            closed=device is not None and device.closed,
         )
 
     def _not_leased(self, track: Track, error: FleetError, now: float) -> DeviceResult | None:

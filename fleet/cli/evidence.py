@@ -19,9 +19,9 @@ from fleet.evidence import export as exporting
 from fleet.evidence import parsed
 from fleet.evidence import verify as verifying
 from fleet.evidence.keys import SHORT_ID, KeyRing
-from fleet.evidence.layout import PUBLIC_SUFFIX
+from fleet.evidence.layout import PUBLIC_SUFFIX, checked_name
 from fleet.evidence.segments import Damage, Entry, Sequence
-from fleet.evidence.sources import Collection, collect, heads_log
+from fleet.evidence.sources import Collection, Trust, collect, heads_log
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,11 +44,12 @@ DeviceOption = Annotated[
     ),
 ]
 KeysOption = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
         "--key",
-        metavar="FILE",
-        help="Public key you trust for certificates (file or directory; may be repeated).",
+        metavar="[NODE=]FILE",
+        help="Public key you trust for certificates, of one node or of all (file or directory; may"
+        " be repeated).",
         show_default=False,
     ),
 ]
@@ -139,8 +140,8 @@ def verify(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Verify all certificates; exit code 1 if anything was changed, removed, added or moved."""
-    collection = _open(state, directory, _ring(key), _ring(coordinator_key))
+    """Verify all certificates; exit code 1 if anything is wrong, or if there is none."""
+    collection = _open(state, directory, _trust(key), _ring(coordinator_key))
     if heads is not None:
         collection.heads = heads_log(heads, _ring(coordinator_key))
     report = verifying.verify(collection)
@@ -196,10 +197,26 @@ def _ring(paths: list[Path] | None) -> KeyRing | None:
     return ring
 
 
+def _trust(keys: list[str] | None) -> Trust | None:
+    """Keys as given with --key. ``NODE=FILE`` counts for that node only, ``FILE`` for all."""
+    if not keys:
+        return None
+    anyone: list[Path] = []
+    nodes: dict[str, list[Path]] = {}
+    for key in keys:
+        node, equals, file = key.partition("=")
+        if equals and not Path(key).exists():
+            nodes.setdefault(checked_name(node), []).append(Path(file))
+        else:
+            anyone.append(Path(key))
+    rings = {node: ring for node, paths in nodes.items() if (ring := _ring(paths))}
+    return Trust(_ring(anyone) or KeyRing(), rings)
+
+
 def _open(
     state: Path | None,
     directory: Path | None,
-    keys: KeyRing | None = None,
+    keys: Trust | None = None,
     coordinator_keys: KeyRing | None = None,
 ) -> Collection:
     place = directory if directory is not None else state_directory(state)
@@ -324,6 +341,10 @@ def _report(console: Console, report: verifying.Report) -> None:
         f" {report.countersignatures} countersignatures"
     )
     verdict = ("evidence is whole", "bold green")
-    if not report.ok:
+    if report.unsigned_index:
+        verdict = ("evidence is whole; the index of this export is not signed", "bold green")
+    if report.defects:
         verdict = (f"{len(report.defects)} defects", "bold red")
+    elif not report.certificates:
+        verdict = ("there is no certificate: nothing is proven", "bold red")
     console.print(Text.assemble(verdict))

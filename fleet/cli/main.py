@@ -14,13 +14,14 @@ from importlib import metadata
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
-from rich.text import Text
 
 from fleet import errors
-from fleet.cli import verbs
+from fleet.cli import text, verbs
 from fleet.cli.output import error_console
 
 EXIT_COULD_NOT_RUN = 2
+PRIVATE_UMASK = 0o077
+"""What we leave on disk is for its owner only, whatever umask we were started under."""
 
 
 @runtime_checkable
@@ -87,9 +88,10 @@ def main(arguments: Sequence[str]) -> int:
     return outcome if isinstance(outcome, int) else 0
 
 
-def run() -> None:
-    """Entry point of the command."""
-    sys.exit(main(sys.argv[1:]))
+def run(*verb: str) -> None:
+    """Entry point of the command; a job that is a verb of its own gives `verb`. Never returns."""
+    os.umask(PRIVATE_UMASK)
+    sys.exit(main([*verb, *sys.argv[1:]]))
 
 
 def _usage(error: UsageError, *, as_json: bool) -> int:
@@ -112,10 +114,10 @@ def _show(error: errors.FleetError, *, as_json: bool) -> int:
         sys.stderr.write(json.dumps(document) + "\n")
         return error.exit_code
     console = error_console()
-    console.print(Text.assemble(("error: ", "bold red"), error.detail))
+    console.print(text.joined(("error: ", "bold red"), error.detail))
     for problem in error.fields.get("problems", ()):
-        console.print(Text(f"  - {problem}"))
-    console.print(Text.assemble(("do: ", "bold"), error.remedy))
+        console.print(text.plain(f"  - {problem}"))
+    console.print(text.joined(("do: ", "bold"), error.remedy))
     return error.exit_code
 
 

@@ -1,18 +1,25 @@
 """How verbs print: JSON on request, otherwise rich on a terminal and plain lines elsewhere.
 
 Results go to stdout, errors and progress to stderr. Rich honours NO_COLOR by itself.
+
+What people read is partly written by strangers: a console of ours takes no text for markup and
+lets no control character of it through. JSON needs neither, since it escapes both itself.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from fleet.cli.text import shown, visible
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -21,10 +28,29 @@ PLAIN_WIDTH = 200
 """Width, columns, of tables where no terminal says how wide it is."""
 
 
+class PlainConsole(Console):
+    """A console on which text is text: what would act on the terminal is written out.
+
+    Whatever is printed comes through these two methods, in tables and progress bars as well.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string as `Text`, never as markup or an emoji code."""
+        wanted = {**options, "markup": False, "emoji": False, "highlight": False}
+        return super().render_str(visible(text), **wanted)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of anything printable; our own markers and cursor moves are no `Text`."""
+        found = shown(renderable) if isinstance(renderable, Text) else renderable
+        return super().render(found, options)
+
+
 def console() -> Console:
     """The console for results."""
     terminal = sys.stdout.isatty()
-    return Console(
+    return PlainConsole(
         file=sys.stdout,
         highlight=False,
         soft_wrap=not terminal,
@@ -34,7 +60,7 @@ def console() -> Console:
 
 def error_console() -> Console:
     """The console for errors and progress."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return PlainConsole(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def emit(document: Any, *, as_json: bool, render: Callable[[Console], None]) -> None:

@@ -71,7 +71,7 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Print one line."""
-        self._console.print(Text(line))
+        self._console.print(text.plain(line))
 
     def show(self, status: CampaignStatus) -> None:
         """Print what has changed since the last call, and every 2 s how far the campaign is."""
@@ -92,7 +92,7 @@ class Bars:
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%"),
             _Figures(),
@@ -117,7 +117,7 @@ class Bars:
 
     def say(self, line: str) -> None:
         """Print one line above the bars."""
-        self._progress.console.print(Text(line))
+        self._progress.console.print(text.plain(line))
 
     def show(self, status: CampaignStatus) -> None:
         """Move the bars."""
@@ -139,7 +139,9 @@ class Bars:
         task = self._devices.get(device.uuid)
         if task is None:
             task = self._progress.add_task(
-                f"{device.node}/{device.device}", total=device.total or None, figures=""
+                text.visible(f"{device.node}/{device.device}"),
+                total=device.total or None,
+                figures="",
             )
             self._devices[device.uuid] = task
         ended = device.phase is Phase.DONE
@@ -157,7 +159,7 @@ class _Figures(ProgressColumn):
     """The free text at the end of a bar."""
 
     def render(self, task: Task) -> Text:
-        return Text(str(task.fields.get("figures", "")))
+        return text.plain(str(task.fields.get("figures", "")))
 
 
 def overview(status: CampaignStatus) -> str:

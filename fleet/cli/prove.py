@@ -16,7 +16,6 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from fleet import errors
 from fleet.backends import registry
@@ -257,7 +256,7 @@ class _Attempt:
                 time.sleep(PAUSE_S)
 
     def _say(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(text.plain(line))
 
 
 def _secret(secret: str | None, file: Path | None) -> bytes:
@@ -275,7 +274,7 @@ def _secret(secret: str | None, file: Path | None) -> bytes:
 
 
 def _render(console: Console, proof: Proof) -> None:
-    console.print(Text(text.SIMULATED, style="bold black on yellow"))
+    console.print(text.plain(text.SIMULATED, "bold black on yellow"))
     place = f"{proof.node}/{proof.device}"
     console.print(
         f"{place}: {proof.secret_bytes} B of secret, {text.size(proof.memory_bytes)} searched each"
@@ -287,7 +286,9 @@ def _render(console: Console, proof: Proof) -> None:
     for certificate in proof.certificates:
         console.print(f"  certificate of tenant B:     {certificate}")
     console.print(
-        Text("proven: nothing of it is left", style="green")
+        text.plain("proven: nothing of it is left", style="green")
         if proof.holds
-        else Text("NOT PROVEN: a tenant's data survived, or was never there", style="bold red")
+        else text.plain(
+            "NOT PROVEN: a tenant's data survived, or was never there", style="bold red"
+        )
     )

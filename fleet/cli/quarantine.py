@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from fleet.cli import reach, text
 from fleet.cli.options import (
@@ -90,7 +89,7 @@ def clear(
 
 def _show(node: str, view: DeviceView, *, as_json: bool) -> None:
     def render(console: Console) -> None:
-        console.print(Text.assemble(f"{node}/{view.name}: ", text.coloured(view.state)))
+        console.print(text.joined(f"{node}/{view.name}: ", text.coloured(view.state)))
         text.explain(console, f"{node}/{view.name}", view.reasons)
 
     emit({"node": node, **view.model_dump(mode="json")}, as_json=as_json, render=render)
@@ -104,7 +103,7 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
         for device in view.devices:
             if device.reasons:
                 console.print(
-                    Text.assemble(
+                    text.joined(
                         f"{view.node}/{device.name} ({device.uuid}): ",
                         text.coloured(device.state),
                     )

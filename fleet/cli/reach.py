@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -143,11 +143,24 @@ def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Nod
                 error.detail,
                 remedy="wait until that process is done, or reach its Ray with --address",
             ) from None
-        stack.callback(service.close)
+        stack.callback(_end, service)
         found[plan.node] = service
     if ticking:
         stack.enter_context(_ticking(tuple(found.values())))
     return found
+
+
+def _end(service: NodeService) -> None:
+    """Close, after one step where leases are still to be given back: nobody may serve after us.
+
+    A step that fails changes nothing: what is to be given back stays in the journal.
+    """
+    try:
+        with suppress(errors.FleetError):
+            if service.view().outbox:
+                service.tick(time.time())
+    finally:
+        service.close()
 
 
 @contextmanager

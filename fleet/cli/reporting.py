@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fleet.campaign.report import ExitReason, RunReport
 from fleet.cli import text
@@ -17,7 +16,7 @@ from fleet.messages import GOOD, DeviceResult, Outcome
 def render(console: Console, report: RunReport, *, state: Path) -> None:
     """Print `report`; `state` is where its evidence is."""
     if report.simulated:
-        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
     console.print(_table(report))
     for result in report.devices:
         _explain(console, result)
@@ -54,15 +53,15 @@ def _explain(console: Console, result: DeviceResult) -> None:
     if result.outcome in GOOD and not result.findings:
         return
     if not result.findings:
-        console.print(Text(f"  {place}: {result.outcome}, no reason was given", style="red"))
+        console.print(text.plain(f"  {place}: {result.outcome}, no reason was given", style="red"))
     for finding in result.findings:
         console.print(
-            Text.assemble(
+            text.joined(
                 (f"  {place}: ", "bold"), f"{finding.verdict}: {finding.check}: {finding.detail}"
             )
         )
         if finding.remedy:
-            console.print(Text(f"      do: {finding.remedy}"))
+            console.print(text.plain(f"      do: {finding.remedy}"))
 
 
 def _totals(console: Console, report: RunReport) -> None:
@@ -70,7 +69,7 @@ def _totals(console: Console, report: RunReport) -> None:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in totals.outcomes.items())
     figures = totals.bytes
     console.print(
-        Text(
+        text.plain(
             f"{totals.devices} devices: {outcomes or 'none'}; "
             f"{text.size(figures.covered)} of {text.size(figures.total)} covered"
             f" ({text.size(figures.reserved)} reserved, {text.size(figures.residual)} residual)"
@@ -78,15 +77,17 @@ def _totals(console: Console, report: RunReport) -> None:
         )
     )
     for note in report.notes:
-        console.print(Text(f"note: {note}"))
+        console.print(text.plain(f"note: {note}"))
 
 
 def _ending(console: Console, report: RunReport, state: Path) -> None:
     directory = shlex.quote(str(state))
     if report.exit_reason is not ExitReason.COMPLETE:
-        console.print(Text(f"ended early: {report.exit_reason}: {report.detail}", style="yellow"))
+        console.print(
+            text.plain(f"ended early: {report.exit_reason}: {report.detail}", style="yellow")
+        )
         if report.remedy:
-            console.print(Text(f"do: {report.remedy}"))
+            console.print(text.plain(f"do: {report.remedy}"))
     if report.exit_reason in (ExitReason.STOPPED, ExitReason.BREAKER, ExitReason.LIMITS):
         console.print(f"go on with: fleet scrub --resume {report.run} --state {directory}")
     if report.totals.outcomes.get(Outcome.CERTIFIED, 0):

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -64,9 +63,9 @@ def _list(console: Console, records: Sequence[RunRecord]) -> None:
 
 def _show(console: Console, record: RunRecord) -> None:
     if record.simulated:
-        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
     console.print(
-        Text(
+        text.plain(
             f"run {record.id}: {record.state}, started {_moment(record.started_at)} UTC;"
             f" {_outcomes(record)}"
         )

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fleet import bootstrap, errors
 from fleet.bootstrap import FleetPlan
@@ -206,7 +205,7 @@ def _run(
     display = progress.choose(console)
     confirmed = _Confirmation(console, yes=choices.yes)
     where = address or "a Ray of our own"
-    console.print(Text(f"gathering the fleet in {where} ..."))
+    console.print(text.plain(f"gathering the fleet in {where} ..."))
     request = job.ScrubRequest(
         policy=settings.campaign,
         select=choices.selection,
@@ -236,7 +235,7 @@ class _Confirmation:
         for view in real:
             for device in view.devices:
                 self.console.print(
-                    Text.assemble(
+                    text.joined(
                         f"  {view.node}/{device.name}  {device.uuid}  ",
                         text.size(device.memory_bytes),
                         "  ",
@@ -285,7 +284,7 @@ def _dry_run(
                 )
         console.print(table)
         for target in waves.blocked:
-            console.print(Text(f"  {target.node}/{target.name}: no limit lets it start now"))
+            console.print(text.plain(f"  {target.node}/{target.name}: no limit lets it start now"))
         console.print(f"{len(targets)} devices in {len(waves.waves)} waves; nothing was touched")
 
     emit(document, as_json=as_json, render=render)
@@ -313,7 +312,8 @@ def _submit(address: str, arguments: Sequence[str], *, as_json: bool) -> int:
 
     def sink(lines: str) -> None:
         log.append(lines)
-        (sys.stderr if as_json else sys.stdout).write(lines)
+        shown = "\n".join(map(text.visible, lines.split("\n")))
+        (sys.stderr if as_json else sys.stdout).write(shown)
 
     code = submit.run(address, arguments, sink=sink)
     if as_json:

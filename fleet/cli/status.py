@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -65,12 +64,12 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
     console.print(table)
     for view in views:
         for reason in view.degraded:
-            console.print(Text(f"  {view.node} is degraded: {reason}", style="yellow"))
+            console.print(text.plain(f"  {view.node} is degraded: {reason}", style="yellow"))
         for device in view.devices:
             text.explain(console, f"{view.node}/{device.name}", device.reasons)
             if device.state == State.HELD:
                 console.print(
-                    Text(
+                    text.plain(
                         f"  {view.node}/{device.name}: HELD, its holder is unknown;"
                         " `fleet node adopt` records that it is free"
                     )

@@ -1,7 +1,14 @@
-"""Numbers, states and times as an operator reads them."""
+"""Numbers, states, times and words from outside as an operator reads them.
+
+Process names, an operator's reasons, claim uids and errors are written by others. None of them may
+move the cursor, forge a line or turn the reading order round: `visible` is the one place that
+decides how such characters look, and every console of ours (`fleet.cli.output`) goes through it.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -24,11 +31,64 @@ COLOURS = {
     "interrupted": "yellow",
 }
 SIMULATED = "SIMULATED devices: files on this machine, no accelerator was touched"
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that act on a terminal or on the reader and show nothing themselves:
+controls, formats (all that set the direction are among them), half characters, line separators."""
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+
+
+def visible(value: str) -> str:
+    """`value` on one line, with what would act instead of show written out: ``\\x1b``, ``\\n``.
+
+    Doing it twice changes nothing more.
+    """
+    if _PLAIN.fullmatch(value):
+        return value
+    return "".join(_written(character) for character in value)
+
+
+def _written(character: str) -> str:
+    if unicodedata.category(character) not in _UNSEEN:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def plain(value: str, style: str = "") -> Text:
+    """A line of text; nothing in `value` is taken for markup or reaches the terminal as a control.
+
+    Rich's own `Text` drops some controls silently, so what comes from outside goes through here.
+    """
+    return Text(visible(value), style=style)
+
+
+def joined(*parts: str | Text | tuple[str, str]) -> Text:
+    """One line of several parts: plain, styled already, or (text, style)."""
+    line = Text()
+    for part in parts:
+        line.append_text(part if isinstance(part, Text) else _part(part))
+    return line
+
+
+def _part(part: str | tuple[str, str]) -> Text:
+    return plain(part) if isinstance(part, str) else plain(*part)
+
+
+def shown(found: Text) -> Text:
+    """`found` with `visible` characters only, its styles on the same words as before."""
+    if _PLAIN.fullmatch(found.plain):
+        return found
+    line = found.blank_copy()
+    for piece in found.divide(range(1, len(found.plain))):
+        letter = piece.blank_copy(visible(piece.plain))
+        for span in piece.spans:
+            letter.stylize(span.style)
+        line.append_text(letter)
+    return line
 
 
 def coloured(word: str) -> Text:
     """A state or outcome in its colour; colour is never the only sign."""
-    return Text(word, style=COLOURS.get(word, ""))
+    return plain(word, COLOURS.get(word, ""))
 
 
 def size(count: float) -> str:
@@ -63,7 +123,7 @@ def digest(value: str) -> str:
 def banner(console: Console, views: Sequence[NodeView]) -> None:
     """Say first when what follows is simulated (promise 10)."""
     if any(view.simulated for view in views):
-        console.print(Text(SIMULATED, style="bold black on yellow"))
+        console.print(plain(SIMULATED, "bold black on yellow"))
 
 
 def reasons(device: DeviceView) -> str:
@@ -76,11 +136,11 @@ def explain(console: Console, place: str, found: Sequence[ReasonView]) -> None:
     for reason in sorted(found, key=lambda one: (one.code, one.source)):
         lift = "a passed retest lifts it" if reason.liftable else "only an operator lifts it"
         console.print(
-            Text.assemble(
+            joined(
                 (f"  {place}: ", "bold"),
                 f"{reason.code} ({reason.source}; {lift})",
                 f": {reason.detail}" if reason.detail else "",
             )
         )
         if reason.remedy:
-            console.print(Text(f"      do: {reason.remedy}"))
+            console.print(plain(f"      do: {reason.remedy}"))

@@ -6,7 +6,8 @@ certificate (promise 8).
 
 Decisions:
 
-1. All refusals are collected and told at once.
+1. All refusals are collected and told at once. What is about to be signed is judged once more from
+   its own text, by the rules `verify` applies (`rules`).
 2. `heads` and `sequences` come from the ledger (`Ledger.heads`, `Ledger.sequences`), not from the
    journal: after a crash between ledger and journal the ledger is the longer one.
 3. Verification (it ran to completion as intended) and validation (it is adequate for the data) are
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fleet.errors import EvidenceRefused, InputInvalid
-from fleet.evidence import dsse, scope
+from fleet.evidence import dsse, rules, scope
 from fleet.health.readings import Readings, risen
 from fleet.model import (
     NO_TOKEN,
@@ -41,7 +42,6 @@ from fleet.settings import WipePolicy
 from fleet.wipe.result import WipeResult
 
 PREDICATE_TYPE = "https://fleetscrub.dev/wipe-certificate/v1"
-SIMULATED_PREFIX = "SIMULATED:"
 _LINK = ("pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "nvlinks_up")
 _NO_OPERATION, _NO_RUN, _NO_CLAIM = OperationId(""), RunId(""), ClaimUid("")
 _COVERAGE_FLOOR = WipePolicy().coverage_floor
@@ -125,11 +125,12 @@ def issue(attested: Attested, *, key: dsse.Signer, now: float, version: str) -> 
     try:
         identity = _identity(attested)
         subject = {
-            "name": (SIMULATED_PREFIX if attested.simulated else "") + attested.device.uuid,
+            "name": (rules.SIMULATED_PREFIX if attested.simulated else "") + attested.device.uuid,
             "digest": {"sha256": hashlib.sha256(dsse.canonical(identity)).hexdigest()},
         }
         predicate = _predicate(attested, identity, now=now, version=version)
         predicate["signer"] = {"service": f"fleetscrub node {attested.node}", "key_id": key.key_id}
+        _judge_text(subject, predicate, key.key_id)
         envelope = dsse.seal(PREDICATE_TYPE, [subject], predicate, key=key)
     except InputInvalid as error:
         raise EvidenceRefused(
@@ -137,6 +138,11 @@ def issue(attested: Attested, *, key: dsse.Signer, now: float, version: str) -> 
             against=(error.detail,),
         ) from error
     return Issued(dsse.digest_of(envelope), envelope)
+
+
+def _judge_text(subject: dict[str, Any], predicate: dict[str, Any], key_id: str) -> None:
+    if against := tuple(rules.against([subject], predicate, key_id=key_id)):
+        raise InputInvalid("; ".join(against))
 
 
 # --- what speaks against a certificate ------------------------------------------------------------
@@ -171,10 +177,9 @@ def _against_wipe(attested: Attested) -> Iterator[str]:
         yield f"the wipe is of {wipe.accelerator}, the device is on {device.accelerator}"
     if not device.units or sorted(wipe.units) != sorted(set(device.units)):
         yield f"units wiped {sorted(wipe.units)} are not the device's {sorted(device.units)}"
-    if coverage.covered <= 0 or coverage.reserved < 0 or coverage.residual < 0:
-        yield f"byte figures do not add up: {coverage}"
-    elif coverage.covered < attested.coverage_floor * (coverage.total - coverage.reserved):
-        yield f"coverage is below the floor of {attested.coverage_floor}: {coverage}"
+    figures = (coverage.total, coverage.reserved, coverage.covered)
+    yield from rules.memory_problems(*figures, memory_bytes=device.memory_bytes)
+    yield from rules.floor_problems(*figures, floor=attested.coverage_floor)
     if any(holder.kind is ProcessKind.FOREIGN for holder in wipe.holders):
         yield "a foreign process had the device open"
 

@@ -1,9 +1,11 @@
-"""Writing small files so that they survive a power cut, or are not there at all."""
+"""Writing small files so that they survive a power cut; reading them whatever lies there."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
 
 
@@ -22,6 +24,55 @@ def make_directory(directory: Path, *, mode: int = 0o755) -> None:
     for path in reversed(missing):
         path.mkdir(mode=mode if path == directory else 0o755, exist_ok=True)
         sync_directory(path.parent)
+
+
+def read_regular(
+    path: Path,
+    *,
+    most_bytes: int,
+    offset: int = 0,
+    length: int | None = None,
+    follow_links: bool = False,
+) -> bytes:
+    """Content of `path` from `offset` on. Raises OSError, also unless it is a file of that size.
+
+    Whoever can put a FIFO, a device or an endless file in a place we read must not make us wait or
+    run out of memory.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), repr(path)) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        if found.st_size > most_bytes:
+            text = f"has {found.st_size} bytes, more than {most_bytes}"
+            raise OSError(errno.EFBIG, text, str(path))
+        return _read_all(descriptor, offset, most_bytes if length is None else length)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, offset: int, room: int) -> bytes:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    parts = []
+    while room > 0 and (part := os.read(descriptor, min(room, 1 << 20))):
+        parts.append(part)
+        room -= len(part)
+    return b"".join(parts)
+
+
+def shown(path: Path) -> str:
+    """`path` as text that can be printed whatever bytes its name is made of."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def same_file(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether both are of one inode: a file moved or removed and made anew is another one."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -13,19 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
-from fleet.evidence import dsse, parsed
+from fleet.evidence import copies, dsse, parsed
+from fleet.evidence.copies import COORDINATOR_KEYS, FORMAT, INDEX, SUMS, node_keys
 from fleet.evidence.disk import replace
-from fleet.evidence.keys import SHORT_ID, KeyRing
+from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Entry, Sequence
-from fleet.evidence.sources import (
-    COORDINATOR_KEYS,
-    FORMAT,
-    INDEX,
-    SUMS,
-    Collection,
-    Log,
-    node_keys,
-)
+from fleet.evidence.sources import Collection, Log
 from fleet.model import UnitId
 
 README = "README.txt"
@@ -34,7 +27,8 @@ _WORDS = """Wipe certificates of fleetscrub.
 certificates/<node>/  DSSE envelopes (in-toto statements, Ed25519), one file each, oldest first
 heads/                countersignatures of the coordinator over the ends of the nodes' ledgers
 keys/                 public keys; compare them with keys you got another way
-index.json            all entries of each ledger in order, with digests; null: left out of this copy
+index.json            all entries of each ledger in order, with digests (null: left out here), whose
+                      each key is, counts and checksums of all files; it is not signed
 
 Verify:  fleet evidence verify --directory . --key <public key you trust>
 Without fleetscrub:  sha256sum -c SHA256SUMS
@@ -85,13 +79,16 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
             },
             "heads": {"entries": writer.entries(heads, "heads", lambda _: True)},
         }
-        for log in logs:
-            writer.keys(log.keys, str(node_keys(Path(), log.node)))
-        if collection.heads:
-            writer.keys(collection.heads.keys, COORDINATOR_KEYS)
-        writer.file(INDEX, dsse.canonical(index))
-        writer.file(README, _WORDS.encode())
-        writer.finish()
+        index["keys"] = {
+            "nodes": {
+                log.node: writer.keys(log, found[log.node], str(node_keys(Path(), log.node)))
+                for log in logs
+            },
+            "coordinator": (
+                writer.keys(collection.heads, heads, COORDINATOR_KEYS) if collection.heads else []
+            ),
+        }
+        writer.finish(index)
     except OSError as error:
         raise LedgerUnavailable(f"cannot write {target}: {error}") from error
     total = sum(len(rows) for rows in found.values())
@@ -149,10 +146,13 @@ class _Export:
             rows.append([entry.digest, file])
         return rows
 
-    def keys(self, ring: KeyRing, folder: str) -> None:
-        """Write all keys of a ring."""
+    def keys(self, log: Log, entries: list[Entry], folder: str) -> list[str]:
+        """Write the keys that signed `entries`; their ids for the index."""
+        signers = {dsse.open_envelope(entry.envelope).key_id for entry in entries if entry.envelope}
+        ring = log.keys.only(sorted(signers))
         for key in ring:
             self.file(f"{folder}/{key.key_id[:SHORT_ID]}.pub", key.pem())
+        return [key.key_id for key in ring]
 
     def file(self, name: str, content: bytes) -> None:
         """Write one file."""
@@ -161,7 +161,10 @@ class _Export:
         path.write_bytes(content)
         self._sums[name] = hashlib.sha256(content).hexdigest()
 
-    def finish(self) -> None:
-        """Write the checksums, last: an export without them is not finished."""
+    def finish(self, index: dict[str, Any]) -> None:
+        """Write index and checksums, last: an export without them is not finished."""
+        self.file(README, _WORDS.encode())
+        index |= {"counts": copies.counts(index), "files": dict(self._sums)}
+        self.file(INDEX, dsse.canonical(index))
         lines = [f"{self._sums[name]}  {name}\n" for name in sorted(self._sums)]
         replace(self.directory / SUMS, "".join(lines).encode())

@@ -20,7 +20,8 @@ from fleet.clock import Clock
 from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
 from fleet.evidence import dsse
 from fleet.evidence.ledger import LedgerHead
-from fleet.evidence.segments import SEGMENT_BYTES, Damage, Reader, Writer
+from fleet.evidence.segments import SEGMENT_BYTES, Damage, Reader
+from fleet.evidence.writer import Writer
 from fleet.model import Digest, NodeName
 
 PREDICATE_TYPE = "https://fleetscrub.dev/ledger-heads/v1"
@@ -86,7 +87,7 @@ def read(content: bytes) -> Countersignature:
             raise EvidenceInvalid("its subject is not the heads it names")
         if isinstance(number, bool) or not isinstance(number, int):
             raise EvidenceInvalid(f"its number is {number!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EvidenceInvalid(f"is not a well-formed countersignature: {error!r}") from error
     return Countersignature(envelope, number, previous, heads, issued_at)
 
@@ -167,6 +168,8 @@ class HeadsLog:
         return head.count > 0 if last is None else head != last
 
     def _follow(self) -> None:
+        if self._reader.lost():
+            self._reader, self._previous, self._latest = Reader(self.directory), None, {}
         for found in _readable(self._reader):
             self._previous = found.digest
             self._latest.update(found.heads)

@@ -18,10 +18,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fleet.errors import KeyUnusable
-from fleet.evidence.disk import make_directory, replace, write_new
+from fleet.evidence.disk import make_directory, read_regular, replace, shown, write_new
 from fleet.evidence.layout import PUBLIC_SUFFIX
 
 SHORT_ID = 16
+_MOST_KEY_BYTES = 64 * 1024
 
 
 class PublicKey:
@@ -59,10 +60,10 @@ class PublicKey:
     def load(cls, path: Path) -> PublicKey:
         """Read a PEM file. Raises `KeyUnusable` unless it is exactly what `save` writes."""
         try:
-            content = path.read_bytes()
+            content = read_regular(path, most_bytes=_MOST_KEY_BYTES, follow_links=True)
         except OSError as error:
             raise KeyUnusable(
-                f"public key {path} cannot be read: {error.strerror}",
+                f"public key {shown(path)} cannot be read: {error.strerror}",
                 remedy="name a readable PEM file with an Ed25519 public key",
             ) from error
         try:
@@ -75,7 +76,7 @@ class PublicKey:
             if found.pem() == content:
                 return found
         raise KeyUnusable(
-            f"{path} is not an Ed25519 public key as fleet writes it",
+            f"{shown(path)} is not an Ed25519 public key as fleet writes it",
             remedy="get the file again from the node that signed",
         )
 
@@ -204,9 +205,15 @@ class KeyRing:
         keys: Iterable[PublicKey] = (),
         *,
         unreadable: Iterable[tuple[Path, KeyUnusable]] = (),
+        current: str = "",
+        strays: Iterable[Path] = (),
     ) -> None:
         self._keys = {key.key_id: key for key in keys}
         self.unreadable = tuple(unreadable)
+        self.current = current
+        """Key id of the owner's present key, where that is known."""
+        self.strays = tuple(strays)
+        """Files beside the owner's keys that are none of them; their keys are not in the ring."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -217,6 +224,35 @@ class KeyRing:
     def get(self, key_id: str) -> PublicKey | None:
         """The key of this id, or None."""
         return self._keys.get(key_id)
+
+    def only(self, key_ids: Iterable[str]) -> KeyRing:
+        """This ring with no keys but these."""
+        keys = [self._keys[key_id] for key_id in key_ids if key_id in self._keys]
+        return KeyRing(keys, unreadable=self.unreadable, current=self.current, strays=self.strays)
+
+    @classmethod
+    def owned(cls, directory: Path, stem: str) -> Self:
+        """Public halves that `SigningKey.load_or_create` keeps for ``<stem>.key``, old and present.
+
+        Any other ``*.pub`` file there is a stray: whoever can drop a file must not become a signer.
+        """
+        keys, unreadable, strays, current = [], [], [], ""
+        for path in sorted(directory.glob(f"*{PUBLIC_SUFFIX}")):
+            if path.stem != stem and not path.stem.startswith(f"{stem}-"):
+                strays.append(path)
+                continue
+            try:
+                key = PublicKey.load(path)
+            except KeyUnusable as error:
+                unreadable.append((path, error))
+                continue
+            if path.stem == stem:
+                current = key.key_id
+            elif path.stem != f"{stem}-{key.key_id[:SHORT_ID]}":
+                strays.append(path)
+                continue
+            keys.append(key)
+        return cls(keys, unreadable=unreadable, current=current, strays=strays)
 
     @classmethod
     def load(cls, *paths: Path) -> Self:

@@ -9,6 +9,8 @@ from fleet.errors import InputInvalid
 from fleet.model import NodeName
 
 PUBLIC_SUFFIX = ".pub"
+NODE_STEM = "node"
+COORDINATOR_STEM = "coordinator"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -44,22 +46,27 @@ def node_keys_directory(state: Path, node: str) -> Path:
 
 def node_key(state: Path, node: str) -> Path:
     """The node's private key; the public one lies beside it with suffix ``.pub``."""
-    return node_keys_directory(state, node) / "node.key"
+    return node_keys_directory(state, node) / f"{NODE_STEM}.key"
+
+
+def coordinator_directory(state: Path) -> Path:
+    """Everything the coordinator keeps. There only where a coordinator works or worked."""
+    return state / "coordinator"
 
 
 def coordinator_keys_directory(state: Path) -> Path:
     """The coordinator's private key and all public keys it ever signed with."""
-    return state / "coordinator" / "keys"
+    return coordinator_directory(state) / "keys"
 
 
 def coordinator_key(state: Path) -> Path:
     """The coordinator's private key."""
-    return coordinator_keys_directory(state) / "coordinator.key"
+    return coordinator_keys_directory(state) / f"{COORDINATOR_STEM}.key"
 
 
 def heads_directory(state: Path) -> Path:
     """The coordinator's countersignatures."""
-    return state / "coordinator" / "heads"
+    return coordinator_directory(state) / "heads"
 
 
 def nodes(state: Path) -> tuple[NodeName, ...]:

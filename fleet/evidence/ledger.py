@@ -26,10 +26,10 @@ from fleet.evidence.segments import (
     Entry,
     Place,
     Reader,
-    Writer,
     read_from,
     spell_line,
 )
+from fleet.evidence.writer import Writer
 from fleet.model import Digest, UnitId
 
 
@@ -106,6 +106,9 @@ class Ledger:
                 self.close()
                 raise
             self._follow()
+            if certificate.digest not in self._where:
+                self.close()
+                raise LedgerUnavailable(f"{certificate.digest} went from {self.directory} again")
             return certificate.digest
 
     @property
@@ -177,7 +180,10 @@ class Ledger:
                 )
 
     def _follow(self) -> None:
-        """Bring the index up to what is on disk."""
+        """Bring the index up to what is on disk; nothing is answered for a file that is gone."""
+        if self._reader.lost():
+            self._reader = Reader(self.directory)
+            self._where, self._heads, self._sequences = {}, {}, {}
         for found in self._reader.poll():
             if isinstance(found, Damage) or not found.sound or found.envelope is None:
                 continue

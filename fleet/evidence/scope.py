@@ -15,6 +15,8 @@ from fleet.model import Device, Process, ProcessKind
 from fleet.wipe.result import WipeResult
 
 NOT_COVERED = "not covered"
+SIMULATED_LABEL = "SIMULATED DEVICE"
+"""How the summary of a simulated device begins."""
 TECHNIQUE = "Clear"
 """NIST SP 800-88: logical overwriting of addressable locations. Nothing stronger is claimed."""
 
@@ -134,7 +136,7 @@ def summary(found: Sequence[Region], *, simulated: bool) -> str:
     # An empty region is covered by there being nothing in it; an unmeasured one is not.
     missing = [region.name for region in found if not region.covered and region.size_bytes != 0]
     label = (
-        "SIMULATED DEVICE, no hardware was touched: this proves nothing about a real device. "
+        f"{SIMULATED_LABEL}, no hardware was touched: this proves nothing about a real device. "
         if simulated
         else ""
     )

@@ -1,4 +1,4 @@
-"""Append-only files of signed envelopes: framing, order, durability, crash recovery.
+"""Append-only files of signed envelopes: framing, order, reading. `writer` writes them.
 
 A log is a directory of segments named after their first entry. A segment is JSON lines
 ``{"chain":...,"entry":<envelope>,"number":n}``. ``chain`` is SHA-256 over the previous entry's
@@ -7,15 +7,13 @@ names everything before it (the coordinator countersigns it).
 
 Decisions:
 
-1. One writer, by a close-on-exec file lock held from the first append; readers need no lock.
-2. Only an unfinished last line is crash debris: it was never acknowledged. It is set aside under a
-   new name. A finished line that is wrong stays where it is and is reported for ever.
-3. A reader goes on behind every damage, so that one bad byte does not hide the rest.
+1. Readers need no lock and follow a growing log.
+2. A reader goes on behind every damage, so that one bad byte does not hide the rest.
+3. A finished line that is wrong stays where it is and is reported for ever.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -23,16 +21,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.errors import LedgerUnavailable, NotOwner
-from fleet.evidence.disk import make_directory, sync_directory, write_all, write_new
+from fleet.errors import LedgerUnavailable
+from fleet.evidence.disk import read_regular, same_file
 from fleet.evidence.dsse import digest_of
 from fleet.model import Digest
 
 SEGMENT_BYTES = 8 * 1024 * 1024
+MOST_SEGMENT_BYTES = 64 * 1024 * 1024
+"""A segment larger than this is none of ours."""
 GENESIS = "0" * 64
 SUFFIX = ".jsonl"
 TORN_SUFFIX = ".torn"
-LOCK_NAME = "writer.lock"
 _LINE = re.compile(
     rb'\{"chain":"([0-9a-f]{64})","entry":(\{.*\}),"number":([1-9][0-9]{0,17})\}', re.DOTALL
 )
@@ -132,14 +131,20 @@ class Sequence:
 
 
 class Reader:
-    """Reads a log from its start and, on later polls, what was added since."""
+    """Reads a log from its start and, on later polls, what was added since.
 
-    def __init__(self, directory: Path) -> None:
+    A segment that cannot be read is an error; `lenient` (for verification) makes it a damage.
+    """
+
+    def __init__(self, directory: Path, *, lenient: bool = False) -> None:
         self.directory = directory
+        self._lenient = lenient
+        self._sources: dict[str, tuple[os.stat_result, int]] = {}
         self.sequence = Sequence()
         self._segment = ""
         self._offset = 0
         self._rest = b""
+        self._unread = False
 
     def start_at(self, path: Path) -> None:
         """Begin at this segment, trusting its name for the first number."""
@@ -153,12 +158,29 @@ class Reader:
                 continue
             if path.name > self._segment:
                 yield from self._leave()
-                self._segment, self._offset = path.name, 0
-            yield from self._read(path)
+                self._segment, self._offset, self._unread = path.name, 0, False
+            try:
+                yield from self._read(path)
+            except LedgerUnavailable as error:
+                if not self._lenient:
+                    raise
+                self._unread = True
+                yield Damage("unreadable-file", error.detail, Place(path.name, self._offset))
+
+    def lost(self) -> bool:
+        """Whether a file that entries were read from is gone, another one, or cut short."""
+        for name, (known, end) in self._sources.items():
+            try:
+                found = (self.directory / name).lstat()
+            except OSError:
+                return True
+            if not same_file(found, known) or found.st_size < end:
+                return True
+        return False
 
     def tail(self) -> Damage | None:
         """The unfinished last line, if there is one after everything was polled."""
-        if not self._segment:
+        if not self._segment or self._unread:
             return None
         place = Place(self._segment, self._offset, self.sequence.expected)
         if self._rest:
@@ -182,12 +204,20 @@ class Reader:
             content = read_from(path, self._offset)
             end = content.rfind(b"\n") + 1
         self._rest = content[end:]
+        if end:
+            self._remember(path, end)
         start = 0
         while start < end:
             stop = content.index(b"\n", start)
             yield from self._line(content[start:stop])
             self._offset += stop + 1 - start
             start = stop + 1
+
+    def _remember(self, path: Path, size: int) -> None:
+        try:
+            self._sources[path.name] = path.lstat(), self._offset + size
+        except OSError as error:
+            raise LedgerUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
     def _line(self, line: bytes) -> Iterator[Entry | Damage]:
         place = Place(self._segment, self._offset, self.sequence.expected)
@@ -217,124 +247,9 @@ def segment_paths(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob(f"*{SUFFIX}") if _SEGMENT.fullmatch(path.name))
 
 
-def read_from(path: Path, offset: int, length: int = -1) -> bytes:
-    """Bytes of `path` from `offset` on. Raises `LedgerUnavailable`."""
+def read_from(path: Path, offset: int, length: int | None = None) -> bytes:
+    """Bytes of the segment `path` from `offset` on. Raises `LedgerUnavailable`."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+        return read_regular(path, most_bytes=MOST_SEGMENT_BYTES, offset=offset, length=length)
     except OSError as error:
         raise LedgerUnavailable(f"{path} cannot be read: {error.strerror}") from error
-
-
-class Writer:
-    """Appends to a log. Exists only while it holds the lock."""
-
-    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self.directory = directory
-        self._segment_bytes = segment_bytes
-        self._descriptor: int | None = None
-        self._size = 0
-        self._next, self._chain = 1, GENESIS
-        try:
-            make_directory(directory, mode=0o750)
-            self._lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o640)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(self._lock)
-                raise NotOwner(
-                    f"another process writes {directory}",
-                    remedy="retry; only the process that owns the node appends evidence",
-                ) from error
-            try:
-                self._recover()
-            except BaseException:
-                os.close(self._lock)
-                raise
-        except OSError as error:
-            raise LedgerUnavailable(f"{directory} cannot be used: {error}") from error
-
-    def close(self) -> None:
-        """Give the lock back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        os.close(self._lock)
-
-    def append(self, envelope: bytes) -> Entry:
-        """Store `envelope`; durable when this returns.
-
-        Raises `LedgerUnavailable`, nothing stored; then close this writer and open another.
-        """
-        digest = digest_of(envelope)
-        number, chain = self._next, next_chain(self._chain, digest)
-        line = spell_line(envelope, number=number, chain=chain)
-        try:
-            if self._descriptor is None or self._size + len(line) > self._segment_bytes:
-                self._rotate(number)
-            assert self._descriptor is not None  # noqa: S101 - _rotate opened it
-            write_all(self._descriptor, line)
-            os.fsync(self._descriptor)
-        except OSError as error:
-            self._undo()
-            raise LedgerUnavailable(
-                f"entry {number} cannot be written to {self.directory}: {error.strerror}"
-            ) from error
-        place = Place(self._path.name, self._size, number)
-        self._size += len(line)
-        self._next, self._chain = number + 1, chain
-        return Entry(number, digest, chain, envelope, place)
-
-    def _rotate(self, number: int) -> None:
-        path = self.directory / segment_name(number)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        descriptor = os.open(path, flags, 0o640)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor, self._path, self._size = descriptor, path, os.fstat(descriptor).st_size
-        sync_directory(self.directory)
-
-    def _undo(self) -> None:
-        """Take a half-written line back. If that fails too, the next opening sets it aside."""
-        if self._descriptor is None:
-            return
-        try:
-            os.ftruncate(self._descriptor, self._size)
-            os.fsync(self._descriptor)
-        except OSError:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _recover(self) -> None:
-        """Set an unfinished last line aside and find where to go on."""
-        while (paths := segment_paths(self.directory)) and not _set_tail_aside(paths[-1]):
-            pass
-        reader = Reader(self.directory)
-        if paths:
-            path = paths[-1]
-            reader.start_at(path)
-            for _ in reader.poll():
-                pass
-            self._path, self._size = path, path.stat().st_size
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._next, self._chain = reader.sequence.expected, reader.sequence.chain
-
-
-def _set_tail_aside(path: Path) -> bool:
-    """Move an unfinished last line to a file of its own. False: no entry is left in `path`."""
-    content = read_from(path, 0)
-    end = content.rfind(b"\n") + 1
-    if end < len(content):
-        torn = content[end:]
-        mark = hashlib.sha256(torn).hexdigest()[:12]
-        aside = path.with_name(f"{path.stem}-{end}-{mark}{TORN_SUFFIX}")
-        write_new(aside, torn, mode=0o640)
-        with path.open("r+b") as file:
-            file.truncate(end)
-            os.fsync(file.fileno())
-    if end:
-        return True
-    path.unlink()  # a segment that never held an entry
-    sync_directory(path.parent)
-    return False

@@ -1,21 +1,21 @@
 """Where evidence to verify comes from: a state directory, a ledger, a heads log or an export.
 
 All of them are read into the same stream of entries and damages, so that verification has one set
-of rules. An export's files are checked against its SHA256SUMS first.
+of rules. Keys are bound to nodes where that is known: a node's keys verify nobody else's ledger.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import dsse, layout, parsed
-from fleet.evidence.keys import KeyRing
+from fleet.evidence import copies, dsse, layout, parsed
+from fleet.evidence.disk import read_regular, shown
+from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import (
     TORN_SUFFIX,
     Damage,
@@ -28,13 +28,6 @@ from fleet.evidence.segments import (
 )
 from fleet.model import Digest
 
-SUMS = "SHA256SUMS"
-INDEX = "index.json"
-COORDINATOR_KEYS = "keys/coordinator"
-FORMAT = "https://fleetscrub.dev/export/v1"
-_SUM_LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._/-]*)")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
 
 @dataclass(slots=True)
 class Log:
@@ -46,6 +39,8 @@ class Log:
     rows: list[Any] | None = None
     """Rows of the export's index; None for a log of segments."""
     notes: list[str] = field(default_factory=list)
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Whose each key is, of those bound to a node; key id -> node."""
 
     @property
     def name(self) -> str:
@@ -56,15 +51,26 @@ class Log:
         if self.rows is not None:
             yield from _scan_rows(self, self.rows, sequence)
             return
-        reader = Reader(self.directory)
+        reader = Reader(self.directory, lenient=True)
         reader.sequence = sequence
         for found in reader.poll():
             yield self._placed(found)
         if (damage := reader.tail()) is not None:
             yield self._placed(damage)
+        yield from self._torn()
+
+    def _torn(self) -> Iterator[Damage]:
         for torn in sorted(self.directory.glob(f"*{TORN_SUFFIX}")):
+            try:
+                found = torn.lstat()
+            except OSError as error:
+                yield Damage("unreadable-file", f"cannot be read: {error}", Place(shown(torn)))
+                continue
+            if not stat.S_ISREG(found.st_mode):
+                yield Damage("unreadable-file", "is not a regular file", Place(shown(torn)))
+                continue
             self.notes.append(
-                f"{torn}: {torn.stat().st_size} bytes of an unfinished entry were set aside after"
+                f"{shown(torn)}: {found.st_size} bytes of an unfinished entry were set aside after"
                 " a crash; they are no evidence"
             )
 
@@ -83,33 +89,54 @@ class Collection:
     """Whether every ledger the heads name must be here."""
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    witness: str = ""
+    """Where a coordinator shows: countersignatures must be here then. "": none is known."""
+    unsigned_index: bool = False
+    """An export: its list of files and entries is nobody's signed word."""
 
     def logs(self) -> list[Log]:
         """Ledgers and heads."""
         return self.ledgers if self.heads is None else [*self.ledgers, self.heads]
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Public keys the caller trusts for certificates."""
+
+    anyone: KeyRing = field(default_factory=KeyRing)
+    """For every node's."""
+    nodes: Mapping[str, KeyRing] = field(default_factory=dict)
+    """For one node's only."""
+
+    def ring(self, node: str) -> KeyRing:
+        """All keys that may sign for `node`."""
+        return KeyRing([*self.anyone, *self.nodes.get(node, ())])
+
+
 def collect(
-    directory: Path, keys: KeyRing | None = None, *, coordinator_keys: KeyRing | None = None
+    directory: Path,
+    keys: KeyRing | Trust | None = None,
+    *,
+    coordinator_keys: KeyRing | None = None,
 ) -> Collection:
     """What `directory` holds: a state directory, an export or one ledger.
 
     `keys` (of nodes) and `coordinator_keys`, when given, replace those found in `directory`. Raises
     `InputInvalid` if it holds no evidence at all.
     """
-    if (directory / SUMS).exists() or (directory / INDEX).exists():
-        found = _export(directory, keys, coordinator_keys)
+    trust = Trust(keys) if isinstance(keys, KeyRing) else keys
+    if copies.is_export(directory):
+        found = _export(directory, trust, coordinator_keys)
     elif layout.nodes_directory(directory).is_dir():
-        found = _state(directory, keys, coordinator_keys)
+        found = _state(directory, trust, coordinator_keys)
     elif segment_paths(directory):
-        ring = keys or KeyRing.load(directory, directory.parent / "keys")
-        found = Collection([Log(directory, ring, _first_node(directory))], complete=False)
+        found = _single(directory, trust)
     else:
         raise InputInvalid(
             f"{directory} holds no evidence",
             remedy="name a state directory, a ledger, or an export of `fleet evidence export`",
         )
-    if keys is None:
+    if trust is None:
         found.notes.append(
             "the keys come from the place that is verified: this shows that it is consistent, not"
             " who signed; name the public keys you trust with --key"
@@ -117,20 +144,40 @@ def collect(
     return found
 
 
-def _state(state: Path, keys: KeyRing | None, coordinator_keys: KeyRing | None) -> Collection:
-    ledgers = [
-        Log(
-            layout.ledger_directory(state, node),
-            keys or KeyRing.load(layout.node_keys_directory(state, node)),
-            node,
-        )
-        for node in layout.nodes(state)
-        if layout.ledger_directory(state, node).is_dir()
-    ]
-    found = Collection(ledgers)
+def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -> Collection:
+    names = [str(node) for node in layout.nodes(state)]
+    rings = {
+        n: KeyRing.owned(layout.node_keys_directory(state, n), layout.NODE_STEM) for n in names
+    }
+    found = Collection([])
+    bound = _bind(rings, trust, found)
+    for node in names:
+        directory = layout.ledger_directory(state, node)
+        if directory.is_dir():
+            found.ledgers.append(Log(directory, bound.rings[node], node, owners=bound.owners))
+    if layout.coordinator_directory(state).is_dir():
+        found.witness = str(layout.heads_directory(state))
     if segment_paths(layout.heads_directory(state)):
-        ring = coordinator_keys or KeyRing.load(layout.coordinator_keys_directory(state))
+        directory = layout.coordinator_keys_directory(state)
+        ring = coordinator_keys or _noted(
+            KeyRing.owned(directory, layout.COORDINATOR_STEM), found.notes
+        )
         found.heads = Log(layout.heads_directory(state), ring)
+    return found
+
+
+def _single(directory: Path, trust: Trust | None) -> Collection:
+    """One ledger; in its place its node's keys are found beside it, elsewhere those with it."""
+    node, found = _first_node(directory), Collection([], complete=False)
+    if trust is not None:
+        ring, owners = trust.ring(node), _owners(trust.nodes)
+    else:
+        ring, owners = KeyRing.owned(directory.parent / "keys", layout.NODE_STEM), {}
+        if len(ring) or ring.unreadable:
+            _noted(ring, found.notes)
+        else:
+            ring = KeyRing.load(directory)
+    found.ledgers.append(Log(directory, ring, node, owners=owners))
     return found
 
 
@@ -141,12 +188,13 @@ def heads_log(directory: Path, keys: KeyRing | None = None) -> Log:
             f"{directory} holds no countersignatures",
             remedy="name the directory `coordinator/heads` of a state directory",
         )
-    return Log(directory, keys or KeyRing.load(directory, directory.parent / "keys"))
+    beside = directory.parent / "keys"
+    return Log(directory, keys or KeyRing.owned(beside, layout.COORDINATOR_STEM))
 
 
 def _first_node(directory: Path) -> str:
     """Node the first readable certificate names."""
-    for found in Reader(directory).poll():
+    for found in Reader(directory, lenient=True).poll():
         if isinstance(found, Entry) and found.envelope is not None:
             try:
                 return parsed.read(found.envelope).node
@@ -155,99 +203,96 @@ def _first_node(directory: Path) -> str:
     return ""
 
 
+# --- whose a key is -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    rings: Mapping[str, KeyRing]
+    owners: Mapping[str, str]
+
+
+def _bind(rings: Mapping[str, KeyRing], trust: Trust | None, found: Collection) -> _Bound:
+    """Each node's keys. A key that several nodes have is the one's whose present key it is."""
+    if trust is not None:
+        return _Bound({node: trust.ring(node) for node in rings}, _owners(trust.nodes))
+    claims: dict[str, list[str]] = {}
+    for node, ring in sorted(rings.items()):
+        _noted(ring, found.notes)
+        for key in ring:
+            claims.setdefault(key.key_id, []).append(node)
+    owners = {}
+    for key_id, nodes in claims.items():
+        present = [node for node in nodes if rings[node].current == key_id]
+        if len(nodes) == 1 or len(present) == 1:
+            owners[key_id] = (present or nodes)[0]
+        else:
+            owners[key_id] = f"{' and '.join(nodes)} alike"
+            detail = f"key {key_id[:SHORT_ID]} is kept by {', '.join(nodes)}: it proves no node"
+            found.damages.append(Damage("shared-key", detail, Place("keys")))
+    mine = {
+        node: ring.only(key.key_id for key in ring if owners[key.key_id] == node)
+        for node, ring in rings.items()
+    }
+    return _Bound(mine, owners)
+
+
+def _owners(rings: Mapping[str, KeyRing]) -> dict[str, str]:
+    return {key.key_id: node for node, ring in sorted(rings.items()) for key in ring}
+
+
+def _noted(ring: KeyRing, notes: list[str]) -> KeyRing:
+    notes += [
+        f"{shown(path)}: is none of the keys kept there; it was not used" for path in ring.strays
+    ]
+    return ring
+
+
 # --- exports --------------------------------------------------------------------------------------
 
 
-def _export(directory: Path, keys: KeyRing | None, coordinator_keys: KeyRing | None) -> Collection:
-    damages = list(check_sums(directory))
-    try:
-        index = _read_index(directory / INDEX)
-    except EvidenceInvalid as error:
-        place = Place(str(directory / INDEX))
-        return Collection([], damages=[*damages, Damage("unreadable-index", error.detail, place)])
-    found = Collection([], complete=index["complete"], damages=damages)
+def _export(directory: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -> Collection:
+    found = Collection([], unsigned_index=True)
+    index = copies.read(directory, found.damages)
+    if index is None:
+        return found
+    found.complete = index["complete"]
+    listed = index["keys"]
+    rings = {
+        node: _listed(copies.node_keys(directory, node), listed["nodes"].get(node, []), found)
+        for node in index["nodes"]
+    }
+    bound = _bind(rings, trust, found)
     for node, rows in sorted(index["nodes"].items()):
-        ring = keys or KeyRing.load(node_keys(directory, node))
-        found.ledgers.append(Log(directory, ring, node, rows["entries"]))
+        log = Log(directory, bound.rings[node], node, rows["entries"], owners=bound.owners)
+        found.ledgers.append(log)
+    ring = _listed(directory / copies.COORDINATOR_KEYS, listed["coordinator"], found)
     if index["heads"]["entries"]:
-        ring = coordinator_keys or KeyRing.load(directory / COORDINATOR_KEYS)
-        found.heads = Log(directory, ring, rows=index["heads"]["entries"])
+        found.heads = Log(directory, coordinator_keys or ring, rows=index["heads"]["entries"])
+    if listed["coordinator"] or index["counts"]["countersignatures"]:
+        found.witness = str(directory / "heads")
     return found
 
 
-def node_keys(directory: Path, node: str) -> Path:
-    """Where an export keeps a node's public keys."""
-    return directory / "keys" / "nodes" / layout.checked_name(node)
-
-
-def check_sums(directory: Path) -> Iterator[Damage]:
-    """Compare every file of an export with its SHA256SUMS."""
-    path = directory / SUMS
-    place = Place(str(path))
-    try:
-        text = path.read_text("ascii")
-    except (OSError, ValueError) as error:
-        yield Damage("missing-file", f"the list of checksums cannot be read: {error}", place)
-        return
-    listed: dict[str, str] = {}
-    offset = 0
-    for line in text.splitlines(keepends=True):
-        match = _SUM_LINE.fullmatch(line.removesuffix("\n")) if line.endswith("\n") else None
-        if match is None or ".." in match[2].split("/"):
-            yield Damage("unreadable-entry", "not a checksum line", replace(place, offset=offset))
-        else:
-            listed[match[2]] = match[1]
-        offset += len(line)
-    if list(listed) != sorted(listed):
-        yield Damage("out-of-order", "the checksums are not sorted", place)
-    present = {
-        str(file.relative_to(directory)): file for file in directory.rglob("*") if file.is_file()
-    }
-    for name in sorted(present.keys() - listed.keys() - {SUMS}):
-        yield Damage("extra-file", "is not part of the export", Place(str(directory / name)))
-    for name, expected in listed.items():
-        where = Place(str(directory / name))
-        if name not in present:
-            yield Damage("missing-file", "is listed and not there", where)
-        elif hashlib.sha256(present[name].read_bytes()).hexdigest() != expected:
-            yield Damage("altered-file", "does not match its checksum", where)
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise EvidenceInvalid(f"cannot be read: {error.strerror}") from error
-    found = dsse.parse(content)
-    try:
-        if found["format"] != FORMAT or not isinstance(found["complete"], bool):
-            raise EvidenceInvalid(f"is not of format {FORMAT}")
-        for rows in (*found["nodes"].values(), found["heads"]):
-            for digest, file in rows["entries"]:
-                if not _DIGEST.fullmatch(digest) or not (file is None or _inside(file)):
-                    raise EvidenceInvalid(f"has a malformed row {[digest, file]}")
-        for node in found["nodes"]:
-            layout.checked_name(node)
-    except (KeyError, TypeError, ValueError, AttributeError, InputInvalid) as error:
-        raise EvidenceInvalid(f"is not an index: {error!r}") from error
-    return dict(found)
-
-
-def _inside(file: str) -> bool:
-    """Whether an index may name this file: it must not lead out of the export."""
-    path = Path(file)
-    return not path.is_absolute() and ".." not in path.parts
+def _listed(directory: Path, key_ids: list[str], found: Collection) -> KeyRing:
+    """Keys in `directory` that the index names as its owner's."""
+    ring = KeyRing.load(directory)
+    for key in ring:
+        if key.key_id not in key_ids:
+            short = key.key_id[:SHORT_ID]
+            found.notes.append(f"{directory}: the index does not name key {short}; it was not used")
+    return ring.only(key_ids)
 
 
 def _scan_rows(log: Log, rows: list[Any], sequence: Sequence) -> Iterator[Entry | Damage]:
     chain = sequence.chain
     for number, (digest, file) in enumerate(rows, start=1):
         chain = next_chain(chain, Digest(digest))
-        place = Place(str(log.directory / (file or INDEX)), entry=number)
+        place = Place(str(log.directory / (file or copies.INDEX)), entry=number)
         envelope = None
         if file is not None:
             try:
-                envelope = (log.directory / file).read_bytes()
+                envelope = read_regular(log.directory / file, most_bytes=copies.MOST_ENVELOPE_BYTES)
             except OSError as error:
                 yield Damage("missing-file", f"cannot be read: {error.strerror}", place)
             if envelope is not None and dsse.digest_of(envelope) != digest:

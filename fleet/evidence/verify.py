@@ -13,7 +13,8 @@ from typing import Any
 from fleet.errors import EvidenceInvalid
 from fleet.evidence import dsse, parsed
 from fleet.evidence import heads as heads_module
-from fleet.evidence.keys import SHORT_ID, KeyRing
+from fleet.evidence.disk import shown
+from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import Damage, Entry, Place, Sequence
 from fleet.evidence.sources import Collection, Log
@@ -37,9 +38,13 @@ class Report:
     oldest: float | None = None
     newest: float | None = None
 
+    unsigned_index: bool = False
+    """The evidence is an export, whose index nobody signed."""
+
     @property
     def ok(self) -> bool:
-        return not self.defects
+        """Whether there is evidence and nothing is wrong with it: none is not whole."""
+        return not self.defects and self.certificates > 0
 
     def as_json(self) -> dict[str, Any]:
         """JSON-safe form."""
@@ -64,6 +69,7 @@ class Report:
             "simulated": self.simulated,
             "countersignatures": self.countersignatures,
             "countersigned": self.countersigned,
+            "unsigned_index": self.unsigned_index,
         }
 
     def raise_for_defects(self) -> None:
@@ -78,10 +84,14 @@ class Report:
 
 def verify(collection: Collection) -> Report:
     """Judge everything in `collection`. Never writes, never raises for bad evidence."""
-    report = Report(defects=list(collection.damages), notes=list(collection.notes))
+    report = Report(
+        defects=list(collection.damages),
+        notes=list(collection.notes),
+        unsigned_index=collection.unsigned_index,
+    )
     unreadable = {file: error for log in collection.logs() for file, error in log.keys.unreadable}
     for file, error in sorted(unreadable.items()):
-        report.defects.append(Damage("key-unusable", error.detail, Place(str(file))))
+        report.defects.append(Damage("key-unusable", error.detail, Place(shown(file))))
     checks = {log.node: _LedgerCheck(log, report) for log in collection.ledgers}
     for check in checks.values():
         check.run()
@@ -89,6 +99,9 @@ def verify(collection: Collection) -> Report:
     if not checks and not report.defects:
         report.notes.append("there is no ledger: nothing was certified")
     _verify_heads(collection, checks, report)
+    if collection.witness and report.certificates and not report.countersignatures:
+        detail = "a coordinator works here, and no countersignature of the ledgers is there"
+        report.defects.append(Damage("missing-heads", detail, Place(collection.witness)))
     report.ledgers = len(checks)
     return report
 
@@ -143,7 +156,7 @@ class _LedgerCheck:
         except EvidenceInvalid as error:
             self._defect("unreadable-certificate", error.detail, entry.place)
             return
-        _check_signature(certificate.envelope, self.log.keys, entry.place, self.report)
+        _check_signature(certificate.envelope, self.log, entry.place, self.report)
         self.signers.add(certificate.envelope.key_id)
         if self.log.node and certificate.node != self.log.node:
             detail = f"is of node {certificate.node}, not {self.log.node}"
@@ -215,11 +228,15 @@ class _LedgerCheck:
         return Place(str(self.log.directory), entry=self.count if entry is None else entry)
 
 
-def _check_signature(envelope: dsse.Envelope, keys: KeyRing, place: Place, report: Report) -> bool:
-    key = keys.get(envelope.key_id)
+def _check_signature(envelope: dsse.Envelope, log: Log, place: Place, report: Report) -> bool:
+    key, owner = log.keys.get(envelope.key_id), log.owners.get(envelope.key_id)
     short = envelope.key_id[:SHORT_ID]
+    if key is None and owner is not None:
+        detail = f"signed with key {short} of {owner}, which signs for nobody else"
+        report.defects.append(Damage("foreign-key", detail, place))
+        return False
     if key is None:
-        known = ", ".join(one.key_id[:SHORT_ID] for one in keys) or "none"
+        known = ", ".join(one.key_id[:SHORT_ID] for one in log.keys) or "none"
         detail = f"signed with key {short}, which is not among the keys given ({known})"
         report.defects.append(Damage("unknown-key", detail, place))
         return False
@@ -285,7 +302,7 @@ class _HeadsCheck:
         except EvidenceInvalid as error:
             report.defects.append(Damage("unreadable-certificate", error.detail, place))
             return
-        genuine = _check_signature(found.envelope, self.log.keys, place, report)
+        genuine = _check_signature(found.envelope, self.log, place, report)
         if found.envelope.key_id in self.signers:
             detail = "is signed with a key that signs certificates: nobody else vouches for them"
             report.defects.append(Damage("self-countersigned", detail, place))

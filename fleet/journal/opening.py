@@ -31,6 +31,11 @@ class Place:
     node: NodeName
     machine_id: str
 
+    @property
+    def mirror(self) -> Path:
+        """The copy of quarantine reasons."""
+        return self.path.with_name("quarantine.json")
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

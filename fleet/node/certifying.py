@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 from fleet import errors
 from fleet.evidence.certificate import Attested, issue
@@ -17,11 +16,9 @@ from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.model import ClaimUid, Digest, RunId
 from fleet.node.registry import Registry
+from fleet.node.tasks import WipeTask
 from fleet.node.validating import Verdict
 from fleet.wipe.result import WipeResult
-
-if TYPE_CHECKING:
-    from fleet.node.wiping import WipeTask
 
 
 @dataclass(frozen=True, slots=True)

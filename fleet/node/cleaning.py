@@ -12,7 +12,8 @@ from fleet.messages import DeviceResult, Outcome
 from fleet.model import Device, OperationId, Unit, Uuid
 from fleet.node.flights import Flight
 from fleet.node.registry import Registry, Work
-from fleet.node.wiping import Wiper, WipeTask
+from fleet.node.tasks import WipeTask
+from fleet.node.wiping import Wiper
 from fleet.settings import WipePolicy
 
 Accept = Callable[[Claim, Unit], bool]

@@ -7,16 +7,19 @@ a moment later has had the memory all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet import errors, lifecycle, profiles
 from fleet.claims import Claim
+from fleet.evidence.ledger import Ledger
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import OUT_OF_SERVICE, Device, State, Unit
 from fleet.node.registry import Registry
 from fleet.node.sweep import GONE, Sweep
+from fleet.node.tenancy import EXPOSED_TICKS
 from fleet.node.validating import Validator
 from fleet.profiles import Profile
+from fleet.wipe.identity import ticks_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Exposer:
     validator: Validator
     sweep: Sweep
     profile: Profile
+    ledger: Ledger
 
     def accepted(self, claim: Claim, unit: Unit) -> bool:
         """Whether the unit may be exposed as it is, without another wipe.
@@ -36,6 +40,8 @@ class Exposer:
         """
         if unit.state is State.IN_USE:
             return unit.claim == claim.uid
+        if unit.certificate is None or unit.certificate not in self.ledger:
+            return False  # without evidence there is no exposure, whatever the journal says
         return unit.state is State.CLEAN and profiles.accepts_certificate(
             self.profile,
             certificate_token=unit.token,
@@ -47,15 +53,20 @@ class Exposer:
             multi_tenant=self.profile is Profile.STRICT,
         )
 
-    def expose(self, claim: Claim) -> None:
-        """Commit IN_USE for all units that are not yet. Raises `DeviceBusy` or `DeviceUnfit`."""
+    def expose(self, claim: Claim) -> Claim:
+        """Commit IN_USE for all units that are not yet; the claim with the moment noted.
+
+        The caller has confirmed the claim's lease. Raises `DeviceBusy` or `DeviceUnfit`.
+        """
         for uuid in claim.devices:
             device = self.registry.device(uuid)
             if self.registry.state(device) is not State.IN_USE:
                 self._read_again(device)
         workers = {unit for row in self.registry.journal.workers() for unit in row.units}
         now = self.registry.clock.now()
+        noted = replace(claim, attributes={**claim.attributes, EXPOSED_TICKS: str(ticks_now())})
         with self.registry.commit() as commit:
+            commit.put_claim(noted)
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit.state is State.IN_USE and unit.claim == claim.uid:
@@ -69,6 +80,7 @@ class Exposer:
                     facts.add(Fact.SAME_BOOT)
                 change = Change(frozenset(facts), claim=claim.uid, token=claim.token)
                 commit.put_unit(lifecycle.step(unit, Event.EXPOSED, now=now, change=change))
+        return noted
 
     def _read_again(self, device: Device) -> None:
         self.sweep.look(self.registry.accelerators[device.accelerator].device)

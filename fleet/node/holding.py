@@ -35,10 +35,11 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.node import confirming
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.flights import Flight, Flights
-from fleet.node.ports import Specs, TenantProof
+from fleet.node.ports import Leases, Specs, TenantProof
 from fleet.node.recovery import attributes
 from fleet.node.registry import Registry
 from fleet.settings import WipePolicy
@@ -62,6 +63,7 @@ class Holding:
     specs: Specs
     tenants: TenantProof
     policy: WipePolicy
+    store: Leases
     holder_deadline_s: float = HOLDER_DEADLINE_S
     flights: Flights = field(default_factory=Flights)
     _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
@@ -189,6 +191,8 @@ class Holding:
         for device in devices.values():
             self._refuse(device, uid)
         leases.check_token(records, token, self.registry.journal.epoch)
+        spec = self.specs.name(uid)
+        confirming.leased(self.store, uid, token, [unit.id for unit in records])
         buried = self.registry.journal.tombstone(uid) is not None
         live = not buried or bool(order.consumers)
         state = claims.step(
@@ -206,7 +210,7 @@ class Holding:
             namespace=order.namespace,
             name=order.name,
             consumers=order.consumers,
-            spec=self.specs.name(uid),
+            spec=spec,
             created_at=self.registry.clock.now(),
         )
         with self.registry.commit() as commit:
@@ -232,6 +236,7 @@ class Holding:
         if known.state is ClaimState.PREPARED or exposed or token == known.token:
             return
         leases.check_token(units, token, self.registry.journal.epoch)
+        confirming.leased(self.store, uid, token, known.units)
         claim = replace(known, token=token)
         with self.registry.commit() as commit:
             commit.put_claim(claim)
@@ -257,7 +262,7 @@ class Holding:
                 self.cleaner.clean(claim, flight, accept=self.exposer.accepted)
                 if flight.cancel.is_set():
                     raise errors.DeviceBusy(f"the prepare of {claim.uid} was cancelled")
-                self.exposer.expose(claim)
+                claim = self.exposer.expose(claim)
             self._write_spec(claim)
             facts = (ClaimFact.UNITS_IN_USE, ClaimFact.SPEC_WRITTEN)
             if claim.state is not ClaimState.PREPARED:
@@ -276,8 +281,8 @@ class Holding:
 
     def _unprepare(self, claim: Claim, flight: Flight) -> ClaimAnswer:
         self.specs.remove(claim.uid)
-        exposed = [u for u in claim.units if self.registry.journal.units[u].state is State.IN_USE]
-        if exposed:
+        held = (State.IN_USE, State.HELD)
+        if any(self.registry.journal.units[unit].state in held for unit in claim.units):
             self._end_tenancy(claim)
         self._write_off_missing(claim)
         results = self.cleaner.clean(claim, flight, accept=_settled)
@@ -315,6 +320,9 @@ class Holding:
                 unit = commit.unit(unit_id)
                 if unit.state is State.IN_USE:
                     commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+                elif unit.state is State.HELD and event is Event.RELEASED:
+                    # Held since the journal was lost: its claim is the holder, and it has left.
+                    commit.put_unit(lifecycle.step(unit, Event.PROVEN_FREE, now=now, change=change))
 
     def _write_off_missing(self, claim: Claim) -> None:
         """Units of hardware that is not there any more cannot be wiped: QUARANTINED (A3)."""

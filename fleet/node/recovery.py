@@ -8,20 +8,26 @@ are removed and specs of prepared claims rebuilt; a new journal adopts floors fr
 from __future__ import annotations
 
 from collections.abc import Container
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fleet import claims, errors, lifecycle
-from fleet.claims import ClaimEvent, ClaimState
+from fleet.claims import Claim, ClaimEvent, ClaimState
+from fleet.evidence.ledger import Ledger
 from fleet.health import reasons
+from fleet.journal import mirror
 from fleet.journal.journal import Commit, OperationRow
 from fleet.lifecycle import Change, Event, Fact, close_floor
 from fleet.messages import DeviceResult, Outcome
 from fleet.model import (
     WORKING,
+    ClaimUid,
     Device,
+    Digest,
     Holder,
     HolderKind,
+    Lease,
     OperationId,
     Source,
     State,
@@ -43,17 +49,37 @@ class Recovery:
     specs: Specs
     kill_wait_s: float
     """Time, s, a killed worker has to disappear before its units count as wedged."""
+    ledger: Ledger
     troubles: tuple[str, ...] = ()
     """What could not be brought in order yet; tried again by `settle`."""
     _started: bool = False
 
     def run(self) -> None:
         """All steps that need nothing but this node."""
+        self._remember()
         self._boot()
         self._end_workers(None)
         self._answer_operations((), "the node service was restarted")
+        self._compare_evidence()
         self._orphans()
         self._rebuild()
+
+    def _remember(self) -> None:
+        """A new journal takes over the reasons of the lost one (B15)."""
+        registry = self.registry
+        if registry.journal.meta.get("boot_id") is not None:
+            return
+        kept, now = mirror.read(registry.place.mirror), registry.clock.now()
+        if kept.trouble:
+            lost = reasons.make("operator", Source.OPERATOR, detail=kept.trouble, since=now)
+            found = dict.fromkeys(registry.journal.units, frozenset({lost}))
+        else:
+            found = {u: r for u, r in kept.reasons.items() if u in registry.journal.units}
+        with registry.commit() as commit:
+            for unit_id, brought in found.items():
+                unit = commit.unit(unit_id)
+                change = Change(reasons=brought)
+                commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
 
     def _boot(self) -> None:
         registry = self.registry
@@ -112,6 +138,30 @@ class Recovery:
             event = outcomes.fault_event(unit)
         if event is not None:
             commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+
+    def _compare_evidence(self) -> None:
+        """CLEAN needs its certificate at the end of the unit's chain: the ledger does not go back.
+
+        A journal that was restored or edited names an older certificate, or none. Its units are
+        dirty, and whatever was acted on under the newest certificate's token stays refused.
+        """
+        try:
+            heads = self.ledger.heads()
+        except errors.FleetError:
+            heads = {}  # no evidence can be read: nothing is CLEAN
+        with self.registry.commit() as commit:
+            for unit in list(self.registry.journal.units.values()):
+                commit.put_unit(self._compared(unit, heads.get(unit.id)))
+
+    def _compared(self, unit: Unit, newest: Digest | None) -> Unit:
+        if newest is not None and newest != unit.head:
+            token = self.ledger.certificate(newest).token
+            if token is not None and token.epoch == self.registry.journal.epoch:
+                unit = lifecycle.raise_floor(unit, token)
+        if unit.state is not State.CLEAN or newest == unit.certificate:
+            return unit
+        change = Change(frozenset({Fact.WORKER_GONE}))
+        return lifecycle.step(unit, Event.TRUST_LOST, now=self.registry.clock.now(), change=change)
 
     def settle(self, busy: Container[str]) -> None:
         """Bring units and operations to rest that nobody works on any more (no state is a trap).
@@ -206,10 +256,10 @@ def adopt(registry: Registry, store: Leases) -> None:
     """
     if registry.journal.epoch:
         return
-    newest = store.newest()
+    newest, held = store.newest(), store.leases()
     quarantined = {
         unit: lease.holder
-        for lease in store.leases()
+        for lease in held
         if lease.holder.kind is HolderKind.QUARANTINE
         for unit in lease.units
     }
@@ -219,6 +269,44 @@ def adopt(registry: Registry, store: Leases) -> None:
             moved = close_floor(unit, newest)
             holder = quarantined.get(unit.id)
             commit.put_unit(_remembered(moved, holder, now=registry.clock.now()))
+        for lease in held:
+            if lease.holder.kind is HolderKind.CLAIM:
+                _hold(registry, commit, lease)
+
+
+def _hold(registry: Registry, commit: Commit, lease: Lease) -> None:
+    """A claim of the store may be running here: its units stay HELD under a record of it.
+
+    Nothing frees them but its teardown (or an operator), which then returns the lease.
+    """
+    mine = lease.units & registry.journal.units.keys()
+    if not mine:
+        return
+    uid = ClaimUid(lease.holder.name)
+    for unit_id in mine:
+        commit.put_unit(replace(commit.unit(unit_id), claim=uid))
+    commit.put_claim(
+        Claim(
+            uid=uid,
+            state=ClaimState.PREPARING,
+            devices=_covering(registry, mine),
+            units=tuple(sorted(mine)),
+            token=lease.token,
+            boot_id=registry.boot_id,
+            created_at=registry.clock.now(),
+            error="the journal was lost while the claim had its lease",
+        )
+    )
+
+
+def _covering(registry: Registry, units: AbstractSet[UnitId]) -> tuple[Uuid, ...]:
+    """The fewest devices that are made of exactly these units."""
+    left, chosen = set(units), []
+    for device in sorted(registry.devices.values(), key=lambda d: (-len(d.units), d.uuid)):
+        if left.issuperset(device.units):
+            chosen.append(device.uuid)
+            left -= set(device.units)
+    return tuple(chosen)
 
 
 def _remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fleet import errors, lifecycle
 from fleet.backends.base import Backend
 from fleet.clock import Clock
-from fleet.journal import witness
+from fleet.journal import mirror, witness
 from fleet.journal.journal import Commit, Journal
 from fleet.journal.opening import Place
 from fleet.lifecycle import Change, Event
@@ -75,6 +75,7 @@ class Registry:
         self.boot_id = boot_id
         self.accelerators: dict[Uuid, Accelerator] = {}
         self.devices: dict[Uuid, Device] = {}
+        self.mirror_trouble = ""
         self.witness_trouble = ""
         """Why the witness could not be written at the last commit; empty when it was."""
         self._lock = threading.RLock()
@@ -122,11 +123,27 @@ class Registry:
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
-        """One journal transaction, followed by the witness."""
+        """One journal transaction, followed by the copy of reasons and the witness."""
         with self._lock:
             with self.journal.commit() as commit:
                 yield commit
+                known = self.journal.units
+                changed = any(
+                    unit.reasons != (known[name].reasons if name in known else frozenset())
+                    for name, unit in commit.units.items()
+                )
+            if changed or self.mirror_trouble:
+                self._copy_reasons()
             self._bear_witness()
+
+    def _copy_reasons(self) -> None:
+        reasons = {unit.id: unit.reasons for unit in self.journal.units.values()}
+        try:
+            mirror.write(self.place.mirror, reasons)
+        except OSError as error:
+            self.mirror_trouble = f"quarantine reasons cannot be copied: {error}"
+        else:
+            self.mirror_trouble = ""
 
     def _bear_witness(self) -> None:
         seen = witness.Witness(

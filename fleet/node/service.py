@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from fleet import errors, leases
 from fleet.evidence.ledger import Ledger, LedgerHead
@@ -33,15 +34,16 @@ from fleet.model import (
     OperationId,
     Token,
 )
-from fleet.node import outcomes, recovery, sweep, viewing
+from fleet.node import confirming, outcomes, recovery, sweep, viewing
 from fleet.node.certifying import Certifier
 from fleet.node.deciding import Decisions
 from fleet.node.holding import Holding
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry, Work
+from fleet.node.tasks import WipeTask
 from fleet.node.tending import Cadence, Tending
-from fleet.node.wiping import Wiper, WipeTask
+from fleet.node.wiping import Wiper
 from fleet.settings import WipePolicy
 
 BUDGET_S = 40.0
@@ -175,17 +177,22 @@ class NodeService:
         op = OperationId(order.operation)
         with self._lock:
             self._serving()
-            if registry.journal.operation(op) is not None:
+            request = order.model_dump(mode="json")
+            known = registry.journal.operation(op)
+            if known is not None:
+                _refuse_other(op, known.request, request)
                 return
             device = registry.device(order.device)
             self._adopted()
             leases.check_token(registry.units(device), token, registry.journal.epoch)
+            with suppress(errors.StoreUnavailable):  # a wipe needs no lease; an exposure asks again
+                confirming.issued(self._parts.store, token)
             now = registry.clock.now()
-            request = order.model_dump(mode="json")
             with registry.commit() as commit:
                 commit.put_operation(OperationRow(op, "scrub", device.uuid, request, None, now))
             work = Work(op, device, idle=False, token=token)
-            task = WipeTask(work, order.wipe or self._parts.policy, token=token, run=order.run)
+            policy = self._parts.policy.tightened_by(order.wipe)
+            task = WipeTask(work, policy, token=token, run=order.run)
             self._begin(task)
 
     def _begin(self, task: WipeTask) -> None:
@@ -288,7 +295,9 @@ class NodeService:
         self._serving()
         self._adopted()
         units = [u for name in devices for u in self._registry.units(self._registry.device(name))]
-        return self._parts.holding.abandon(ClaimUid(uid), Token.parse(token), units)
+        asked = Token.parse(token)
+        confirming.issued(self._parts.store, asked)
+        return self._parts.holding.abandon(ClaimUid(uid), asked, units)
 
     # --- time ---
 
@@ -301,6 +310,8 @@ class NodeService:
             return
         self._follow()
         self._settle()
+        if not self._registry.journal.epoch:
+            return  # nothing is known of holders yet: nothing is freed, wiped or given back
         with suppress(errors.NotOwner):
             self._parts.holding.resume(now)
             for device in self._tending.step(now):
@@ -364,3 +375,13 @@ class NodeService:
         """
         self.drain()
         self._parts.close()
+
+
+def _refuse_other(op: OperationId, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """A repeated order is harmless, another one under the same id is a mistake of its sender."""
+    differing = sorted(name for name in asked if known.get(name) != asked[name])
+    if differing:
+        raise errors.InputInvalid(
+            f"operation {op} is known with another {', '.join(differing)}",
+            remedy="give every order an operation id of its own",
+        )

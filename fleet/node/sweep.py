@@ -177,7 +177,7 @@ def _soil(unit: Unit) -> Event | None:
 def retestable(units: list[Unit], *, now: float, period_s: float, last: float) -> bool:
     """Whether a quarantined device may be retested by rule now."""
     stuck = [unit for unit in units if unit.state is State.QUARANTINED]
-    if not stuck or now - last < period_s:
+    if not stuck or 0 <= now - last < period_s:
         return False
     return all(
         unit.claim is None and all(reason.liftable for reason in unit.reasons) for unit in units

@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.claims import Claim
-from fleet.model import Uuid
+from fleet.model import Process, ProcessKind, Uuid
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
+from fleet.wipe.identity import start_time
+
+EXPOSED_TICKS = "exposed-ticks"
+"""Attribute of a claim: when it was exposed, in clock ticks since boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,22 @@ class ProcessTenants:
 
     def gone(self, claim: Claim) -> bool:
         """Whether no foreign process is left on any device of the claim that still exists."""
+        exposed = claim.attributes.get(EXPOSED_TICKS)
+        since = int(exposed) if exposed is not None else None
         found = (self.registry.devices.get(uuid) for uuid in claim.devices)
-        return not any(self.validator.foreign(device) for device in found if device)
+        return not any(
+            self._is_tenant(process, since)
+            for device in found
+            if device
+            for process in self.validator.processes(device)
+        )
+
+    def _is_tenant(self, process: Process, since: int | None) -> bool:
+        """A process of the tenant: foreign, or come after the exposure under any name."""
+        if process.kind is not ProcessKind.INFRASTRUCTURE or since is None:
+            return process.kind is ProcessKind.FOREIGN
+        started = start_time(process.pid)
+        return started is not None and started >= since
 
     def created(self, accelerator: Uuid) -> bool:  # noqa: ARG002 - part of the protocol
         """Nothing here creates a consumer before it runs."""

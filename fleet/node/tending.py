@@ -59,11 +59,8 @@ class Tending:
 
     def _prove_free(self) -> None:
         for device in self.registry.whole():
-            held = any(u.state is State.HELD for u in self.registry.units(device))
-            if held and self._is_free(device):
-                self.registry.move(
-                    device, lambda u: Event.PROVEN_FREE if u.state is State.HELD else None
-                )
+            if any(_frees(u) for u in self.registry.units(device)) and self._is_free(device):
+                self.registry.move(device, _frees)
 
     def _is_free(self, device: Device) -> bool:
         try:
@@ -111,7 +108,7 @@ class Tending:
             return False
         units = self.registry.units(device)
         last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
-        waited = now - last >= self.cadence.idle_delay_s
+        waited = not 0 <= now - last < self.cadence.idle_delay_s
         dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.idle_delay_s)
         period_s = self.cadence.retest_period_s
         if not (dirty or sweep.retestable(units, now=now, period_s=period_s, last=last)):
@@ -121,7 +118,7 @@ class Tending:
 
     def _drain(self, now: float) -> None:
         for row in self.registry.journal.outbox():
-            if row.next_at > now:
+            if 0 < row.next_at - now <= BACKOFF_MAX_S:
                 continue
             try:
                 self._release(row.body)
@@ -141,6 +138,11 @@ class Tending:
         (released,) = self.store.release([Release(holder, token, closure)])
         if isinstance(released, errors.FleetError):
             raise released
+
+
+def _frees(unit: Unit) -> Event | None:
+    """Units a claim may be using are freed by its teardown only."""
+    return Event.PROVEN_FREE if unit.state is State.HELD and unit.claim is None else None
 
 
 def _is_idle_dirty(units: Sequence[Unit], *, now: float, delay_s: float) -> bool:

@@ -11,6 +11,7 @@ def device(registry: Registry, device: Device) -> DeviceView:
     """One device as it is now."""
     units = registry.units(device)
     work = registry.work_on(device)
+    newest = max(units, key=lambda unit: (unit.floor, unit.closed))
     found = sorted({reason for unit in units for reason in unit.reasons})
     certificates = {unit.certificate for unit in units}
     return DeviceView(
@@ -25,7 +26,8 @@ def device(registry: Registry, device: Device) -> DeviceView:
         claim=next((unit.claim for unit in units if unit.claim), None) or "",
         operation=work.operation if work else "",
         certificate=", ".join(sorted(c for c in certificates if c)),
-        floor=str(max(unit.floor for unit in units)),
+        floor=str(newest.floor),
+        closed=newest.closed,
         since=max(unit.since for unit in units),
         progress=work.progress if work else None,
         attributes=dict(device.attributes),

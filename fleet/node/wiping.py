@@ -17,7 +17,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fleet import errors, leases
 from fleet.health import reasons
@@ -26,21 +25,19 @@ from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.messages import DeviceResult, Outcome, WipeProgress
 from fleet.model import (
     WORKING,
-    ClaimUid,
     Device,
     ProcessKind,
     Reason,
     Source,
     State,
-    Token,
     Unit,
 )
 from fleet.node import outcomes
 from fleet.node.certifying import Certifier
 from fleet.node.ports import TenantProof
-from fleet.node.registry import Registry, Work
+from fleet.node.registry import Registry
+from fleet.node.tasks import Stopped, WipeTask
 from fleet.node.validating import Validator
-from fleet.settings import WipePolicy
 from fleet.wipe import plan
 from fleet.wipe.identity import WorkerIdentity, end
 from fleet.wipe.result import Failure, WipeResult
@@ -48,31 +45,6 @@ from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 
 POLL_S = 0.02
 """How often a running worker is looked at: far below the time of any wipe."""
-
-
-@dataclass(frozen=True, slots=True)
-class WipeTask:
-    """Why and under what a device is wiped."""
-
-    work: Work
-    policy: WipePolicy
-    token: Token | None = None
-    """Token of the lease; None for the idle cleaner, which needs none."""
-    run: str = ""
-    claim: ClaimUid | None = None
-    """Claim for which the device is prepared or torn down."""
-
-    @property
-    def device(self) -> Device:
-        return self.work.device
-
-
-class Stopped(Exception):
-    """The wipe ends here with a result already settled in the journal."""
-
-    def __init__(self, result: DeviceResult) -> None:
-        super().__init__(result.outcome)
-        self.result = result
 
 
 class Wiper:
@@ -329,6 +301,7 @@ class Wiper:
         if not verdict.healthy:
             self._end(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
             return self._tell.quarantined(task.work, wipe)
+        self._look_again(task, wipe)
         issued = self._certifier.certify(task, wipe, verdict)
         units = self._registry.move(
             task.device,
@@ -341,6 +314,17 @@ class Wiper:
         return self._tell.result(
             task.work, outcome, outcomes.of_warnings(verdict.findings), wipe, **certificate
         )
+
+    def _look_again(self, task: WipeTask, wipe: WipeResult) -> None:
+        """Who came after the worker had gone may have written: no certificate, and DIRTY."""
+        foreign = self._validator.foreign(task.device)
+        if not foreign:
+            return
+        gone = Change(frozenset({Fact.WORKER_GONE}))
+        self._end(task, Event.TRUST_LOST, gone)
+        who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
+        found = [outcomes.holder(who)]
+        raise Stopped(self._tell.after(task.work, Outcome.FAILED, found, wipe))
 
     def _broken(self, task: WipeTask, error: errors.FleetError, started: float) -> DeviceResult:
         """The service itself failed (journal, disk, driver): settle what the table allows.

@@ -52,6 +52,11 @@ def kernel_boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 
 
+def ticks_now() -> int:
+    """Now in clock ticks since boot: comparable with `start_time`."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
 def start_time(pid: int) -> int | None:
     """When a living process started, in clock ticks since boot; None when it is gone.
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from actors import cluster
 from fleet import errors
+
+DEADLINE_S = 120.0
 
 
 def test_a_ray_that_would_hide_the_accelerators_is_refused() -> None:
@@ -46,3 +53,53 @@ def test_the_scratch_directory_leaves_room_for_sockets() -> None:
     long = "/" + "x" * 90
     assert cluster.scratch_parent(long) == "/tmp"  # noqa: S108
     assert cluster.scratch_parent("/var/tmp") == "/var/tmp"  # noqa: S108
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses (hexadecimal, as the kernel tells them) a process listens on for TCP."""
+    inodes = set()
+    with suppress(OSError):
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(str(fd.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.add(fields[1].partition(":")[0])
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The process and all below it, with the names the kernel has for them."""
+    names, children = {}, defaultdict(list)
+    for place in Path("/proc").iterdir():
+        with suppress(OSError):
+            if place.name.isdigit():
+                name, _, rest = (place / "stat").read_text().partition("(")[2].rpartition(") ")
+                names[int(place.name)] = name
+                children[int(rest.split()[1])].append(int(place.name))
+    found, todo = {}, [pid]
+    while todo:
+        one = todo.pop()
+        found[one] = names.get(one, "")
+        todo += children[one]
+    return found
+
+
+@pytest.mark.ray
+def test_a_ray_of_ours_listens_on_loopback_only(ray_cluster: cluster.Cluster) -> None:
+    """Nobody on the network reaches a Ray that serves one command; its agents included."""
+    assert ray_cluster.address is None
+    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while True:
+        ours = descendants(os.getpid())
+        places = {(name, place) for pid, name in ours.items() for place in listening(pid)}
+        told = " ".join(name for name, _ in places)
+        if all(part in told for part in ("gcs_server", "raylet", "DashboardA", "RuntimeEnv")):
+            break
+        assert time.monotonic() < end, f"only these listen so far: {told}"
+        pause.wait(0.2)
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert [(name, place) for name, place in places if place not in loopback] == []

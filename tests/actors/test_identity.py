@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from actors import identity
@@ -37,3 +39,22 @@ def test_a_raylet_without_a_label_is_refused() -> None:
     """B54: an actor that ended up on a raylet without our label is in the wrong place."""
     with pytest.raises(errors.WrongNode):
         identity.check(HERE, host="")
+
+
+@pytest.mark.parametrize(
+    ("plan", "refused"),
+    [
+        ('{"node": "node-01"}', False),
+        ("not a plan", False),
+        ('{"node": "node-02"}', True),
+        ("{}", True),
+        ("[]", True),
+    ],
+)
+def test_the_plan_must_be_the_nodes_own(plan: str, *, refused: bool) -> None:
+    """B54: another node's plan is refused; one that cannot be read is the opener's to refuse."""
+    wrong = (
+        pytest.raises(errors.WrongNode, match="nothing was opened") if refused else nullcontext()
+    )
+    with wrong:
+        identity.check_plan(HERE.model_copy(update={"plan": plan}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,11 @@ DEADLINE_S = 20.0
 def assignment(state: Path) -> Assignment:
     """The one node of a simulated fleet, assigned to this machine."""
     (plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=8 << 20).nodes
+    return assignment_of(plan)
+
+
+def assignment_of(plan: bootstrap.NodePlan) -> Assignment:
+    """The node of `plan`, assigned to this machine."""
     return Assignment(
         node=plan.node,
         host="local",
@@ -135,3 +142,33 @@ def test_a_closed_actor_has_given_the_journal_up(tmp_path: Path) -> None:
     bootstrap.open_node(bootstrap.NodePlan.model_validate_json(mine.plan)).close()
     with pytest.raises(errors.NotOwner):
         actor.view("node-01")
+
+
+def test_another_nodes_plan_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    """B54: an actor made for node-01 with the plan of node-02 touches neither of the two."""
+    plans = bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
+    opened: list[str] = []
+
+    def open_it(plan: str) -> NodeService:
+        opened.append(plan)
+        return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan))
+
+    wrong = assignment_of(plans[0]).model_copy(update={"plan": plans[1].model_dump_json()})
+    with pytest.raises(StartRefused, match="node-01 was given the plan of node-02"):
+        NodeActor(wrong.model_dump_json(), open_it)
+    assert opened == []
+    assert not (tmp_path / "nodes").exists()
+
+
+def test_what_a_node_keeps_is_private(tmp_path: Path) -> None:
+    """An actor started under umask 000 leaves nothing that others can read."""
+    before = os.umask(0o000)
+    try:
+        mine = assignment(tmp_path)
+        actor = NodeActor(mine.model_dump_json())
+        actor.close("node-01")
+    finally:
+        assert os.umask(before) == 0o077
+    paths = [*(tmp_path / "nodes").rglob("*.db"), *(tmp_path / "nodes").rglob("*.lock")]
+    assert paths
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}

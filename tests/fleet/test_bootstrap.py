@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, errors
-from fleet.bootstrap import LateStore, NodePlan
-from fleet.clock import SystemClock
+from fleet.bootstrap import NodePlan
 from fleet.evidence import layout
 from fleet.evidence.keys import PublicKey
 from fleet.model import State
@@ -144,23 +143,6 @@ def test_a_store_that_is_away_keeps_no_node_from_coming_up(tmp_path: Path) -> No
     node.tick(0.0)
     assert node.view().degraded == ()
     node.close()
-
-
-def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
-    """A store that failed is opened anew, so that a repaired one is used without a restart."""
-    path = tmp_path / "store.db"
-    store = LateStore(path, SystemClock(), timeout_s=1.0)
-    first = store.newest()
-    path.rename(tmp_path / "kept.db")
-    path.mkdir()
-    store.close()
-    with pytest.raises(errors.StoreUnavailable):
-        store.newest()
-    path.rmdir()
-    (tmp_path / "kept.db").rename(path)
-    assert store.newest() == first
-    assert list(store.leases()) == []
-    store.close()
 
 
 def test_the_plan_crosses_a_process_border(tmp_path: Path) -> None:

@@ -153,3 +153,20 @@ def test_a_write_that_fails_leaves_what_was_visible(specs: SpecDirectory) -> Non
     with pytest.raises(errors.SpecUnavailable):
         specs.write(claim(devices=DEVICES[:1]), {})
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_runtime_can_read_the_directory_and_nobody_else_write(
+    specs: SpecDirectory, umask: int
+) -> None:
+    """A1: 0755 whatever the umask; a directory that was there keeps its maker's mode."""
+    before = os.umask(umask)
+    try:
+        specs.write(claim(), {})
+        assert stat.S_IMODE(specs.directory.stat().st_mode) == 0o755
+        assert stat.S_IMODE((specs.directory / FILE).stat().st_mode) == 0o644
+        specs.directory.chmod(0o750)
+        specs.write(claim(devices=DEVICES[:1]), {})
+        assert stat.S_IMODE(specs.directory.stat().st_mode) == 0o750
+    finally:
+        os.umask(before)

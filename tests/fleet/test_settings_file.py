@@ -19,14 +19,14 @@ def written(directory: Path, name: str, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("fleet.toml", 'profile = "lab"\n[wipe]\nattempts = 1\n'),
-        ("fleet.json", '{"profile": "lab", "wipe": {"attempts": 1}}'),
+        ("fleet.toml", 'profile = "lab"\n[campaign]\nattempts = 1\n'),
+        ("fleet.json", '{"profile": "lab", "campaign": {"attempts": 1}}'),
     ],
 )
 def test_both_formats_say_the_same(tmp_path: Path, name: str, content: str) -> None:
     """The suffix decides how the file is read."""
     found = load(written(tmp_path, name, content))
-    assert (found.profile, found.wipe.attempts) == ("lab", 1)
+    assert (found.profile, found.campaign.attempts) == ("lab", 1)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_wrong_values_name_the_file(tmp_path: Path) -> None:
     """The problems of the content are all there, and the file is named once."""
-    path = written(tmp_path, "a.toml", "[wipe]\nattempts = 7\nx = 1\n")
+    path = written(tmp_path, "a.toml", "[campaign]\nattempts = 7\nx = 1\n")
     with pytest.raises(errors.SettingsInvalid, match=r"a\.toml: 2 wrong") as caught:
         load(path)
-    assert [problem.path for problem in caught.value.problems] == ["wipe.x", "wipe.attempts"]
+    assert [problem.path for problem in caught.value.problems] == [
+        "campaign.x",
+        "campaign.attempts",
+    ]

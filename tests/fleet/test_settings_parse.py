@@ -30,8 +30,12 @@ def test_nothing_given_is_the_defaults() -> None:
 
 def test_what_is_given_counts() -> None:
     """Values reach their section; the rest stays at the default."""
-    found = parse({"profile": "fast", "wipe": {"attempts": 3}, "campaign": {"max_parallel": 4}})
-    assert (found.profile, found.wipe.attempts, found.campaign.max_parallel) == (Profile.FAST, 3, 4)
+    found = parse({"profile": "fast", "campaign": {"attempts": 3, "max_parallel": 4}})
+    assert (found.profile, found.campaign.attempts, found.campaign.max_parallel) == (
+        Profile.FAST,
+        3,
+        4,
+    )
     assert found.health == Settings().health
 
 
@@ -41,7 +45,8 @@ def test_all_problems_are_reported_at_once() -> None:
         {
             "wipee": {},
             "profile": "loose",
-            "wipe": {"chunk_smalest_bytes": 1, "attempts": 9, "reset": "sometimes"},
+            "wipe": {"chunk_smalest_bytes": 1, "reset": "sometimes"},
+            "campaign": {"attempts": 9},
             "health": {"fresh_s": 1},
             "store": 5,
         }
@@ -50,7 +55,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("wipee", "wipe"),
         ("profile", 'one of "strict", "fast", "lab"'),
         ("wipe.chunk_smalest_bytes", "wipe.chunk_smallest_bytes"),
-        ("wipe.attempts", "a whole number at least 1 and at most 3"),
+        ("campaign.attempts", "a whole number at least 1 and at most 3"),
         ("wipe.reset", 'one of "always", "on-fault", "never"'),
         ("health.fresh_s", "at least 60"),
         ("store", "a table [store]"),
@@ -100,8 +105,8 @@ def test_the_edges_of_the_rules_are_allowed(mapping: dict[str, Any]) -> None:
 
 def test_a_rule_waits_until_its_sections_are_valid() -> None:
     """No rule complains about a default that stands in for a mistake."""
-    found = problems({"wipe": {"chunk_smallest_bytes": 2**40, "attempts": 0}})
-    assert [problem.path for problem in found] == ["wipe.attempts"]
+    found = problems({"wipe": {"chunk_smallest_bytes": 2**40, "slow_factor": 0}})
+    assert [problem.path for problem in found] == ["wipe.slow_factor"]
 
 
 def test_the_error_crosses_processes() -> None:

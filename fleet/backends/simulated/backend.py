@@ -242,7 +242,7 @@ def _write_boot_id(root: Path) -> None:
 
 
 def _kind(client: Client) -> ProcessKind:
-    return ProcessKind.OURS if client.worker_id else infrastructure.kind(client.name)
+    return ProcessKind.OURS if client.worker_id else infrastructure.kind(client.name, client.pid)
 
 
 def _disturbing(register: Register, units: Sequence[UnitId]) -> list[Fault]:

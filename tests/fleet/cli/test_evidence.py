@@ -128,6 +128,7 @@ def test_export_then_verify_the_copy(run: Run, site: Site, tmp_path: Path) -> No
     code, out, _ = run("verify", "--directory", target)
     assert code == 0
     assert "8 countersigned" in out
+    assert "the index of this export is not signed" in out
     assert run("export", target, "--state", site.state)[0] == 2
     code, out, _ = run("export", tmp_path / "part", "--state", site.state, "--device", "node-1-a")
     assert (code, "2 certificates" in out) == (0, True)
@@ -136,6 +137,29 @@ def test_export_then_verify_the_copy(run: Run, site: Site, tmp_path: Path) -> No
     certificate = next((target / "certificates" / "node-1").iterdir())
     certificate.write_bytes(certificate.read_bytes()[:-1])
     assert run("verify", "--directory", target)[0] == 1
+
+
+def test_key_given_for_a_node_counts_for_it_alone(run: Run, site: Site) -> None:
+    """--key NODE=FILE is trusted for that node only; without a node, for all."""
+    one, two = (layout.node_key(site.state, n).with_suffix(".pub") for n in ("node-1", "node-2"))
+    state = ("--state", site.state)
+    assert run("verify", *state, "--key", f"node-1={one}", "--key", f"node-2={two}")[0] == 0
+    assert run("verify", *state, "--key", one, "--key", f"node-2={two}")[0] == 0
+    code, out, _ = run("verify", *state, "--key", f"node-1={one}", "--key", f"node-1={two}")
+    assert (code, "foreign-key" in out) == (1, True)
+    assert run("verify", *state, "--key", f"node/1={one}")[0] == 2
+    assert run("verify", *state, "--key", f"node-1={one}x")[0] == 2
+
+
+def test_no_certificate_is_not_whole(run: Run, tmp_path: Path) -> None:
+    """Verifying nothing proves nothing: exit 1, and never the words of a whole evidence."""
+    layout.node_directory(tmp_path, "node-1").mkdir(parents=True)
+    code, out, _ = run("verify", "--state", tmp_path)
+    assert code == 1
+    assert "there is no certificate" in out
+    assert "whole" not in out
+    code, out, _ = run("verify", "--state", tmp_path, "--json")
+    assert (code, json.loads(out)["ok"]) == (1, False)
 
 
 def test_no_evidence_could_not_run(run: Run, tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fleet import bootstrap
 from fleet.cli.main import main
 
 
@@ -50,3 +54,42 @@ def test_an_error_with_json_is_json_on_stderr(
     document = json.loads(found.err)
     assert document["kind"] == "DriverAbsent"
     assert document["remedy"]
+
+
+def test_an_error_cannot_write_to_the_terminal(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was typed or found comes back in an error as text."""
+    device = "t\x1b[2J\n\x1b]0;pwn[red]"
+    assert main(["quarantine", "clear", device, "--state", str(state)]) == 2
+    assert main(["bogus\x1b[2J\n[red]"]) == 2
+    found = capsys.readouterr().err
+    assert "\x1b" not in found
+    assert "pwn[red]" in found
+    assert r"bogus\x1b[2J\n[red]" in found
+
+
+def test_nothing_in_the_state_is_for_others(tmp_path: Path) -> None:
+    """Whatever the umask, keys, journal and store are their owner's; only CDI specs are read."""
+    directory = tmp_path / "deep" / "state"
+    bootstrap.plan_fleet(tmp_path / "plan", simulate="1x1", memory_bytes=8 << 20)
+    directory.mkdir(parents=True, mode=0o700)
+    (directory / "fleet.json").write_bytes((tmp_path / "plan" / "fleet.json").read_bytes())
+    (directory / "fleet.json").chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet.cli.main", "prove", "--state", str(directory)],
+        check=False,
+        capture_output=True,
+        text=True,
+        umask=0o000,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directory.rglob("*")}
+    assert [path for path, mode in modes.items() if mode & 0o022] == []
+    directories = {path: mode for path, mode in modes.items() if path.is_dir()}
+    assert {mode for path, mode in directories.items() if path.name == "cdi"} == {0o755}
+    assert {mode for path, mode in directories.items() if path.name != "cdi"} == {0o700}
+    private = [path for path in modes if path.suffix in (".db", ".lock", ".pem", ".key")]
+    assert {path.name for path in private} >= {"journal.db", "journal.lock", "store.db"}
+    assert {modes[path] for path in private} == {0o600}

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
+from fleet.cli.output import PlainConsole
 from fleet.cli.progress import Bars, Lines, choose, overview
 
 
@@ -88,3 +89,19 @@ def test_a_terminal_gets_a_bar_per_device() -> None:
 def test_a_pipe_gets_lines(console: Console) -> None:
     """A log file never gets control characters."""
     assert isinstance(choose(console), Lines)
+
+
+def test_a_bar_shows_names_from_outside_as_text() -> None:
+    """A node's name neither moves the cursor out of the bars nor is taken for markup."""
+    console = PlainConsole(file=io.StringIO(), force_terminal=True, width=150, color_system=None)
+    hostile = DeviceStatus(
+        node="[red]n\x1b]0;pwn", device="d\n0", uuid="u", phase=Phase.RUNNING, step="s\x1b[2J"
+    )
+    with Bars(console) as bars:
+        bars.show(status(Phase.RUNNING, at=0.0).model_copy(update={"devices": (hostile,)}))
+        bars.say("said\x1b[2J")
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert r"[red]n\x1b]0;pwn/d\n0" in shown
+    assert r"said\x1b[2J" in shown
+    assert "\x1b[2J" not in shown
+    assert "\x1b]0" not in shown

@@ -26,3 +26,22 @@ def test_a_quarantine_is_added_listed_and_cleared(
     assert main(["quarantine", "clear", added["uuid"], "--operator", "me", *where]) == 0
     cleared = json.loads(capsys.readouterr().out)
     assert (cleared["state"], cleared["reasons"]) == ("DIRTY", [])
+
+
+def test_a_reason_cannot_write_to_the_terminal(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator's words and name are shown as text: no escape, no second line, no markup."""
+    where = ["--state", str(state)]
+    device = ["gpu-0", "--node", "node-01"]
+    reason = ["--reason", "bad\x1b[2J\nnode-01/gpu-1: CLEAN [red]x[/red]"]
+    assert main(["quarantine", "add", *device, *reason, "--operator", "\x1b[31mme", *where]) == 0
+    assert main(["quarantine", "list", *where]) == 0
+    assert main(["status", *where]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.count(r"bad\x1b[2J\nnode-01/gpu-1: CLEAN [red]x[/red]") == 3
+    assert "\x1b" not in shown.out + shown.err
+    assert "\nnode-01/gpu-1: CLEAN" not in shown.out
+    assert main(["quarantine", "list", *where, "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["devices"]
+    assert reason[1] in listed["reasons"][0]["detail"]

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
+from fleet.cli import reach
 from fleet.cli.main import main
+from fleet.leases import AcquireRequest
+from fleet.messages import ClaimOrder
+from fleet.model import Holder, HolderKind, Lease, UnitId
 
 
 def test_a_name_on_two_nodes_must_be_narrowed_down(
@@ -32,3 +36,33 @@ def test_a_state_in_use_is_refused_with_a_way_out(
     error = capsys.readouterr().err
     assert "owned by" in error
     assert "--address" in error
+
+
+def test_a_verb_that_ends_gives_leases_back_first(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D6: a claim torn down just before the verb ends leaves no lease behind for the audit."""
+    with reach.fleet(state, address=None) as fleet:
+        node = fleet.nodes["node-01"]
+        device = next(d for d in node.view().devices if d.name == "gpu-0")
+        holder = Holder(HolderKind.CLAIM, "claim-1")
+        units = frozenset(UnitId(unit) for unit in device.units)
+        (lease,) = fleet.coordinator.acquire([AcquireRequest(units, holder)])
+        assert isinstance(lease, Lease)
+        node.adopt(operator="me")
+        order = ClaimOrder(
+            uid="claim-1",
+            node="node-01",
+            devices=(device.uuid,),
+            token=str(lease.token),
+            namespace="n",
+            name="c",
+            consumers=("c",),
+        )
+        assert node.prepare(order).certificates
+        node.unprepare("claim-1")
+        assert node.view().outbox == 1
+        assert len(fleet.coordinator.leases()) == 1
+    with reach.coordinator(state, address=None) as coordinator:
+        assert list(coordinator.leases()) == []
+    assert main(["audit", "--state", str(state)]) == 0, capsys.readouterr().out

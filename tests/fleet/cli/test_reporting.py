@@ -94,3 +94,17 @@ def test_an_early_end_says_how_to_go_on() -> None:
     assert "ended early: breaker: three of three failed" in text
     assert "do: look at the racks" in text
     assert "fleet scrub --resume run-1" in text
+
+
+def test_a_process_cannot_write_to_the_terminal_by_its_name() -> None:
+    """The name of a holder stands in a finding as text: one line, nothing acted upon."""
+    finding = Finding(
+        check="holders",
+        verdict="fail",
+        detail="held by t\x1b[2J\n\x1b]0;pwn [red]\u202e",
+        remedy="end t\x1b[2J\n\x1b]0;pwn",
+    )
+    text = rendered(BAD_RESULT.model_copy(update={"findings": (finding,)}))
+    assert r"held by t\x1b[2J\n\x1b]0;pwn [red]\u202e" in text
+    assert r"do: end t\x1b[2J\n\x1b]0;pwn" in text
+    assert not {"\x1b", "\u202e"} & set(text)

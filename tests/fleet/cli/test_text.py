@@ -6,9 +6,12 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from fleet.cli import text
 from fleet.messages import NodeView, ReasonView
+
+HOSTILE = "t\x1b[2J\n\x1b]0;pwn"
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,29 @@ def test_simulated_devices_are_announced(simulated: bool) -> None:
     )
     text.banner(console, [view])
     assert ("SIMULATED" in console.file.getvalue()) is simulated  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (HOSTILE, r"t\x1b[2J\n\x1b]0;pwn"),
+        ("a\tb\rc\x07\x7f\x9b31m", r"a\tb\rc\x07\x7f\x9b31m"),
+        ("gpu\u202e0\u2066\u2028", r"gpu\u202e0\u2066\u2028"),
+        ("\udcff", r"\udcff"),
+        ("[red]größe 漢字", "[red]größe 漢字"),
+    ],
+)
+def test_what_would_act_on_a_terminal_is_written_out(written: str, expected: str) -> None:
+    """Controls, direction overrides and half characters are shown, real letters stay letters."""
+    assert text.visible(written) == expected
+    assert text.visible(text.visible(written)) == expected
+
+
+def test_a_text_made_visible_keeps_its_styles_in_place() -> None:
+    """What is coloured stays coloured when a character before it becomes four."""
+    found = Text.assemble("a\x1bb ", ("red\n", "red"), " end")
+    shown = text.shown(found)
+    assert shown.plain == r"a\x1bb red\n end"
+    assert {shown.plain[span.start : span.end] for span in shown.spans} <= set(r"red\n") | {r"\n"}
+    assert sum(span.end - span.start for span in shown.spans) == len(r"red\n")
+    assert text.shown(Text("as it is")).plain == "as it is"

@@ -112,8 +112,12 @@ class Site:
         self.state = state
         self.at = START
         self.counter = 0
-        self.coordinator = SigningKey.load_or_create(layout.coordinator_key(state))
         self.keys: dict[str, SigningKey] = {}
+
+    @property
+    def coordinator(self) -> SigningKey:
+        """The coordinator's signing key, made when first needed: some sites have none."""
+        return SigningKey.load_or_create(layout.coordinator_key(self.state))
 
     def key(self, node: str) -> SigningKey:
         """The node's signing key."""

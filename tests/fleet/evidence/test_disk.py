@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -38,3 +39,23 @@ def test_make_directory_sets_the_mode_of_the_last_one(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
     disk.make_directory(tmp_path / "a" / "b", mode=0o777)
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path) -> None:
+    """Promise 8: a FIFO, a device, a link, a directory or an endless file is refused at once."""
+    path = tmp_path / "a"
+    path.write_bytes(b"content")
+    assert disk.read_regular(path, most_bytes=7, offset=3) == b"tent"
+    assert disk.read_regular(path, most_bytes=7, offset=3, length=2) == b"te"
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert disk.read_regular(tmp_path / "link", most_bytes=7, follow_links=True) == b"content"
+    for name in ("fifo", "link", "zero", ".", "gone", "nul\0"):
+        with pytest.raises(OSError, match=r".+"):
+            disk.read_regular(tmp_path / name, most_bytes=7)
+    for name in ("fifo", "zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            disk.read_regular(tmp_path / name, most_bytes=7, follow_links=True)
+    with pytest.raises(OSError, match="7 bytes, more than 6"):
+        disk.read_regular(path, most_bytes=6)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.evidence import dsse
 from fleet.evidence.export import export
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.sources import collect
@@ -137,6 +141,68 @@ def _drop_from_index(copy: Path, *, keep_row: bool) -> None:
     (copy / "index.json").write_text(text)
 
 
+def _edit_index(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the index and make the checksums fit again, as a careful forger would."""
+    index = json.loads((copy / "index.json").read_bytes())
+    change(index)
+    (copy / "index.json").write_bytes(dsse.canonical(index))
+    names = sorted(str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file())
+    names.remove("SHA256SUMS")
+    lines = [f"{hashlib.sha256((copy / n).read_bytes()).hexdigest()}  {n}\n" for n in names]
+    (copy / "SHA256SUMS").write_text("".join(lines))
+
+
+def _drop_heads(copy: Path) -> None:
+    shutil.rmtree(copy / "heads")
+    _edit_index(copy, lambda index: index["heads"].update(entries=[]))
+
+
+def _drop_heads_and_files(copy: Path) -> None:
+    shutil.rmtree(copy / "heads")
+    files = json.loads((copy / "index.json").read_bytes())["files"]
+    kept = {name: digest for name, digest in files.items() if not name.startswith("heads/")}
+    _edit_index(copy, lambda i: i.update(heads={"entries": []}, files=kept))
+
+
+def _row(copy: Path, file: str) -> None:
+    _edit_index(copy, lambda i: i["nodes"]["node-1"]["entries"][1].__setitem__(1, file))
+
+
+def _fifo(copy: Path) -> None:
+    path = certificates(copy)[1]
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _fifo_for_sums(copy: Path) -> None:
+    (copy / "SHA256SUMS").unlink()
+    os.mkfifo(copy / "SHA256SUMS")
+
+
+def _add_listed(copy: Path) -> None:
+    (copy / "x").write_text("x")
+    _edit_index(copy, lambda _: None)
+
+
+def _link(copy: Path) -> None:
+    path = certificates(copy)[1]
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _endless(copy: Path) -> None:
+    with certificates(copy)[1].open("r+b") as file:
+        file.truncate(1 << 42)
+
+
+def _swap_keys(copy: Path) -> None:
+    for name in ("node-1", "node-2"):
+        (copy / "keys/nodes" / name).rename(copy / "keys/nodes" / f"{name}.tmp")
+    (copy / "keys/nodes/node-1.tmp").rename(copy / "keys/nodes/node-2")
+    (copy / "keys/nodes/node-2.tmp").rename(copy / "keys/nodes/node-1")
+    _edit_index(copy, lambda _: None)
+
+
 TAMPERINGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "renamed certificate": (
         lambda copy: certificates(copy)[0].rename(certificates(copy)[0].with_name("x.json")),
@@ -157,6 +223,16 @@ TAMPERINGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "row removed": (lambda copy: _drop_from_index(copy, keep_row=False), "tail-cut"),
     "row hidden": (lambda copy: _drop_from_index(copy, keep_row=True), "altered-file"),
     "heads removed": (lambda copy: shutil.rmtree(copy / "heads"), "missing-file"),
+    "heads removed, index made to fit": (_drop_heads, "altered-index"),
+    "heads removed from everything but the counts": (_drop_heads_and_files, "missing-heads"),
+    "name with NUL": (lambda copy: _row(copy, "a\0b"), "unreadable-index"),
+    "FIFO for a certificate": (_fifo, "unreadable-file"),
+    "device for a certificate": (_link, "unreadable-file"),
+    "endless certificate": (_endless, "unreadable-file"),
+    "FIFO added": (lambda copy: os.mkfifo(copy / "fifo"), "extra-file"),
+    "FIFO for the checksums": (_fifo_for_sums, "missing-file"),
+    "keys of two nodes swapped": (_swap_keys, "unknown-key"),
+    "file the index does not name": (_add_listed, "altered-index"),
     "checksums removed": (lambda copy: (copy / "SHA256SUMS").unlink(), "missing-file"),
     "index removed": (lambda copy: (copy / "index.json").unlink(), "unreadable-index"),
     "note changed": (lambda copy: (copy / "README.txt").write_text("trust me"), "altered-file"),
@@ -169,6 +245,28 @@ def test_tampering_with_an_export_is_found(copy: Path, kind: str) -> None:
     change, code = TAMPERINGS[kind]
     change(copy)
     assert code in codes(copy)
+
+
+def test_index_binds_keys_to_nodes(copy: Path) -> None:
+    """A key dropped into a copy is a note beside its checksum defect, and signs for nobody."""
+    other = next((copy / "keys/nodes/node-2").iterdir())
+    index = json.loads((copy / "index.json").read_bytes())
+    assert index["keys"]["nodes"]["node-2"][0].startswith(other.stem)
+    shutil.copy(other, copy / "keys/nodes/node-1")
+    report = verify(collect(copy))
+    assert {d.code for d in report.defects} == {"extra-file"}
+    assert any("it was not used" in note for note in report.notes)
+    _edit_index(copy, lambda i: i["keys"]["nodes"].update({"node-1": i["keys"]["nodes"]["node-2"]}))
+    assert "shared-key" in codes(copy)
+
+
+def test_index_counts_and_lists_every_file(copy: Path) -> None:
+    """The index says how much the copy holds and the checksum of every file; it is unsigned."""
+    index = json.loads((copy / "index.json").read_bytes())
+    assert index["counts"] == {"certificates": 8, "omitted": 0, "countersignatures": 1}
+    names = {str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file()}
+    assert index["files"].keys() == names - {"index.json", "SHA256SUMS"}
+    assert verify(collect(copy)).unsigned_index
 
 
 def test_keys_inside_an_export_are_not_trusted_over_the_callers(site: Site, copy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 
 import fleet
-from fleet.errors import EvidenceInvalid, EvidenceRefused, InputInvalid, NotOwner
+from fleet.errors import (
+    EvidenceInvalid,
+    EvidenceRefused,
+    InputInvalid,
+    LedgerUnavailable,
+    NotOwner,
+)
 from fleet.evidence import parsed
 from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.model import Device, Digest, UnitId
@@ -223,3 +230,38 @@ def test_two_thousand_certificates(tmp_path: Path, capsys: pytest.CaptureFixture
         sys.stdout.write(f"\n{stored:.0f} certificates/s stored, {verified:.0f}/s verified\n")
     assert min(stored, verified) > 0
     assert Ledger(tmp_path / "state/nodes/node-1/ledger").count == 2000
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_ledger_removed_under_a_service_is_noticed(site: Site, *, renamed: bool) -> None:
+    """Promise 8: `append` raises or stores anew; a digest it returned is on disk."""
+    device = device_named("a")
+    with site.ledger() as ledger:
+        first = ledger.append(site.issue(ledger, device).envelope)
+        second = site.issue(ledger, device)
+        if renamed:
+            ledger.directory.rename(ledger.directory.with_name("moved"))
+        else:
+            shutil.rmtree(ledger.directory)
+        assert first not in ledger
+        assert (ledger.heads(), ledger.count) == ({}, 0)
+        with pytest.raises((EvidenceRefused, LedgerUnavailable)):
+            ledger.append(second.envelope)
+        stored = []
+        for _ in range(2):
+            envelope = site.issue(ledger, device).envelope
+            try:
+                stored.append(ledger.append(envelope))
+            except LedgerUnavailable:
+                stored.append(ledger.append(envelope))
+            assert stored == [entry.digest for entry in site.ledger().entries()]
+
+
+def test_unreadable_segment_is_no_shorter_chain(site: Site) -> None:
+    """Promise 8: with a file that cannot be read the ledger answers nothing, not half."""
+    site.certify(rounds=6, segment_bytes=20_000)
+    path = sorted(site.segment().parent.glob("*.jsonl"))[1]
+    path.rename(path.with_suffix(".aside"))
+    path.mkdir()
+    with pytest.raises(LedgerUnavailable):
+        site.ledger().heads()

@@ -1,49 +1,17 @@
-"""The append-only files: order, durability, crash recovery, one writer."""
+"""The append-only files: order, framing, reading on behind damages."""
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from fleet.errors import LedgerUnavailable, NotOwner
+from fleet.errors import LedgerUnavailable
 from fleet.evidence.dsse import canonical
-from fleet.evidence.segments import (
-    Damage,
-    Entry,
-    Place,
-    Reader,
-    Writer,
-    segment_paths,
-)
-
-FIRST = "000000000001.jsonl"
-
-
-def fill(directory: Path, count: int, *, segment_bytes: int = 1 << 20, start: int = 0) -> None:
-    """Append some entries."""
-    writer = Writer(directory, segment_bytes=segment_bytes)
-    try:
-        for number in range(start, start + count):
-            writer.append(canonical({"n": number}))
-    finally:
-        writer.close()
-
-
-def read(directory: Path) -> tuple[list[bytes | None], list[str]]:
-    """Envelopes that are sound, and the codes of all damages."""
-    reader = Reader(directory)
-    found = list(reader.poll())
-    tail = reader.tail()
-    entries = [one.envelope for one in found if isinstance(one, Entry) and one.sound]
-    codes = [one.code for one in found if isinstance(one, Damage)]
-    return entries, codes + ([tail.code] if tail else [])
+from fleet.evidence.segments import Damage, Entry, Place, Reader, segment_paths
+from fleet.evidence.writer import Writer
+from tests.fleet.evidence.logs import DISPLACED, FIRST, fill, read
 
 
 def test_entries_come_back_in_order_across_segments(tmp_path: Path) -> None:
@@ -77,27 +45,6 @@ def test_reader_follows_a_growing_log(tmp_path: Path) -> None:
     assert [one.number for one in reader.poll() if isinstance(one, Entry)] == [4, 5, 6]
 
 
-@pytest.mark.parametrize("segment_bytes", [1 << 20, 1])
-def test_crash_at_every_byte_of_an_append(tmp_path: Path, segment_bytes: int) -> None:
-    """B07: wherever an append is cut, earlier entries stay and the tail is set aside."""
-    whole = tmp_path / "whole"
-    fill(whole, 3, segment_bytes=segment_bytes)
-    last = segment_paths(whole)[-1]
-    content = last.read_bytes()
-    start = content.rstrip(b"\n").rfind(b"\n") + 1
-    for cut in range(start, len(content)):
-        directory = tmp_path / f"cut-{cut}"
-        directory.mkdir()
-        for path in segment_paths(whole):
-            (directory / path.name).write_bytes(path.read_bytes())
-        (directory / last.name).write_bytes(content[:cut])
-        fill(directory, 1, segment_bytes=segment_bytes, start=7)
-        kept = [canonical({"n": n}) for n in (0, 1, 7)]
-        assert read(directory) == (kept, [])
-        torn = [path.read_bytes() for path in directory.glob("*.torn")]
-        assert torn == ([content[start:cut]] if cut > start else [])
-
-
 def test_unfinished_tail_is_reported_and_not_touched_by_readers(tmp_path: Path) -> None:
     """A reader tells of an unfinished line and leaves it for the writer to set aside."""
     fill(tmp_path, 2)
@@ -126,57 +73,30 @@ def test_place_names_file_offset_entry_and_unit() -> None:
     assert str(Place("f")) == "f, byte 0"
 
 
-_HOLD = """
-import sys
-from pathlib import Path
-from fleet.evidence.segments import Writer
-writer = Writer(Path(sys.argv[1]))
-sys.stdout.write("held\\n")
-sys.stdout.flush()
-sys.stdin.read()
-"""
+@pytest.mark.parametrize("kind", sorted(DISPLACED.keys() - {"segment replaced by a copy"}))
+def test_reader_notices_what_is_gone(tmp_path: Path, kind: str) -> None:
+    """Promise 8: a reader knows when what it remembers is not on disk any more."""
+    directory = tmp_path / "log"
+    fill(directory, 2)
+    reader = Reader(directory)
+    assert len(list(reader.poll())) == 2
+    assert not reader.lost()
+    DISPLACED[kind](directory)
+    assert reader.lost() == (kind != "lock removed")
 
 
-def test_one_process_writes(tmp_path: Path) -> None:
-    """A second writer is refused while the first lives, and served once it was killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(NotOwner, match="another process writes"):
-            Writer(tmp_path)
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
-    fill(tmp_path, 1)
-    assert len(read(tmp_path)[0]) == 1
-
-
-def test_full_disk_stores_nothing(tmp_path: Path) -> None:
-    """An append that does not fit raises a retryable error and leaves no half-written line."""
+def test_strange_segment_is_a_damage_only_for_verification(tmp_path: Path) -> None:
+    """A segment that cannot be read stops the writer, and is reported by a lenient reader."""
     fill(tmp_path, 2)
-    size = (tmp_path / FIRST).stat().st_size
-    writer = Writer(tmp_path)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
-    try:
-        with pytest.raises(LedgerUnavailable, match=os.strerror(errno.EFBIG)):
-            writer.append(canonical({"n": 2}))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-        writer.close()
-    assert (tmp_path / FIRST).stat().st_size == size
-    fill(tmp_path, 1, start=2)
-    assert read(tmp_path) == ([canonical({"n": n}) for n in range(3)], [])
-
-
-def test_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    """A ledger below a file is an error of ours with a remedy, not a traceback."""
-    (tmp_path / "file").write_text("")
+    (tmp_path / "000000000002.jsonl").mkdir()
+    os.mkfifo(tmp_path / "000000000003.jsonl")
+    (tmp_path / "000000000004.jsonl").symlink_to("/dev/zero")
+    with (tmp_path / "000000000005.jsonl").open("wb") as file:
+        file.truncate(1 << 40)
+    found = list(Reader(tmp_path, lenient=True).poll())
+    assert [one.code for one in found if isinstance(one, Damage)] == ["unreadable-file"] * 4
+    assert len([one for one in found if isinstance(one, Entry)]) == 2
     with pytest.raises(LedgerUnavailable):
-        Writer(tmp_path / "file" / "ledger")
+        list(Reader(tmp_path).poll())
+    with pytest.raises(LedgerUnavailable):
+        Writer(tmp_path)

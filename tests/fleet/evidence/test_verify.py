@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from fleet.evidence.heads import HeadsLog
 from fleet.evidence.keys import KeyRing, PublicKey, SigningKey
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import GENESIS, next_chain, spell_line
-from fleet.evidence.sources import collect
+from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import verify
 from fleet.model import Device, NodeName, Token
 from tests.fleet.evidence.samples import Site, codes, device_named, rewrite
@@ -88,9 +89,9 @@ def test_untouched_evidence_is_whole(site: Site) -> None:
     assert not any("node-2: tail" in note for note in report.notes)
 
 
-def test_without_heads_the_tail_is_not_proven(copy: Path) -> None:
-    """Without countersignatures verification passes and says that a cut tail would not show."""
-    shutil.rmtree(layout.heads_directory(copy))
+def test_without_coordinator_the_tail_is_not_proven(copy: Path) -> None:
+    """Where no coordinator works, verification passes and says that a cut tail would not show."""
+    shutil.rmtree(layout.coordinator_directory(copy))
     rewrite(first_segment(copy), lambda lines: lines[:3])
     report = verify(collect(copy))
     assert report.ok
@@ -178,7 +179,7 @@ def test_entry_of_another_node_is_found(copy: Path) -> None:
     """A certificate moved from another node's ledger is foreign, by its key and by its node."""
     stranger = first_segment(copy, "node-2").read_bytes().splitlines(keepends=True)[0]
     rewrite(first_segment(copy), lambda ls: renumbered([*ls, stranger]))
-    assert {"foreign-certificate", "unknown-key"} <= codes(copy)
+    assert {"foreign-certificate", "foreign-key"} <= codes(copy)
 
 
 def _append(state: Path, key: SigningKey, change: Callable[[dict[str, object]], object]) -> None:
@@ -342,7 +343,8 @@ def test_heads_signed_by_a_node_prove_nothing(copy: Path) -> None:
     """A node that countersigns itself is found: nobody else vouches for its ledger."""
     shutil.rmtree(layout.heads_directory(copy))
     key = SigningKey.load(layout.node_key(copy, "node-1"))
-    key.public().save(layout.coordinator_keys_directory(copy) / "x.pub")
+    name = f"coordinator-{key.key_id[:16]}.pub"
+    key.public().save(layout.coordinator_keys_directory(copy) / name)
     with HeadsLog(layout.heads_directory(copy)) as log:
         log.record({NodeName("node-1"): Site(copy).ledger().head()}, key=key, now=2e9)
     report = verify(collect(copy))
@@ -390,6 +392,55 @@ def test_ledger_that_went_back_stays_convicted(site: Site, copy: Path) -> None:
     assert "tail-cut" in codes(copy)
 
 
+@pytest.mark.parametrize("emptied", [True, False])
+def test_missing_heads_are_a_defect_where_a_coordinator_works(copy: Path, *, emptied: bool) -> None:
+    """Promise 8: removing the countersignatures does not make a cut ledger whole."""
+    heads = layout.heads_directory(copy)
+    shutil.rmtree(heads)
+    if emptied:
+        heads.mkdir()
+        (heads / "000000000001.jsonl").write_bytes(b"")
+    rewrite(first_segment(copy), lambda lines: lines[:3])
+    found = {damage.code: damage.place.file for damage in verify(collect(copy)).defects}
+    assert found["missing-heads"] == str(heads)
+    shutil.rmtree(layout.coordinator_keys_directory(copy))
+    layout.coordinator_directory(copy).joinpath("store.db").write_bytes(b"")
+    assert "missing-heads" in codes(copy)
+
+
+def test_key_of_another_node_verifies_nothing(copy: Path) -> None:
+    """Promise 8: a certificate of one node signed with another's key is a defect."""
+    stranger = SigningKey.load(layout.node_key(copy, "node-2"))
+    _append(copy, stranger, lambda p: p.update(signer={"key_id": stranger.key_id}))
+    assert "foreign-key" in codes(copy)
+    name = f"node-{stranger.key_id[:16]}.pub"
+    for dropped in ("stray.pub", name):
+        stranger.public().save(layout.node_keys_directory(copy, "node-1") / dropped)
+        assert "foreign-key" in codes(copy)
+
+
+def test_stray_key_is_a_note_and_signs_for_nobody(copy: Path, tmp_path: Path) -> None:
+    """A key dropped beside a node's is told, and what it signed stays unproven."""
+    stranger = SigningKey.load_or_create(tmp_path / "other" / "stranger.key")
+    for name in ("stray.pub", "node-0123456789abcdef.pub"):
+        stranger.public().save(layout.node_keys_directory(copy, "node-1") / name)
+    report = verify(collect(copy))
+    assert report.defects == []
+    assert len([note for note in report.notes if "it was not used" in note]) == 2
+    _append(copy, stranger, lambda p: p.update(signer={"key_id": stranger.key_id}))
+    assert "unknown-key" in codes(copy)
+
+
+def test_key_that_two_nodes_have_proves_neither(tmp_path: Path) -> None:
+    """Nodes of one cloned disk image sign alike: nobody can tell whose a certificate is."""
+    site = Site(tmp_path / "state")
+    for node in ("node-1", "node-2"):
+        site.keys[node] = site.key("node-1")
+        site.keys[node].public().save(layout.node_key(site.state, node).with_suffix(".pub"))
+        site.certify(node, rounds=1)
+    assert codes(site.state) == {"shared-key", "foreign-key"}
+
+
 # --- keys and reports -----------------------------------------------------------------------------
 
 
@@ -422,6 +473,81 @@ def test_report_raises_with_places(copy: Path) -> None:
     with pytest.raises(EvidenceInvalid) as caught:
         verify(collect(copy)).raise_for_defects()
     assert any("missing-entries" in finding for finding in caught.value.fields["findings"])
+
+
+def test_keys_given_for_a_node_count_for_it_alone(site: Site) -> None:
+    """A key trusted for one node does not verify another's certificates."""
+    one, two = (KeyRing([site.key(node).public()]) for node in ("node-1", "node-2"))
+    assert verify(collect(site.state, Trust(nodes={"node-1": one, "node-2": two}))).ok
+    assert verify(collect(site.state, Trust(one, {"node-2": two}))).ok
+    swapped = verify(collect(site.state, Trust(nodes={"node-1": two, "node-2": one})))
+    assert {d.code for d in swapped.defects} == {"foreign-key"}
+
+
+def _statement(state: Path, change: Callable[[dict[str, object]], object]) -> None:
+    """Replace the third certificate of node-1 by one with another statement, signed by it."""
+    path = first_segment(state)
+    lines = path.read_bytes().splitlines(keepends=True)
+    statement = dsse.parse(dsse.open_envelope(envelope_of(lines[2])).payload)
+    change(statement)
+    key = SigningKey.load(layout.node_key(state, "node-1"))
+    envelope = dsse.seal(PREDICATE_TYPE, statement["subject"], statement["predicate"], key=key)
+    lines[2] = spell_line(envelope, number=3, chain="0" * 64)
+    path.write_bytes(b"".join(renumbered(lines)))
+
+
+def _beside(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda state: make(first_segment(state).with_name(name))
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 42)
+
+
+STRANGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no subject": (
+        lambda state: _statement(state, lambda s: s.update(subject=[])),
+        "contradiction",
+    ),
+    "two subjects": (
+        lambda state: _statement(state, lambda s: s.update(subject=[s["subject"]] * 2)),
+        "contradiction",
+    ),
+    "dangling torn link": (
+        _beside("000000000001-1-x.torn", lambda p: p.symlink_to("gone")),
+        "unreadable-file",
+    ),
+    "torn FIFO": (_beside("000000000001-1-x.torn", os.mkfifo), "unreadable-file"),
+    "directory as segment": (_beside("000000000002.jsonl", Path.mkdir), "unreadable-file"),
+    "FIFO as segment": (_beside("000000000002.jsonl", os.mkfifo), "unreadable-file"),
+    "device as segment": (
+        _beside("000000000002.jsonl", lambda p: p.symlink_to("/dev/zero")),
+        "unreadable-file",
+    ),
+    "endless segment": (_beside("000000000002.jsonl", _sparse), "unreadable-file"),
+    "FIFO as key": (
+        lambda state: os.mkfifo(layout.node_keys_directory(state, "node-1") / "node-0.pub"),
+        "key-unusable",
+    ),
+    "FIFO as countersignatures": (
+        lambda state: os.mkfifo(layout.heads_directory(state) / "000000000002.jsonl"),
+        "unreadable-file",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_strange_evidence_is_a_defect_and_hides_nothing(copy: Path, kind: str) -> None:
+    """Promise 8: verification neither raises nor waits; everything else is judged as before."""
+    change, code = STRANGE[kind]
+    change(copy)
+    rewrite(first_segment(copy, "node-2"), LINES["flipped byte in signature"][0])
+    report = verify(collect(copy))
+    found = {damage.code for damage in report.defects}
+    assert {code, "forged"} <= found
+    assert report.certificates == 10
+    assert all(damage.place.file for damage in report.defects)
 
 
 # --- any byte -------------------------------------------------------------------------------------

@@ -74,3 +74,32 @@ def test_a_child_process_does_not_inherit_ownership(tmp_path: Path) -> None:
     OwnerLock(path).acquire(owner="second")
     child.communicate()
     assert child.returncode == 0
+
+
+def test_removing_the_lock_file_lets_nobody_in(tmp_path: Path) -> None:
+    """Promise 2: an operator who removes the lock file of a living owner gets no second one."""
+    path = tmp_path / "lock"
+    first, second = OwnerLock(path), OwnerLock(path)
+    first.acquire(owner="first")
+    path.unlink()
+    with pytest.raises(errors.NotOwner, match="owned by another process"):
+        second.acquire(owner="second")
+    path.write_text("")
+    with pytest.raises(errors.NotOwner):
+        second.acquire(owner="second")
+    first.release()
+    second.acquire(owner="second")
+    second.release()
+
+
+def test_a_replaced_directory_with_the_old_lock_file_lets_nobody_in(tmp_path: Path) -> None:
+    """Promise 2: the file's own lock holds where the directory is another one."""
+    path = tmp_path / "node" / "lock"
+    first, second = OwnerLock(path), OwnerLock(path)
+    first.acquire(owner="first")
+    path.parent.rename(tmp_path / "moved")
+    path.parent.mkdir()
+    (tmp_path / "moved" / "lock").rename(path)
+    with pytest.raises(errors.NotOwner, match=r"first \(pid \d+\)"):
+        second.acquire(owner="second")
+    first.release()

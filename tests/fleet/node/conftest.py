@@ -26,7 +26,7 @@ from fleet.journal import schema
 from fleet.journal.journal import Journal
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, State, Unit, UnitId, Uuid
+from fleet.model import Holder, HolderKind, Lease, State, Token, Unit, UnitId, Uuid
 from fleet.node.service import NodeService
 from fleet.settings import MIB, Settings
 from fleet.sqlite import open_database
@@ -171,6 +171,15 @@ class Lab:
         for lease in self.coordinator.leases():
             if lease.holder.kind is not HolderKind.CLAIM:
                 self.coordinator.release(lease.holder, lease.token)
+
+    def newer_token(self) -> Token:
+        """A token issued for something that is not on this node: newer than all there are."""
+        self._serial += 1
+        elsewhere = frozenset({UnitId(f"elsewhere/{self._serial}")})
+        request = AcquireRequest(elsewhere, Holder(HolderKind.OPERATOR, "x"), ttl_s=600.0)
+        (lease,) = self.coordinator.acquire([request])
+        assert isinstance(lease, Lease)
+        return lease.token
 
     def order(self, name: str = "gpu-0", *, lease: Lease | None = None) -> ScrubOrder:
         """A scrub order under a lease of the device."""

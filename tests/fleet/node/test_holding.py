@@ -10,9 +10,19 @@ import pytest
 from fleet import errors
 from fleet.backends.simulated import clients
 from fleet.claims import ClaimState
-from fleet.leases import ClosedBy
+from fleet.leases import ClosedBy, Closure
 from fleet.messages import ClaimOrder, Outcome
-from fleet.model import Digest, Holder, HolderKind, Lease, State, Token, UnitId, Uuid
+from fleet.model import (
+    Digest,
+    Holder,
+    HolderKind,
+    Lease,
+    NodeName,
+    State,
+    Token,
+    UnitId,
+    Uuid,
+)
 from fleet.node.holding import Holding
 from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, wait_for
@@ -95,12 +105,14 @@ def test_another_claims_device_is_refused_naming_the_holder(lab: Lab) -> None:
         assert snapshot(lab) == before
         lab.restart()
     lab.node.unprepare("claim-a")
-    assert lab.node.prepare(rival).state == "PREPARED"
+    with pytest.raises(errors.LeaseLost, match="no lease"):
+        lab.node.prepare(rival)
+    lab.node.tick(0.0)
+    assert lab.node.prepare(lab.claim("claim-b", "gpu-1", "gpu-0")).state == "PREPARED"
 
 
 def _next(lab: Lab) -> Token:
-    newest = lab.coordinator.newest()
-    return Token(newest.epoch, newest.counter + 1)
+    return lab.newer_token()
 
 
 def test_parent_and_overlapping_children_exclude_each_other(lab: Lab) -> None:
@@ -387,7 +399,11 @@ def test_a_repeated_prepare_adopts_a_newer_token_before_exposure_only(lab: Lab) 
     lab.fault("worker-crash")
     with pytest.raises(errors.DeviceBusy):
         lab.node.prepare(order)
-    newer = order.model_copy(update={"token": str(_next(lab))})
+    holder, token = Holder(HolderKind.CLAIM, "claim-a"), Token.parse(order.token)
+    closure = Closure(holder, token, NodeName("n1"), ClosedBy.ABANDON)
+    lab.coordinator.release(holder, token, closure)
+    newer = lab.claim("claim-a", "gpu-0")
+    assert newer.token != order.token
     answer = lab.node.prepare(newer)
     assert token_of(lab, answer.certificates[0]) == newer.token
     assert lab.node.prepare(order) == answer

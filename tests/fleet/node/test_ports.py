@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.bootstrap import LateStore
 from fleet.cdi import SpecDirectory
 from fleet.node import ports
 from fleet.node.tenancy import ProcessTenants
+from fleet.stores.late import LateStore
 from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import SqliteLeaseStore
 from tests.fleet.node.conftest import Lab

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from fleet.model import (
     Digest,
     Holder,
     HolderKind,
-    Lease,
     OperationId,
     State,
     Token,
@@ -293,7 +293,20 @@ def test_a_lost_journal_removes_specs_and_remembers_quarantines(lab: Lab) -> Non
     assert {reason.code for reason in lab.device().reasons} == {"operator"}
     lab.free()
     assert lab.device().state == State.QUARANTINED
-    assert lab.device("gpu-1").state == State.DIRTY
+    assert lab.device("gpu-1-1g-1").state == State.DIRTY
+
+
+def test_reasons_survive_the_loss_of_the_journal(lab: Lab) -> None:
+    """B15: what an operator and the health sweep found is still there in a new journal."""
+    lab.node.quarantine_add("gpu-0", detail="smells", operator="ada")
+    lab.fault("remap-failed", device="gpu-1")
+    lab.node.sweep()
+    lose_journal(lab)
+    lab.open()
+    lab.free()
+    assert [r.detail for r in lab.device().reasons] == ["smells"]
+    assert {r.code for r in lab.device("gpu-1").reasons} == {"remap-failed"}
+    assert lab.device().state == lab.device("gpu-1").state == State.QUARANTINED
 
 
 def test_with_the_store_away_a_new_journal_accepts_nothing(lab: Lab) -> None:
@@ -433,19 +446,38 @@ def test_the_witness_catches_a_restored_journal(lab: Lab) -> None:
 
 
 def test_a_claims_lease_in_the_store_is_not_lost_with_the_journal(lab: Lab) -> None:
-    """V4: after a lost journal the lease goes by abandon, and its token is refused for good."""
+    """Promise 4: its tenant may be running: HELD under its claim until that is torn down."""
     order = lab.claim("claim-a", "gpu-0")
     lab.node.prepare(order)
+    lab.memory().write_bytes(b"\x5a" * lab.device().memory_bytes)
     lose_journal(lab)
     lab.open()
-    lab.free()
-    holder = Holder(HolderKind.CLAIM, "claim-a")
-    closure = lab.node.abandon("claim-a", order.token, order.devices)
-    lab.coordinator.release(holder, Token.parse(order.token), closure)
-    with pytest.raises(errors.TokenStale):
+    lab.node.tick(1e12)
+    assert (lab.device().state, lab.device().claim) == (State.HELD, "claim-a")
+    with pytest.raises(errors.IllegalTransition):
+        lab.node.abandon("claim-a", order.token, order.devices)
+    with pytest.raises(errors.DeviceBusy):
         lab.node.prepare(order)
-    (again,) = lab.coordinator.acquire(
-        [AcquireRequest(frozenset(UnitId(u) for u in lab.device().units), holder)]
-    )
-    assert isinstance(again, Lease)
-    assert lab.node.prepare(lab.claim("claim-a", "gpu-0", lease=again)).state == "PREPARED"
+    assert lab.node.unprepare("claim-a").state == "ABSENT"
+    assert not any(lab.memory().read_bytes())
+    lab.node.tick(0.0)
+    assert lab.coordinator.leases() == []
+    assert lab.node.prepare(lab.claim("claim-a", "gpu-0")).state == "PREPARED"
+
+
+def test_a_journal_that_disagrees_with_the_ledger_is_not_believed(lab: Lab) -> None:
+    """Promise 5: CLEAN without its certificate at the end of the chain is DIRTY after a start."""
+    lab.scrub()
+    lab.let_go()
+    lab.node.close()
+    shutil.copy(lab.directory / "journal.db", lab.directory / "older")
+    lab.open()
+    newest = Token.parse(lab.order().token)
+    lab.scrub()
+    lab.node.close()
+    shutil.copy(lab.directory / "older", lab.directory / "journal.db")
+    for witness in lab.directory.glob("run/*"):
+        witness.unlink()
+    lab.open()
+    assert lab.device().state == State.DIRTY
+    assert {unit.floor for unit in lab.units()} >= {newest}

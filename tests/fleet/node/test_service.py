@@ -76,8 +76,7 @@ def test_refused_tokens_raise_no_floor(lab: Lab) -> None:
 def test_the_floor_rises_with_an_act_carried_out_not_with_one_that_was_not(lab: Lab) -> None:
     """V5: an order that ends as in use, held, busy or quarantined leaves the floor where it was."""
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
-    newest = lab.coordinator.newest()
-    newer = Token(newest.epoch, newest.counter + 5)
+    newer = lab.newer_token()
     lease = Lease(frozenset(), Holder(HolderKind.OPERATOR, "x"), newer)
     before = lab.units()
     assert lab.scrub(lease=lease).outcome is Outcome.IN_USE

@@ -13,7 +13,7 @@ from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Token, Unit
 from fleet.settings import ResetPolicy
 from fleet.wipe.plan import WipeOrder
 from fleet.wipe.workers import Spawner, Worker
-from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 
 
 def test_a_wiped_device_is_clean_certified_and_zero(lab: Lab) -> None:
@@ -71,11 +71,10 @@ def test_each_fault_leads_where_design_says(
 
 def test_memory_ten_times_too_slow_is_a_fault(lab: Lab) -> None:
     """A pass far slower than healthy memory is the device's fault, found before its deadline."""
+    lab.node.close()
+    lab.open(settings=quick_settings(deadline_base_s=60.0))
     lab.fault("slow-memory", bytes_per_s="300000")
-    policy = lab.settings.wipe.model_copy(update={"deadline_base_s": 60.0})
-    order = lab.order().model_copy(update={"wipe": policy})
-    lab.node.scrub([order])
-    result = lab.result(order.operation)
+    result = lab.scrub()
     assert result.outcome is Outcome.QUARANTINED
     assert {found.check for found in result.findings} == {"slow-memory"}
 
@@ -91,13 +90,30 @@ def test_a_reset_that_was_needed_is_on_the_certificate(lab: Lab) -> None:
 
 def test_without_a_reset_a_pending_remap_is_never_exposed(lab: Lab) -> None:
     """B3: policy never means quarantine, not exposure un-reset."""
+    lab.node.close()
+    lab.open(settings=quick_settings(reset=ResetPolicy.NEVER))
     lab.fault("reset-required")
-    policy = lab.settings.wipe.model_copy(update={"reset": ResetPolicy.NEVER})
-    order = lab.order().model_copy(update={"wipe": policy})
-    lab.node.scrub([order])
-    result = lab.result(order.operation)
+    result = lab.scrub()
     assert result.outcome is Outcome.QUARANTINED
     assert "reset-required" in {found.check for found in result.findings}
+
+
+def test_an_order_never_demands_less_than_the_node(lab: Lab) -> None:
+    """Promise 8: whoever orders a wipe cannot bring a floor of its own to be certified by."""
+    lab.fault("allocation-shortfall", fraction="0.5")
+    lax = lab.settings.wipe.model_copy(update={"coverage_floor": 0.01})
+    order = lab.order().model_copy(update={"wipe": lax})
+    lab.node.scrub([order])
+    assert lab.result(order.operation).outcome is Outcome.QUARANTINED
+
+
+def test_a_process_that_comes_after_the_worker_is_seen(lab: Lab) -> None:
+    """Promise 1: who opens the device between the last pass and the certificate soils it."""
+    lab.fault(
+        "foreign-holder", times=None, **{"pass": "verify-zero", "at": "0.99", "seconds": "30"}
+    )
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (Outcome.FAILED, State.DIRTY)
 
 
 def test_the_third_interruption_in_a_row_quarantines(lab: Lab) -> None:

@@ -1,0 +1,68 @@
+"""The lease store as a node sees it: opened late, and again after it was away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from fleet import errors
+from fleet.clock import Clock
+from fleet.model import Lease, Token
+from fleet.stores.base import LeaseStore, Release
+from fleet.stores.sqlite import Stores, open_stores
+
+_T = TypeVar("_T")
+
+
+class LateStore:
+    """A node's view of the lease store, opened when first asked.
+
+    A store that is away must not keep a node from coming up and tearing claims down. One that
+    failed is opened anew at the next call, so that a file put back is found.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, timeout_s: float) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stores: Stores | None = None
+
+    def newest(self) -> Token:
+        """The epoch and the last counter issued."""
+        return self._ask(lambda leases: leases.newest())
+
+    def leases(self) -> Sequence[Lease]:
+        """The leases in force."""
+        return self._ask(lambda leases: leases.leases())
+
+    def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """Give leases back by token."""
+        return self._ask(lambda leases: leases.release(releases))
+
+    def close(self) -> None:
+        """Close the file; the next call would open it again."""
+        with self._lock:
+            self._drop()
+
+    def _ask(self, question: Callable[[LeaseStore], _T]) -> _T:
+        with self._lock:
+            try:
+                if self._stores is None:
+                    self._stores = open_stores(
+                        self._path, clock=self._clock, timeout_s=self._timeout_s
+                    )
+                    self._stores.leases.init()
+                return question(self._stores.leases)
+            except errors.FleetError as error:
+                self._drop()
+                if isinstance(error, errors.StoreUnavailable):
+                    raise
+                raise errors.StoreUnavailable(error.detail, remedy=error.remedy) from error
+
+    def _drop(self) -> None:
+        if self._stores is not None:
+            self._stores.database.close()
+            self._stores = None

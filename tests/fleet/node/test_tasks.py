@@ -1,0 +1,24 @@
+"""A wipe task names its device through its work, and nothing else."""
+
+from __future__ import annotations
+
+from fleet.messages import DeviceResult, Outcome
+from fleet.model import Device, OperationId, UnitId, Uuid
+from fleet.node.registry import Work
+from fleet.node.tasks import Stopped, WipeTask
+from fleet.settings import WipePolicy
+
+DEVICE = Device(Uuid("G"), "gpu-0", Uuid("G"), (UnitId("G/all"),), 1024)
+
+
+def test_the_device_of_a_task_is_that_of_its_work() -> None:
+    """Two places for one fact would one day disagree."""
+    task = WipeTask(Work(OperationId("op"), DEVICE, idle=False), WipePolicy())
+    assert task.device is DEVICE
+    assert task.token is None
+
+
+def test_a_stopped_wipe_carries_its_result() -> None:
+    """E1: a flow that ends early has an answer all the same."""
+    result = DeviceResult(node="n", device="gpu-0", uuid="G", outcome=Outcome.HELD, state="HELD")
+    assert Stopped(result).result is result

@@ -1,0 +1,28 @@
+"""A store that is away keeps nobody from starting, and is found again when it is back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet import errors
+from fleet.clock import SystemClock
+from fleet.stores.late import LateStore
+
+
+def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
+    """A store that failed is opened anew, so that a repaired one is used without a restart."""
+    path = tmp_path / "store.db"
+    store = LateStore(path, SystemClock(), timeout_s=1.0)
+    first = store.newest()
+    path.rename(tmp_path / "kept.db")
+    path.mkdir()
+    store.close()
+    with pytest.raises(errors.StoreUnavailable):
+        store.newest()
+    path.rmdir()
+    (tmp_path / "kept.db").rename(path)
+    assert store.newest() == first
+    assert list(store.leases()) == []
+    store.close()
