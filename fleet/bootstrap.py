@@ -229,7 +229,14 @@ def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
     stores.leases.init()
     key = SigningKey.load_or_create(layout.coordinator_key(state))
     signer = heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
+    if not any(_has_certificates(state, node) for node in layout.nodes(state)):
+        signer.begin()
     return Coordinator(stores.leases, stores.runs, clock=clock, signer=signer)
+
+
+def _has_certificates(state: Path, node: str) -> bool:
+    directory = layout.ledger_directory(state, node)
+    return any(path.stat().st_size for path in directory.glob("*.jsonl"))
 
 
 def open_node(plan: NodePlan) -> NodeService:

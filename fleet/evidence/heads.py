@@ -54,7 +54,7 @@ def countersign(
 
     Raises `InputInvalid` when there is nothing to sign or the number contradicts `previous`.
     """
-    if not heads:
+    if not heads and number > 1:
         raise InputInvalid("there are no ledgers to countersign")
     if number < 1 or (number == 1) != (previous is None):
         raise InputInvalid(f"countersignature {number} cannot follow {previous}")
@@ -126,25 +126,42 @@ class HeadsLog:
         and convicts it. Raises `NotOwner` and `LedgerUnavailable`.
         """
         with self._guard:
-            if self._writer is None:
-                self._writer = Writer(self.directory, segment_bytes=self._segment_bytes)
-            self._follow()
+            writer = self._opened()
             moved = {node: head for node, head in heads.items() if self._moved(node, head)}
-            if not moved:
-                return None
-            number = self._reader.sequence.expected
-            previous = self._previous
-            if number > 1 and previous is None:
-                # Everything before is damaged; name that instead of pretending to be the first.
-                previous = Digest(f"unreadable:{number - 1}")
-            envelope = countersign(moved, previous, number=number, key=key, now=now)
-            try:
-                entry = self._writer.append(envelope)
-            except LedgerUnavailable:
-                self.close()
-                raise
-            self._follow()
-            return entry.digest
+            return self._append(writer, moved, key=key, now=now) if moved else None
+
+    def begin(self, *, key: dsse.Signer, now: float) -> None:
+        """Sign, once, that nothing was certified before: a log that is missing later was removed.
+
+        Raises `NotOwner` and `LedgerUnavailable`.
+        """
+        with self._guard:
+            writer = self._opened()
+            if self.count == 0:
+                self._append(writer, {}, key=key, now=now)
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(self.directory, segment_bytes=self._segment_bytes)
+        self._follow()
+        return self._writer
+
+    def _append(
+        self, writer: Writer, moved: Mapping[NodeName, LedgerHead], *, key: dsse.Signer, now: float
+    ) -> Digest:
+        number = self._reader.sequence.expected
+        previous = self._previous
+        if number > 1 and previous is None:
+            # Everything before is damaged; name that instead of pretending to be the first.
+            previous = Digest(f"unreadable:{number - 1}")
+        envelope = countersign(moved, previous, number=number, key=key, now=now)
+        try:
+            entry = writer.append(envelope)
+        except LedgerUnavailable:
+            self.close()
+            raise
+        self._follow()
+        return entry.digest
 
     def latest(self) -> dict[NodeName, LedgerHead]:
         """The newest countersigned end of every ledger."""
@@ -182,6 +199,13 @@ class Countersigner:
     log: HeadsLog
     key: dsse.Signer
     clock: Clock
+
+    def begin(self) -> None:
+        """Sign the beginning of the log, once. Raises `NotOwner` and `LedgerUnavailable`."""
+        try:
+            self.log.begin(key=self.key, now=self.clock.now())
+        finally:
+            self.log.close()
 
     def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
         """Countersign what moved; durable on return. Raises `NotOwner` and `LedgerUnavailable`."""

@@ -38,9 +38,21 @@ def test_countersignature_reads_back(site: Site) -> None:
 
 def test_numbers_that_contradict_are_refused(site: Site) -> None:
     """Only the first has no predecessor, and there must be something to sign."""
-    for ends, previous, number in (({}, None, 1), (ENDS, None, 2), (ENDS, Digest("x"), 1)):
+    for ends, previous, number in (({}, Digest("x"), 2), (ENDS, None, 2), (ENDS, Digest("x"), 1)):
         with pytest.raises(InputInvalid):
             countersign(ends, previous, number=number, key=site.coordinator, now=START)
+
+
+def test_a_log_is_begun_once(site: Site, tmp_path: Path) -> None:
+    """E3: the beginning is signed before the first certificate, so that removal shows."""
+    log = HeadsLog(tmp_path / "begun")
+    for _ in range(2):
+        log.begin(key=site.coordinator, now=START)
+    assert log.count == 1
+    assert log.latest() == {}
+    assert log.record(ENDS, key=site.coordinator, now=START + 1) is not None
+    assert log.latest() == ENDS
+    log.close()
 
 
 MALFORMED: dict[str, Callable[[dict[str, Any]], object]] = {
