@@ -20,7 +20,7 @@ class Section(BaseModel):
     """Base of all sections: closed, immutable, validated also when a default is overridden."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+        strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
 
 
@@ -71,7 +71,10 @@ class WipePolicy(Section):
         " slower is a fault.",
     )
     slow_factor: float = Field(
-        default=10.0, gt=1, description="How many times slower than expected is a fault."
+        default=10.0,
+        gt=1,
+        description="How many times slower than expected is a fault. Each pass is allowed 5 s more,"
+        " so that a busy host is not taken for slow memory; small devices may hide in that.",
     )
     kill_wait_s: float = Field(
         default=5.0,
@@ -79,7 +82,9 @@ class WipePolicy(Section):
         description="Time, s, a killed worker has to disappear before the device counts as wedged.",
     )
     reset: ResetPolicy = Field(
-        default=ResetPolicy.ON_FAULT, description="When the engine is reset around a wipe."
+        strict=False,
+        default=ResetPolicy.ON_FAULT,
+        description="When the engine is reset around a wipe.",
     )
 
     def tightened_by(self, asked: WipePolicy | None) -> WipePolicy:
@@ -258,6 +263,7 @@ class Settings(Section):
     """All settings. Defaults serve one host with a simulated or a small real fleet."""
 
     profile: Profile = Field(
+        strict=False,
         default=Profile.STRICT,
         description="Sanitization profile: strict unless somebody decides otherwise.",
     )

@@ -183,7 +183,9 @@ def search_memory(
 def fault(
     name: Annotated[str | None, typer.Argument(help="Name of the fault.")] = None,
     *,
-    device: DeviceOption = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Name or UUID; needed except with --list.")
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter.")
     ] = None,

@@ -155,11 +155,13 @@ def result(
     figures = ByteFigures(total=device.memory_bytes, residual=device.memory_bytes)
     if wipe is not None:
         coverage = wipe.coverage
+        # Covered means written and verified: what a wipe that failed had taken is not.
+        covered = coverage.covered if wipe.verified else 0
         figures = ByteFigures(
             total=coverage.total,
             reserved=coverage.reserved,
-            covered=coverage.covered,
-            residual=coverage.residual,
+            covered=covered,
+            residual=coverage.total - coverage.reserved - covered,
         )
     return DeviceResult(
         operation=work.operation,

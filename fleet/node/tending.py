@@ -42,11 +42,14 @@ class Tending:
     store: Leases
     cadence: Cadence
     _swept_at: float = float("-inf")
+    _ordered_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
     _tried: dict[UnitId, float] = field(default_factory=dict)
 
     def step(self, now: float) -> list[Device]:
         """Do what is due at `now`; returns the devices to wipe because nobody holds them."""
+        if any(not work.idle for work in self.registry.works()):
+            self._ordered_at = now
         self._prove_free()
         self._sweep(now)
         self._drain(now)
@@ -106,6 +109,8 @@ class Tending:
         """Whether a free DIRTY device is to be wiped, or a quarantined one retested by rule."""
         if self.registry.work_on(device) is not None:
             return False
+        if 0 <= now - self._ordered_at < self.cadence.idle_delay_s:
+            return False  # a campaign or claim is at work here and may want this device next
         units = self.registry.units(device)
         last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
         waited = not 0 <= now - last < self.cadence.idle_delay_s

@@ -7,12 +7,13 @@ is reset by policy (`always`, `on-fault`, `never`) and judged again; one that st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from fleet.backends.base import CanReset
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
-from fleet.health.readings import Readings
+from fleet.health.readings import Readings, risen
 from fleet.model import Device, Process, ProcessKind, Reason, Source, Uuid
 from fleet.node.bounded import BoundedCalls
 from fleet.node.registry import Registry
@@ -75,7 +76,8 @@ class Validator:
         reset = self._reset(device, policy, asked=asked)
         if reset.performed:
             now = self.readings(device.accelerator)
-            findings = _after_reset(findings, checks.judge(now, self.policy))
+            old = _from_before(wipe)
+            findings = _after_reset(findings, checks.judge(now, self.policy), old)
         healthy = checks.passed(findings, self.policy) and not checks.needs_reset(findings)
         found = checks.reasons_of(findings, since=self._registry.clock.now())
         if not healthy and not found:
@@ -127,18 +129,31 @@ class Validator:
         return reasons.make(code, Source.HEALTH, detail=detail, since=now)
 
 
+def _from_before(wipe: WipeResult) -> frozenset[str]:
+    """Checks whose readings did not move during the wipe: what they show is an older fault."""
+    if wipe.before is None or wipe.after is None:
+        return frozenset()
+    moved = set(risen(wipe.before, wipe.after))
+    if wipe.before.xids != wipe.after.xids:
+        moved.add("xids")
+    return frozenset(check.name for check in checks.CHECKS if check.reading not in moved)
+
+
 def _after_reset(
-    before: Sequence[checks.Finding], after: Sequence[checks.Finding]
+    before: Sequence[checks.Finding], after: Sequence[checks.Finding], old: AbstractSet[str]
 ) -> tuple[checks.Finding, ...]:
     """The verdict after a reset: what a reset cures is judged anew, everything else stands.
 
     A fault that happened during the wipe (an Xid, an uncorrectable error) happened, whatever the
-    registers say after the reset has zeroed them.
+    registers say after the reset has zeroed them. One that was there before the wipe began was the
+    reason for the reset, and is over with it.
     """
     renewed = {finding.check: finding for finding in after}
     return tuple(
-        renewed[old.check]
-        if old.reason in CURABLE or renewed[old.check].verdict is checks.Verdict.FAIL
-        else old
-        for old in before
+        renewed[found.check]
+        if found.reason in CURABLE
+        or (found.action is checks.Action.RESET and found.check in old)
+        or renewed[found.check].verdict is checks.Verdict.FAIL
+        else found
+        for found in before
     )

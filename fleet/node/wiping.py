@@ -139,7 +139,14 @@ class Wiper:
             reason = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
             self._registry.move(device, outcomes.fault_event, Change(reasons=frozenset({reason})))
             raise Stopped(self._tell.quarantined(task.work))
-        foreign = self._validator.foreign(device)
+        try:
+            foreign = self._validator.foreign(device)
+        except (errors.BackendFailed, errors.DeviceLost) as error:
+            lost = isinstance(error, errors.DeviceLost)
+            code = "device-lost" if lost else "unresponsive"
+            doubt = frozenset({self._reason(code, Source.HEALTH, error.detail)})
+            self._registry.move(device, outcomes.fault_event, Change(reasons=doubt))
+            raise Stopped(self._tell.quarantined(task.work)) from error
         if foreign or self._tenants.created(device.accelerator):
             self._registry.move(
                 device,

@@ -201,7 +201,8 @@ def test_a_ping_answers_while_work_is_slow(ray_cluster: cluster.Cluster) -> None
         def quarantine_add(self, *_: object, **__: object) -> None:
             time.sleep(20)
 
-    assignment = handles.assign("node-slow", "{}", host=cluster.LOCAL_HOST).model_dump_json()
+    plan = '{"node": "node-slow"}'
+    assignment = handles.assign("node-slow", plan, host=cluster.LOCAL_HOST).model_dump_json()
     actor = REMOTE_NODE_ACTOR.options(max_concurrency=WORK_THREADS).remote(
         assignment, lambda _: Slow()
     )

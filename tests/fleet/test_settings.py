@@ -78,6 +78,22 @@ def test_settings_are_closed_and_do_not_change() -> None:
         setattr(WipePolicy(), "slow_factor", 3)  # noqa: B010 - a plain assignment fails mypy
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"health": {"unknown_blocks": "no"}},
+        {"health": {"unknown_blocks": 1}},
+        {"wipe": {"coverage_floor": "0.98"}},
+        {"campaign": {"attempts": True}},
+        {"campaign": {"max_parallel": 2.0}},
+    ],
+)
+def test_types_are_not_guessed(given: dict[str, object]) -> None:
+    """A quoted "no" never turns a safety check off: what is not of the type is an error."""
+    with pytest.raises(ValidationError):
+        Settings.model_validate(given)
+
+
 def test_infinity_is_no_deadline() -> None:
     """B6: every deadline is finite."""
     with pytest.raises(ValidationError, match="finite"):

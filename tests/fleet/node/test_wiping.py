@@ -98,6 +98,36 @@ def test_without_a_reset_a_pending_remap_is_never_exposed(lab: Lab) -> None:
     assert "reset-required" in {found.check for found in result.findings}
 
 
+def test_a_device_whose_driver_does_not_answer_is_not_clean(lab: Lab) -> None:
+    """Promise 5: CLEAN and then silent is doubt; the scrub that meets it says so."""
+    lab.node.close()
+    health = lab.settings.health.model_copy(update={"reading_timeout_s": 0.3})
+    lab.open(settings=quick_settings().model_copy(update={"health": health}))
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+    lab.fault("reading-hang", seconds="2")
+    lab.node.sweep()
+    result = lab.scrub()
+    assert (result.outcome, result.state) == (Outcome.QUARANTINED, State.QUARANTINED)
+    assert {found.check for found in result.findings} == {"unresponsive"}
+
+
+def test_a_reset_ends_a_fault_that_is_older_than_the_wipe(lab: Lab) -> None:
+    """B3: the first retest resets and passes; only what happened during a wipe fails it."""
+    lab.fault("ecc-uncorrectable")
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    again = lab.scrub()
+    assert (again.outcome, again.state) == (Outcome.CERTIFIED, State.CLEAN)
+    certificate = lab.ledger.certificate(Digest(again.certificate))
+    assert certificate.envelope.predicate["reset"]["performed"] is True
+
+
+def test_what_was_not_verified_is_not_covered(lab: Lab) -> None:
+    """B06: the figures of a failed wipe count nothing as covered."""
+    lab.fault("dirty-word")
+    figures = lab.scrub().bytes
+    assert (figures.covered, figures.residual) == (0, figures.total)
+
+
 def test_an_order_never_demands_less_than_the_node(lab: Lab) -> None:
     """Promise 8: whoever orders a wipe cannot bring a floor of its own to be certified by."""
     lab.fault("allocation-shortfall", fraction="0.5")
