@@ -7,6 +7,7 @@ answers on another's behalf; ``ray stop`` is never called, since it ends every R
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -71,18 +72,29 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
     # Ray reads this once, when it is imported, and may have been. A node address of 127.0.0.1 is
     # no way round: Ray replaces it by one that others reach, and then listens everywhere.
     ray_constants.ENABLE_RAY_CLUSTER = False
-    with translated("starting a local Ray"):
-        context = ray.init(
-            address="local",
-            namespace=NAMESPACE,
-            num_cpus=max(os.cpu_count() or 1, 2),
-            num_gpus=0,
-            labels={HOST_LABEL: LOCAL_HOST},
-            include_dashboard=dashboard,
-            dashboard_host="127.0.0.1",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+    try:
+        # Ray puts the driver's directory on its workers' path: whoever can write there would run
+        # code in the processes that sign certificates. The scratch directory is ours alone.
+        with translated("starting a local Ray"), contextlib.chdir(directory):
+            context = ray.init(
+                address="local",
+                namespace=NAMESPACE,
+                num_cpus=max(os.cpu_count() or 1, 2),
+                num_gpus=0,
+                labels={HOST_LABEL: LOCAL_HOST},
+                include_dashboard=dashboard,
+                dashboard_host="127.0.0.1",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, errors.FleetError) or not isinstance(error, Exception):
+            raise
+        raise errors.RayUnavailable(
+            f"a local Ray could not be started: {error}",
+            remedy="run again when the machine is less busy, or name a running Ray with --address",
+        ) from error
     url = context.dashboard_url
     return Cluster(None, f"http://{url}" if url else "", directory)
 
@@ -95,7 +107,7 @@ def attach(address: str) -> Cluster:
 
     from actors.translate import translated
 
-    with translated(f"attaching to Ray at {address}"):
+    with translated(f"attaching to Ray at {address}"), contextlib.chdir("/"):
         context = ray.init(
             address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
         )

@@ -62,7 +62,11 @@ class CoordinatorActor:
             raise StartRefused.of(unforeseen("coordinator", "start", error)) from error
 
     def __repr__(self) -> str:
-        view = self._coordinator.view()
+        # Ray asks also an actor whose start was refused: an error here would hide the reason.
+        try:
+            view = self._coordinator.view()
+        except (AttributeError, errors.FleetError):
+            return "CoordinatorActor(not serving)"
         return f"CoordinatorActor(leases={view.leases}, open_runs={len(view.open_runs)})"
 
     def view(self) -> str:

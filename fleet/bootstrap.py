@@ -113,6 +113,7 @@ def plan_fleet(
     `simulate` is ``NxM`` or ``NxMpK`` (N nodes of M accelerators, K of them partitionable). Raises
     `InputInvalid` when an existing fleet has another shape, `DriverAbsent` when there is none.
     """
+    state = state.absolute()
     path = state / PLAN_FILE
     recorded = _recorded(path)
     chosen = settings or Settings()

@@ -31,7 +31,7 @@ def submission_id(now: float) -> str:
 
 def entrypoint(arguments: Sequence[str]) -> str:
     """The job's shell line. The cluster's own Python runs it, with this package installed there."""
-    return shlex.join(["python", "-m", "jobs.scrub", *arguments])
+    return shlex.join(["python", "-P", "-m", "jobs.scrub", *arguments])
 
 
 def run(

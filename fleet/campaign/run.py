@@ -316,7 +316,9 @@ class Campaign:
         silent = any(t.target.node not in self._answered for t in self._waiting())
         if self._blocked_at is None or silent:
             return None
-        busy = any(d.state in WORKING for v in self._views.values() for d in v.devices)
+        # What a lost node was last seen doing is nothing to wait for.
+        heard = [view for name, view in self._views.items() if name not in self._lost]
+        busy = any(device.state in WORKING for view in heard for device in view.devices)
         patient = now - self._blocked_at < self._policy.device_timeout_s
         return None if busy and patient else ExitReason.LIMITS
 

@@ -134,16 +134,16 @@ class _Attempt:
         place = self._memory(node, device)
         trial = secrets.token_hex(4)
         first, second = f"prove-{trial}-a", f"prove-{trial}-b"
-        self._prepare(node, device, first)
         try:
+            self._prepare(node, device, first)
             self._say(f"tenant A holds {node}/{device.name} and writes its secret")
             place.write(self._content)
             planted = place.count(self._content)
         finally:
             self._unprepare(node, first)
         after_release = place.count(self._content)
-        certificates = self._prepare(node, device, second)
         try:
+            certificates = self._prepare(node, device, second)
             self._say(f"tenant B holds {node}/{device.name} and searches all of its memory")
             after_handover = place.count(self._content)
         finally:

@@ -16,6 +16,10 @@ from fleet.messages import NodeView
 from fleet.model import OUT_OF_SERVICE, State
 
 
+UNFIT = OUT_OF_SERVICE | {State.DIRTY}
+"""A dirty device is not lost, but nobody can have it before it is wiped."""
+
+
 def status(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
 ) -> None:
@@ -23,7 +27,7 @@ def status(
     with reach.nodes(state_directory(state), address=address) as nodes:
         views = [node.view() for node in nodes.values()]
     unfit = any(view.degraded for view in views) or any(
-        device.state in OUT_OF_SERVICE for view in views for device in view.devices
+        device.state in UNFIT for view in views for device in view.devices
     )
     document = {
         "simulated": any(view.simulated for view in views),
@@ -67,6 +71,13 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
             console.print(text.plain(f"  {view.node} is degraded: {reason}", style="yellow"))
         for device in view.devices:
             text.explain(console, f"{view.node}/{device.name}", device.reasons)
+            if device.state == State.DIRTY:
+                console.print(
+                    text.plain(
+                        f"  {view.node}/{device.name}: DIRTY, nobody gets it before it is wiped;"
+                        " `fleet scrub` does that now, a running node by itself"
+                    )
+                )
             if device.state == State.HELD:
                 console.print(
                     text.plain(

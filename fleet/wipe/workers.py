@@ -153,7 +153,7 @@ class Worker:
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "fleet.wipe.worker"),
+            (sys.executable, "-P", "-m", "fleet.wipe.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

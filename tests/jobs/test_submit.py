@@ -35,7 +35,13 @@ def test_the_driver_s_exit_code_is_the_command_s(
 def test_arguments_survive_the_job_s_shell() -> None:
     """The entrypoint is a shell line: spaces and quotes of arguments arrive unchanged."""
     arguments = ["--select", "product~H200 *", "--operator", "O'Neil; rm -rf /"]
-    assert shlex.split(submit.entrypoint(arguments)) == ["python", "-m", "jobs.scrub", *arguments]
+    assert shlex.split(submit.entrypoint(arguments)) == [
+        "python",
+        "-P",
+        "-m",
+        "jobs.scrub",
+        *arguments,
+    ]
 
 
 def test_the_document_is_found_at_the_end_of_the_log() -> None:

@@ -72,7 +72,7 @@ def start(
         fault=fault,
         started_by_us=True,
     )
-    command = (sys.executable, "-m", "fleet.backends.simulated.holder")
+    command = (sys.executable, "-P", "-m", "fleet.backends.simulated.holder")
     pid = os.posix_spawn(
         sys.executable,
         (*command, str(memory), str(seconds), str(registers.path), json.dumps(asdict(client))),

@@ -855,6 +855,28 @@ def build(described: Sequence[tuple[list[dict[str, Any]], str, str]]) -> Fleet:
     return Fleet(*nodes)
 
 
+def test_a_lost_nodes_last_words_keep_no_campaign_waiting() -> None:
+    """Promise 7: a node lost while it wiped never keeps a blocked campaign from its end."""
+    gone, rest = (
+        Node("n0", [Gpu("g0-0", takes_s=500.0)]),
+        Node("n1", [Gpu("g1-0", takes_s=90.0), Gpu("g1-1")]),
+    )
+    gone.silent = lambda now: now > 3
+    fleet = Fleet(gone, rest)
+    report = drive(
+        campaign(
+            fleet,
+            max_parallel=1,
+            out_of_service_max=0.2,
+            out_of_service_min=1,
+            device_timeout_s=60.0,
+        ),
+        fleet,
+    )
+    assert report.exit_reason in set(ExitReason)
+    assert fleet.now < 1000
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FLEETS, POLICIES, st.integers(0, 8))
 def test_limits_hold_at_every_tick_and_each_device_ends_once(
