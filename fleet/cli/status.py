@@ -15,7 +15,6 @@ from fleet.cli.output import AsJson, emit
 from fleet.messages import NodeView
 from fleet.model import OUT_OF_SERVICE, State
 
-
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}
 """A dirty device is not lost, but nobody can have it before it is wiped."""
 
