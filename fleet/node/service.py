@@ -234,7 +234,10 @@ class NodeService:
 
     def _record(self, operation: OperationId) -> None:
         """Keep the answer of an operation; one that cannot be written now is tried again."""
-        result = self._unrecorded[operation]
+        with self._lock:
+            result = self._unrecorded.get(operation)
+        if result is None:
+            return  # its own thread and the step met, and the other has kept it
         now = self._registry.clock.now()
         with suppress(errors.FleetError):
             with self._registry.commit() as commit:

@@ -336,3 +336,12 @@ def test_one_shot_of_many_devices(lab: Lab) -> None:
     units = frozenset(UnitId(u) for n in names for u in lab.device(n).units)
     (held,) = lab.coordinator.acquire([AcquireRequest(units, Holder(HolderKind.CLAIM, "c"))])
     assert isinstance(held, errors.LeaseHeld)
+
+
+def test_an_answer_that_is_kept_already_is_no_trouble(lab: Lab) -> None:
+    """Promise 7: the wipe's own thread and the step may both come to keep one answer."""
+    order = lab.order()
+    lab.node.scrub([order])
+    result = lab.result(order.operation)
+    lab.node._record(OperationId(order.operation))
+    assert lab.node.view([order.operation]).results == (result,)
