@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -47,6 +48,19 @@ def test_a_worker_tells_its_whole_story(tmp_path: Path, spawner: Spawner) -> Non
     assert found.result.verified, found.result.detail
     assert found.result.extra["worker"] == worker.identity.worker_id
     assert worker.kill(1.0)
+
+
+def test_a_worker_runs_the_installed_code_wherever_it_is_started(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    """Promise 8: a package named like ours in the current directory never becomes the wiper."""
+    backend, stranger = node(tmp_path / "node"), tmp_path / "here" / "fleet"
+    stranger.mkdir(parents=True)
+    (stranger / "__init__.py").write_text("raise RuntimeError('the current directory was run')")
+    with contextlib.chdir(stranger.parent):
+        worker = spawner.spawn(order_for(backend, whole(backend)))
+        worker.go()
+        assert isinstance(ended(worker), Finished)
 
 
 def test_workers_of_several_devices_run_at_once(tmp_path: Path, spawner: Spawner) -> None:
