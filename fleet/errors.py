@@ -188,6 +188,69 @@ class SpecUnavailable(Retryable):
     default_remedy = "repair access to the directory named; the repeated call goes on from there"
 
 
+# --- kubernetes ------------------------------------------------------------
+
+
+class ApiNotFound(Permanent):
+    """The API server has no such object."""
+
+    default_remedy = "check the name; an object that was deleted needs nothing more"
+
+
+class ApiConflict(Retryable):
+    """A guard did not hold: the object changed, or exists already. Field: ``reason``."""
+
+    default_remedy = "read the object again and decide anew; nothing was written"
+
+
+class ApiInvalid(Permanent):
+    """The API server refuses the body. Field: ``causes``, a list of (reason, field, message)."""
+
+    default_remedy = "nothing was written; this body will never be accepted as it is"
+
+
+class ApiForbidden(Permanent):
+    """A right is missing. Fields: ``status`` (HTTP), ``causes``."""
+
+    default_remedy = "grant the right named to the service account; see deploy/ for the roles"
+
+
+class ApiUnavailable(Retryable):
+    """The API server does not answer; a write may or may not have been carried out."""
+
+    default_remedy = "retry; what was written is read back first"
+
+
+class ApiFailed(Permanent):
+    """The API server failed on this request (5xx); it answers so to malformed bodies too."""
+
+    default_remedy = "see the API server's log; the same request is not repeated blindly"
+
+
+class ClaimUnready(Retryable):
+    """The claim at the API does not allow a prepare now (no allocation, no live consumer ...)."""
+
+    default_remedy = "kubelet asks again; the claim is read anew then"
+
+
+class ClaimReplaced(Permanent):
+    """The API's claim of this name has another UID: the one asked for is gone."""
+
+    default_remedy = "the pod of the old claim is being replaced; nothing is prepared for it"
+
+
+class ClaimConfigInvalid(Permanent):
+    """The claim's opaque configuration cannot be accepted."""
+
+    default_remedy = "correct the configuration in the claim, its template or the device class"
+
+
+class SocketTaken(Permanent):
+    """The path of a socket is in use by a live instance, or is no socket."""
+
+    default_remedy = "stop the other instance, or give this one an instance name of its own"
+
+
 # --- back ends -------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleet.settings import WipePolicy
 
@@ -129,6 +129,11 @@ class DeviceView(Message):
     closed: bool = False
     """Whether `floor` itself is closed."""
     since: float = 0.0
+    checked_at: float = 0.0
+    """When its health was last read and judged without a fault; 0.0: not since the service
+    started."""
+    attached: tuple[str, ...] = ()
+    """Claims that look into the device with adminAccess."""
     progress: WipeProgress | None = None
     attributes: dict[str, str] = {}
 
@@ -169,14 +174,46 @@ class ClaimOrder(Message):
 
     uid: str = Field(min_length=1)
     node: str
-    devices: tuple[str, ...] = Field(min_length=1)
-    """Device UUIDs, a set in any order."""
-    token: TokenText
-    """Token of the claim's lease; the device is exposed under it."""
+    devices: tuple[str, ...] = ()
+    """Device UUIDs or names held by the claim alone, a set in any order."""
+    attached: tuple[str, ...] = ()
+    """Devices of results with adminAccess: looked into, never held (B35)."""
+    token: TokenText | None = None
+    """Token of the claim's lease; the device is exposed under it. None: the node finds the claim's
+    lease in the store, or acquires one."""
     namespace: str = ""
     name: str = ""
     consumers: tuple[str, ...] = ()
     """UIDs of live consumer pods. After a tombstone at least one is required."""
+    wipe: WipePolicy | None = None
+    """What to demand beyond the node's own policy; less is never granted."""
+    fresh: bool = False
+    """Demand a wipe under this claim's own token, whatever the profile accepts."""
+
+    @model_validator(mode="after")
+    def _names_something(self) -> ClaimOrder:
+        if not self.devices and not self.attached:
+            raise ValueError("a claim order names at least one device")
+        return self
+
+
+class TeardownOrder(Message):
+    """Tear a claim down on one node."""
+
+    uid: str = Field(min_length=1)
+    consumers: tuple[str, ...] = ()
+    """UIDs of further pods known to use or to have used the claim, for the proof that the tenant
+    is gone (kubelet's checkpoint, the live claim)."""
+    reserved: tuple[str, ...] = ()
+    """UIDs of pods that the API's claim is reserved for now. While one of them still runs, the
+    teardown is refused and nothing is changed: kubelet can ask too early (reference 1.5 a)."""
+
+
+class Published(Message):
+    """What was read back from the node's ResourceSlices."""
+
+    quarantined: tuple[str, ...] = ()
+    """UUIDs of devices whose quarantine is visible to the scheduler (promise 6)."""
 
 
 class ClaimAnswer(Message):
@@ -186,6 +223,8 @@ class ClaimAnswer(Message):
     state: str
     devices: tuple[str, ...] = ()
     spec: str = ""
+    cdi: dict[str, tuple[str, ...]] = {}
+    """Fully qualified CDI device ids by device UUID, unique first id per device."""
     certificates: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that did not come back clean from a teardown."""

@@ -111,7 +111,10 @@ class HealthPolicy(Section):
     """When a reading is a fault."""
 
     sweep_period_s: float = Field(
-        default=60.0, gt=0, description="Period, s, of the node's health sweep."
+        default=25.0,
+        gt=0,
+        description="Period, s, of the node's health sweep: twice within `fresh_s`, so that a"
+        " verdict does not grow stale between two sweeps.",
     )
     fresh_s: float = Field(
         default=60.0, gt=0, description="Age, s, up to which a health verdict counts as fresh (B7)."
@@ -259,6 +262,76 @@ class StoreSettings(Section):
     )
 
 
+class KubernetesSettings(Section):
+    """How the node plugin meets kubelet, the container runtime and the API server."""
+
+    driver: str = Field(
+        default="gpu.fleetscrub.dev",
+        pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        max_length=27,
+        description="Name of the DRA driver, a DNS subdomain. At most 27 characters: socket paths"
+        " with a pod's UID must stay within 107 bytes.",
+    )
+    cdi_vendor: str = Field(
+        default="fleetscrub.dev",
+        pattern=r"^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$",
+        max_length=253,
+        description="Vendor part of CDI names, a domain; at least two characters, a letter first.",
+    )
+    cdi_class: str = Field(
+        default="gpu",
+        pattern=r"^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$",
+        max_length=63,
+        description="Class part of CDI names; at least two characters, a letter first.",
+    )
+    cdi_directory: str = Field(
+        default="/var/run/cdi",
+        min_length=1,
+        description="Directory of generated CDI specs, as the container runtime reads it.",
+    )
+    kubelet_root: str = Field(
+        default="/var/lib/kubelet",
+        min_length=1,
+        description="Root directory of kubelet: plugins, plugins_registry and its checkpoint.",
+    )
+    cgroup_root: str = Field(
+        default="/sys/fs/cgroup",
+        min_length=1,
+        description="Where the host's cgroups are mounted (v1 or v2).",
+    )
+    api_qps: float = Field(
+        default=20.0,
+        gt=0,
+        description="Requests per second to the API server, on average; bursts of twice as many.",
+    )
+    api_timeout_s: float = Field(
+        default=10.0, gt=0, description="Time, s, one request to the API server may take."
+    )
+    budget_s: float = Field(
+        default=40.0,
+        gt=0,
+        lt=45,
+        description="Time, s, a call of kubelet waits for its work; kubelet gives up after 45 s.",
+    )
+    publish_period_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="Period, s, in which the node's state is compared with its ResourceSlices; a"
+        " write happens only where they differ.",
+    )
+    resync_period_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Period, s, after which the slices are read from the API server even if no"
+        " watch reported a change.",
+    )
+    taints_per_device_max: int = Field(
+        default=16,
+        ge=2,
+        description="Taints the API server allows on one device (4 in Kubernetes 1.34).",
+    )
+
+
 class Settings(Section):
     """All settings. Defaults serve one host with a simulated or a small real fleet."""
 
@@ -273,3 +346,4 @@ class Settings(Section):
     node: NodeSettings = NodeSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     store: StoreSettings = StoreSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from fleet.health.readings import Readings
-from fleet.model import Accelerator, Process, UnitId, Uuid
+from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 Progress = Callable[[int], None]
 """Called with the bytes done in the current pass, often."""
@@ -41,6 +41,41 @@ class Coverage:
     @property
     def residual(self) -> int:
         return self.total - self.reserved - self.covered
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node a container gets. Type and numbers suffice; the node need not exist yet."""
+
+    path: str
+    """Path in the container."""
+    kind: str
+    """``c`` or ``b``."""
+    major: int
+    minor: int
+    file_mode: int = 0o660
+    permissions: str = "rw"
+    """Subset of ``rwm``."""
+    host_path: str = ""
+    """Path on the host where it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount a container gets."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a container needs to use one device: nodes, mounts, environment."""
+
+    nodes: Sequence[DeviceNode] = ()
+    mounts: Sequence[Mount] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class MemorySession(Protocol):
@@ -95,6 +130,15 @@ class Backend(Protocol):
 
     def processes(self, accelerator: Uuid) -> Sequence[Process]:
         """Every process that has the accelerator open, classified. Raises `BackendFailed`."""
+
+    def grant(self, device: Device) -> Grant:
+        """What a container needs to use `device` and nothing that reaches another one.
+
+        Raises `DeviceLost` where a path it would name is missing on this host (B79).
+        """
+
+    def agent_grant(self) -> Grant:
+        """What our own node service needs to reach every accelerator (DESIGN 7, Privilege)."""
 
     def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:
         """Open memory for wiping; only ever called inside a wipe worker."""
