@@ -49,6 +49,8 @@ WORK_THREADS = 32
 """Calls that act, at one time: one per claim of a busy host, and some."""
 TICK_S = 0.2
 """Period, s, of the service's step."""
+ASK_S = 2.0
+"""Period, s, in which a waiting actor asks a standby for the journal."""
 FIGURES_S = 5.0
 """Period, s, of the metrics."""
 
@@ -109,18 +111,42 @@ def open_service(plan: str) -> NodeService:
     """Open the node that `plan`, a `NodePlan` as JSON, describes. Raises `FleetError`s."""
     from fleet import bootstrap
 
-    return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan))
+    return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan), owner="node actor")
+
+
+class Asker(Protocol):
+    """How the owner of a plan's journal is asked to hand it over: `ask_owner`, or a fake."""
+
+    def __call__(self, plan: str, by: str, /) -> bool: ...
+
+
+def ask_owner(plan: str, by: str) -> bool:
+    """Ask at the node's door; a standby lets go, another actor does not. False: nobody there."""
+    from fleet import bootstrap
+
+    try:
+        door = bootstrap.open_door(bootstrap.NodePlan.model_validate_json(plan))
+        try:
+            return door.hand_over(by)
+        finally:
+            door.close()
+    except (errors.FleetError, ValueError):
+        return False
 
 
 class NodeActor:
     """Serves one node to the rest of the fleet. Works without Ray as well, for tests."""
 
-    def __init__(self, assignment: str, opener: Opener = open_service) -> None:
+    def __init__(
+        self, assignment: str, opener: Opener = open_service, asker: Asker = ask_owner
+    ) -> None:
         """`assignment` is an `Assignment` as JSON. Raises `StartRefused` around our errors."""
         # The raylet's umask is its operator's choice; what a node keeps is private all the same.
         os.umask(PRIVATE_UMASK)
         self._assignment = identity.Assignment.model_validate_json(assignment)
         self._opener = opener
+        self._asker = asker
+        self._asked_at = float("-inf")
         self._service: NodeService | None = None
         self._standby: errors.FleetError | None = None
         self._incarnation = ""
@@ -197,7 +223,10 @@ class NodeActor:
             return str(answer.model_dump_json())
 
     def unprepare(self, node: str, uid: str) -> str:
-        """Tear a claim down; answers a `ClaimAnswer`. An unknown claim is a success."""
+        """Tear a claim down; answers a `ClaimAnswer`. An unknown claim is a success.
+
+        The node plugin comes in at the node's door instead and names the claim's pods.
+        """
         with self._call(node, "unprepare") as service:
             return str(service.unprepare(uid).model_dump_json())
 
@@ -257,8 +286,11 @@ class NodeActor:
         try:
             service = self._opener(self._assignment.plan)
         except errors.NotOwner as error:
-            # The owner may be this actor's previous life, still dying; or a standby that drains.
+            # The owner may be this actor's previous life, still dying; or a standby, which lets go.
             self._standby = error
+            if time.monotonic() - self._asked_at >= ASK_S:
+                self._asked_at = time.monotonic()
+                self._asker(self._assignment.plan, f"the node actor of {self._assignment.node}")
             return
         # A first step before the first answer: who asks sees what the node can prove by itself.
         service.tick(time.time())

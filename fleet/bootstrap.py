@@ -12,214 +12,83 @@ is `DriverAbsent`, never an empty fleet.
 
 from __future__ import annotations
 
-import os
-import re
-import uuid
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import Field, ValidationError
 
 from fleet import errors
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
 from fleet.backends.simulated import backend as simulated
-from fleet.backends.simulated import topology
-from fleet.cdi import SpecDirectory
+from fleet.cdi.directory import SpecDirectory
 from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
+from fleet.door import paths
+from fleet.door.calling import DoorNode
+from fleet.door.serving import Door, HandOver, keep
+from fleet.dra.agents import Agents
+from fleet.dra.orphans import Orphans
+from fleet.dra.ports import Node
+from fleet.dra.serving import ClaimServing, Seat
+from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import heads, layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
-from fleet.journal.opening import Place
-from fleet.messages import Message
+from fleet.journal.opening import Opened, Place
+from fleet.kube.base import Cluster
 from fleet.model import BootId, NodeName
+from fleet.node.admitting import Admission
 from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
+from fleet.node.cgroups import CgroupTree
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
+from fleet.node.pods import PodTenants
+from fleet.node.ports import TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
+from fleet.node.securing import Securing
 from fleet.node.service import NodeService, Parts
+from fleet.node.standing import Standby
 from fleet.node.sweep import Sweep
+from fleet.node.teardown import Teardown, Visibility
 from fleet.node.tenancy import ProcessTenants
 from fleet.node.tending import Cadence
 from fleet.node.validating import Validator
 from fleet.node.wiping import Wiper
-from fleet.profiles import Profile
-from fleet.settings import MIB, Settings
+from fleet.planning import (
+    PLAN_FILE,
+    CoordinatorPlan,
+    FleetPlan,
+    NodePlan,
+    SimulatedNode,
+    plan_fleet,
+)
+from fleet.slices.exclusivity import Exclusivity, HostLocks
+from fleet.slices.leasing import StoreLease
+from fleet.slices.publisher import Publisher, PublisherTerms
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import host_identity, open_stores, store_path
 from fleet.wipe.identity import kernel_boot_id
 from fleet.wipe.workers import Spawner
 
-PLAN_FILE = "fleet.json"
+__all__ = [
+    "CoordinatorPlan",
+    "FleetPlan",
+    "NodePlan",
+    "SimulatedNode",
+    "open_coordinator",
+    "open_node",
+    "plan_fleet",
+]
+LOCK = "journal.lock"
+CHECKPOINT = "dra_manager_state"
+"""Kubelet's own record of claims, in its root directory."""
 RUN_DIRECTORY = Path("/run/fleetscrub")
-MEMORY_DEFAULT = 64 * MIB
-_SIMULATE = re.compile(r"^(?P<nodes>\d{1,4})x(?P<devices>\d{1,3})(?:p(?P<parts>\d{1,3}))?$")
-
-
-class SimulatedNode(Message):
-    """What to simulate on one node. `partitionable` of the accelerators have partitions."""
-
-    accelerators: int = Field(ge=1)
-    memory_bytes: int = Field(ge=1)
-    partitionable: int = Field(default=0, ge=0)
-    seed: int = 0
-
-
-class NodePlan(Message):
-    """Everything a process needs to open one node."""
-
-    node: str = Field(min_length=1)
-    state: str
-    simulated: SimulatedNode | None = None
-    settings: Settings = Settings()
-    labels: dict[str, str] = Field(default_factory=dict)
-
-
-class CoordinatorPlan(Message):
-    """Everything a process needs to open the coordinator."""
-
-    state: str
-    settings: Settings = Settings()
-
-
-class FleetPlan(Message):
-    """A fleet on one host."""
-
-    nodes: tuple[NodePlan, ...]
-    coordinator: CoordinatorPlan
-
-    @property
-    def simulated(self) -> bool:
-        """Whether every device is simulated."""
-        return all(node.simulated is not None for node in self.nodes)
-
-
-def plan_fleet(
-    state: Path,
-    *,
-    simulate: str | None = None,
-    memory_bytes: int | None = None,
-    profile: str | None = None,
-    settings: Settings | None = None,
-) -> FleetPlan:
-    """The fleet of a state directory: as asked for, or as recorded at its first use.
-
-    `simulate` is ``NxM`` or ``NxMpK`` (N nodes of M accelerators, K of them partitionable). Raises
-    `InputInvalid` when an existing fleet has another shape, `DriverAbsent` when there is none.
-    """
-    state = state.absolute()
-    path = state / PLAN_FILE
-    recorded = _recorded(path)
-    chosen = settings or Settings()
-    if profile is not None:
-        chosen = chosen.model_copy(update={"profile": _profile(profile)})
-    if simulate is None:
-        if recorded is None:
-            raise errors.DriverAbsent(
-                "no accelerator driver that this version supports answers on this machine"
-            )
-        shape = recorded
-    else:
-        shape = _shape(simulate, memory_bytes or _memory(recorded))
-        if recorded is not None and recorded != shape:
-            raise errors.InputInvalid(
-                f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
-                remedy="ask for the shape it has, or name another directory with --state",
-            )
-    if recorded is None:
-        state.mkdir(parents=True, exist_ok=True)
-        shape = _write(path, shape)
-    return _plan(state, shape, chosen)
-
-
-def _profile(name: str) -> Profile:
-    try:
-        return Profile(name)
-    except ValueError:
-        raise errors.InputInvalid(
-            f"there is no profile {name!r}", remedy=f"choose one of: {', '.join(Profile)}"
-        ) from None
-
-
-class _Shape(Message):
-    nodes: int = Field(ge=1)
-    node: SimulatedNode
-
-
-def _shape(simulate: str, memory_bytes: int) -> _Shape:
-    match = _SIMULATE.match(simulate)
-    if match is None or int(match["nodes"]) < 1 or int(match["devices"]) < 1:
-        raise errors.InputInvalid(
-            f"--simulate {simulate!r} is not NODESxDEVICES",
-            remedy="write for example 2x8, or 2x8p2 for two partitionable devices on each node",
-        )
-    figures = {
-        "accelerators": int(match["devices"]),
-        "memory_bytes": memory_bytes,
-        "partitionable": int(match["parts"] or 0),
-    }
-    # Refused before it is recorded: a recorded shape that cannot be built would be a trap.
-    topology.Shape(node="node", seed=0, **figures).check()
-    return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))
-
-
-def _memory(recorded: _Shape | None) -> int:
-    return recorded.node.memory_bytes if recorded else MEMORY_DEFAULT
-
-
-def _told(shape: _Shape) -> str:
-    parts = f"p{shape.node.partitionable}" if shape.node.partitionable else ""
-    return f"{shape.nodes}x{shape.node.accelerators}{parts}, {shape.node.memory_bytes} B each"
-
-
-def _recorded(path: Path) -> _Shape | None:
-    try:
-        return _Shape.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise errors.InputInvalid(
-            f"{path} cannot be read: {error}", remedy="restore it, or name another --state"
-        ) from error
-
-
-def _write(path: Path, shape: _Shape) -> _Shape:
-    """Record the shape, complete, unless somebody else just did; returns what is recorded."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.write_text(shape.model_dump_json(indent=2))
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        found = _recorded(path)
-        if found != shape:
-            raise errors.InputInvalid(
-                f"{path} was just made for a fleet of another shape",
-                remedy="ask for the shape it has, or name another directory with --state",
-            ) from None
-    finally:
-        temporary.unlink()
-    return shape
-
-
-def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
-    width = max(2, len(str(shape.nodes)))
-    nodes = tuple(
-        NodePlan(
-            node=f"node-{number:0{width}d}",
-            state=str(state),
-            simulated=shape.node.model_copy(update={"seed": number}),
-            settings=settings,
-            labels={"rack": f"rack-{(number - 1) // 4 + 1:02d}", "pool": "default"},
-        )
-        for number in range(1, shape.nodes + 1)
-    )
-    return FleetPlan(nodes=nodes, coordinator=CoordinatorPlan(state=str(state), settings=settings))
 
 
 def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
@@ -240,23 +109,127 @@ def _has_certificates(state: Path, node: str) -> bool:
     return any(path.stat().st_size for path in directory.glob("*.jsonl"))
 
 
-def open_node(plan: NodePlan) -> NodeService:
-    """Open a node: take its journal, recover, serve. Raises `NotOwner` when another serves."""
+def open_node(
+    plan: NodePlan, *, owner: str = "node service", hand_over: HandOver = keep
+) -> NodeService:
+    """Open a node: take its journal, recover, serve at its door. `NotOwner` when another serves.
+
+    `hand_over` decides when a newcomer asks for the journal; see `fleet.door`.
+    """
     state = Path(plan.state)
     directory = layout.node_directory(state, plan.node)
     directory.mkdir(parents=True, exist_ok=True)
     backend = _backend(plan, directory)
-    lock = OwnerLock(directory / "journal.lock")
-    lock.acquire(owner=f"node service of {plan.node}")
+    lock = OwnerLock(directory / LOCK)
+    lock.acquire(owner=f"{owner} of {plan.node}")
     parts: Parts | None = None
     try:
         parts = _parts(plan, backend, directory, lock)
-        return NodeService(parts)
+        service = NodeService(parts)
+        parts.door = Door(service, door_path(plan), owner=owner, hand_over=hand_over)
+        return service
     except BaseException:
         if parts is not None:
             parts.close()
         lock.release()
         raise
+
+
+def door_path(plan: NodePlan) -> Path:
+    """Where the owner of the plan's node answers."""
+    return layout.node_directory(Path(plan.state), plan.node) / paths.DOOR
+
+
+def open_door(plan: NodePlan) -> DoorNode:
+    """The plan's node, whoever owns it."""
+    return DoorNode(door_path(plan))
+
+
+def lock_path(plan: NodePlan) -> Path:
+    """The lock of the node's journal."""
+    return layout.node_directory(Path(plan.state), plan.node) / LOCK
+
+
+def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
+    """The API server of `kubeconfig`; None: of the pod we run in, else the user's default.
+
+    Raises `SettingsInvalid`, and `ApiUnavailable` or `ApiForbidden` when it does not serve what is
+    needed.
+    """
+    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
+
+    kubernetes = plan.settings.kubernetes
+    found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
+    found.require()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """What the node plugin is made of besides its servers."""
+
+    serving: ClaimServing
+    orphans: Orphans
+    publisher: Publisher
+
+
+def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
+    """The plugin's domain over a cluster and a node, whoever owns it. Touches no device."""
+    settings, clock = plan.settings, SystemClock()
+    kubernetes = settings.kubernetes
+    directory = layout.node_directory(Path(plan.state), plan.node)
+    seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
+    agents = _agents(plan, directory) if kubernetes.agent_namespace else None
+    store = LateStore(store_path(Path(plan.state)), clock, timeout_s=settings.store.timeout_s)
+    run = directory / "run" if plan.simulated is not None else RUN_DIRECTORY
+    exclusivity = Exclusivity(
+        locks=HostLocks(run / "publishers"),
+        lease=StoreLease(store, f"{plan.node}/{kubernetes.driver}"),
+    )
+    terms = PublisherTerms.from_settings(settings, node=plan.node, agent=agents is not None)
+    return PluginParts(
+        serving=ClaimServing(
+            seat=seat,
+            node=node,
+            cluster=cluster,
+            waiting=Waiting(clock, time.sleep, leaving(node)),
+            clock=clock,
+            policy=settings.wipe,
+            checkpoint=Path(kubernetes.kubelet_root) / CHECKPOINT,
+            agents=agents,
+            budget_s=kubernetes.budget_s,
+        ),
+        orphans=Orphans(seat, node, cluster, agents),
+        publisher=Publisher(cluster, terms, exclusivity=exclusivity),
+    )
+
+
+def _agents(plan: NodePlan, directory: Path) -> Agents:
+    backend = _backend(plan, directory)
+    specs = _specs(plan, directory)
+    namespace = plan.settings.kubernetes.agent_namespace
+    return Agents(directory / "agents", specs, backend.agent_grant(), namespace)
+
+
+def write_plan(plan: NodePlan) -> Path:
+    """The plan as a file for child processes, complete or not at all; its path."""
+    directory = layout.node_directory(Path(plan.state), plan.node)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / "plan.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(plan.model_dump_json(indent=2))
+    temporary.replace(path)
+    return path
+
+
+def open_standby(plan: NodePlan) -> Standby:
+    """The standby of a node; it owns nothing before its first steps."""
+    return Standby(
+        open=lambda hand_over: open_node(plan, owner="standby", hand_over=hand_over),
+        door=open_door(plan),
+        lock=lock_path(plan),
+        clock=SystemClock(),
+    )
 
 
 def _backend(plan: NodePlan, directory: Path) -> Backend:
@@ -299,6 +272,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     state, settings, clock = Path(plan.state), plan.settings, SystemClock()
     place = _place(plan, backend, directory)
     opened = opening.open_or_set_aside(place, now=clock.now())
+    _refuse_unserved(plan, opened)
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
         key = _key(plan, state)
@@ -308,8 +282,8 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     ledger = Ledger(layout.ledger_directory(state, plan.node))
     certifier = Certifier(registry, ledger, key, settings.profile)
     validator = Validator(registry, BoundedCalls(), settings.health)
-    specs = SpecDirectory(directory / "cdi")
-    tenants = ProcessTenants(registry, validator)
+    specs = _specs(plan, directory)
+    tenants = _tenants(plan, registry, validator)
     sweep = Sweep(registry, validator)
     wiper = Wiper(
         registry,
@@ -319,6 +293,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         certifier=certifier,
         max_parallel=settings.node.max_parallel,
     )
+    cleaner = Cleaner(registry, wiper, settings.wipe)
     store = LateStore(store_path(state), clock, timeout_s=settings.store.timeout_s)
     return Parts(
         registry=registry,
@@ -326,13 +301,19 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         wiper=wiper,
         holding=Holding(
             registry,
-            Cleaner(registry, wiper, settings.wipe),
+            Admission(registry, specs, store),
+            Securing(registry, store),
+            cleaner,
             Exposer(registry, validator, sweep, settings.profile, ledger),
-            specs,
-            tenants,
-            settings.wipe,
-            store,
-            settings.node.holder_deadline_s,
+            Teardown(
+                registry,
+                cleaner,
+                specs,
+                tenants,
+                Visibility(required=plan.kubernetes),
+                settings.node.holder_deadline_s,
+            ),
+            settings.wipe.kill_wait_s,
         ),
         sweep=sweep,
         tenants=tenants,
@@ -350,6 +331,35 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         troubles=opened.troubles,
         close_store=store.close,
     )
+
+
+def _refuse_unserved(plan: NodePlan, opened: Opened) -> None:
+    """Who once handed devices to pods must look for pods, also when opened by another command."""
+    if opened.journal.meta.get("kubernetes") and not plan.kubernetes:
+        opened.journal.close()
+        raise errors.SettingsInvalid(
+            f"kubelet hands out the devices of {plan.node}, and this plan knows nothing of it",
+            remedy=f"restore {PLAN_FILE} in {plan.state}, or start the node plugin once: it writes"
+            " down how the node is served",
+        )
+    if plan.kubernetes and not opened.journal.meta.get("kubernetes"):
+        with opened.journal.commit() as commit:
+            commit.set_meta("kubernetes", "true")
+
+
+def _tenants(plan: NodePlan, registry: Registry, validator: Validator) -> TenantProof:
+    processes = ProcessTenants(registry, validator)
+    if not plan.kubernetes:
+        return processes
+    kubernetes = plan.settings.kubernetes
+    cgroups = CgroupTree(Path(kubernetes.cgroup_root))
+    return PodTenants(registry, processes, cgroups, Path(kubernetes.kubelet_root) / CHECKPOINT)
+
+
+def _specs(plan: NodePlan, directory: Path) -> SpecDirectory:
+    chosen = plan.settings.kubernetes
+    where = Path(chosen.cdi_directory) if plan.kubernetes else directory / "cdi"
+    return SpecDirectory(where, chosen.cdi_vendor, chosen.cdi_class)
 
 
 def _boot_id(backend: Backend) -> BootId:

@@ -94,6 +94,9 @@ class Claim:
     """UIDs of consumer pods seen so far."""
     spec: str = ""
     """File name of the CDI spec, decided before it is written."""
+    attached: tuple[Uuid, ...] = ()
+    """Devices the claim looks into with adminAccess: never held, but nobody wipes them meanwhile
+    (B35)."""
     created_at: float = 0.0
     error: str = ""
     """Last failure of a prepare or unprepare, for the status."""

@@ -245,6 +245,24 @@ class ClaimConfigInvalid(Permanent):
     default_remedy = "correct the configuration in the claim, its template or the device class"
 
 
+class CgroupsUnreadable(Retryable):
+    """The host's cgroups do not tell whether a pod is left: unknown, which is never "gone"."""
+
+    default_remedy = "show the process the host's cgroups and processes (cgroup root, hostPID)"
+
+
+class CheckpointUnreadable(Retryable):
+    """Kubelet's record of which pods use which claims cannot be read: unknown, never "nobody"."""
+
+    default_remedy = "repair access to the file named; kubelet itself refuses a corrupt one"
+
+
+class PluginUnavailable(Retryable):
+    """A DRA plugin is not registered, or did not answer kubelet in time. Field: ``code``."""
+
+    default_remedy = "start the plugin of the driver named; kubelet asks again"
+
+
 class SocketTaken(Permanent):
     """The path of a socket is in use by a live instance, or is no socket."""
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from fleet import errors
 from fleet.model import Holder, HolderKind, Lease, NodeName, Token, Unit, UnitId
 
-EXPIRING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR})
+EXPIRING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR, HolderKind.PUBLISHER})
 """Kinds whose lease needs a ttl; the others end by release only."""
 
 
@@ -61,7 +61,7 @@ class AcquireRequest:
         if (self.holder.kind in EXPIRING) != (self.ttl_s is not None):
             raise errors.InputInvalid(
                 f"ttl {self.ttl_s} does not fit a {self.holder.kind} lease",
-                remedy="campaign and operator leases carry a ttl, claim and quarantine leases none",
+                remedy="claim and quarantine leases carry no ttl, all others do",
             )
         if self.ttl_s is not None and self.ttl_s <= 0:
             raise errors.InputInvalid(

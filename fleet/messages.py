@@ -189,6 +189,8 @@ class ClaimOrder(Message):
     """What to demand beyond the node's own policy; less is never granted."""
     fresh: bool = False
     """Demand a wipe under this claim's own token, whatever the profile accepts."""
+    note: str = ""
+    """Kept with the record and answered again: what the caller needs to answer without the API."""
 
     @model_validator(mode="after")
     def _names_something(self) -> ClaimOrder:
@@ -212,8 +214,9 @@ class TeardownOrder(Message):
 class Published(Message):
     """What was read back from the node's ResourceSlices."""
 
-    quarantined: tuple[str, ...] = ()
-    """UUIDs of devices whose quarantine is visible to the scheduler (promise 6)."""
+    quarantined: dict[str, float] = {}
+    """Devices whose quarantine is visible to the scheduler (promise 6): UUID to the `since` of the
+    view that was published, so that an earlier quarantine never stands for a later one."""
 
 
 class ClaimAnswer(Message):
@@ -225,6 +228,9 @@ class ClaimAnswer(Message):
     spec: str = ""
     cdi: dict[str, tuple[str, ...]] = {}
     """Fully qualified CDI device ids by device UUID, unique first id per device."""
+    note: str = ""
+    namespace: str = ""
+    name: str = ""
     certificates: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that did not come back clean from a teardown."""

@@ -55,6 +55,8 @@ class HolderKind(StrEnum):
     CAMPAIGN = "campaign"
     QUARANTINE = "quarantine"
     OPERATOR = "operator"
+    PUBLISHER = "publisher"
+    """Offers hardware to a scheduler; its units are hardware, not memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

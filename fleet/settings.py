@@ -299,6 +299,12 @@ class KubernetesSettings(Section):
         min_length=1,
         description="Where the host's cgroups are mounted (v1 or v2).",
     )
+    agent_namespace: str = Field(
+        default="",
+        max_length=63,
+        description="Namespace of our own node service. Set, the plugin publishes the device"
+        " `agent` and prepares it for claims of this namespace only. Empty: no such device.",
+    )
     api_qps: float = Field(
         default=20.0,
         gt=0,

@@ -156,6 +156,8 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
     devices = _by_unit(evidence.views)
     sending = {view.node for view in evidence.views if view.outbox}
     for lease in evidence.leases:
+        if lease.holder.kind is HolderKind.PUBLISHER:
+            continue  # of hardware: it comes and goes with its plugin
         unknown = sorted(lease.units - set(devices))
         if unknown and not evidence.silent:
             yield _finding(

@@ -125,7 +125,7 @@ def _wipe(folder: Path, name: str) -> float:
 
 
 def _yardstick(folder: Path, name: str, tile: int) -> float:
-    path = SimulatedBackend(folder).memory(SimulatedBackend(folder).device(name)[0].uuid)
+    (path,) = SimulatedBackend(folder).memory(SimulatedBackend(folder).device(name)[0].uuid).paths
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
         mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

@@ -29,11 +29,12 @@ def kind(name: str, pid: int) -> ProcessKind:
     A name is the process's own choice: a listed one counts only for a process of the host's or our
     own mount namespace that runs as root or as we do, which a tenant's container is not.
     """
-    listed = name in daemons() and _is_of_the_host(pid)
+    listed = name in daemons() and is_of_the_host(pid)
     return ProcessKind.INFRASTRUCTURE if listed else ProcessKind.FOREIGN
 
 
-def _is_of_the_host(pid: int) -> bool:
+def is_of_the_host(pid: int) -> bool:
+    """Whether a process of the host's or our own mount namespace runs as root or as we do."""
     process = Path("/proc") / str(pid)
     try:
         if process.stat().st_uid not in (0, os.geteuid()):

@@ -18,8 +18,10 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, emit
+from fleet.cli.standby import standby
 
 app = typer.Typer(no_args_is_help=True)
+app.command("standby")(standby)
 
 
 @app.callback()

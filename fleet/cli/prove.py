@@ -90,9 +90,9 @@ def prove(
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where the memory of one device is: the backing file and the device's stretches of it."""
+    """Where the memory of one device is: the accelerator's and the device's stretches of it."""
 
-    path: Path
+    accelerator: memory.Memory
     stretches: tuple[tuple[int, int], ...]
     """(offset, length) in bytes, one for each unit."""
 
@@ -111,12 +111,12 @@ class Memory:
                 )
             middle = offset + (length - len(content)) // 2
             for place in {offset, middle, offset + length - len(content)}:
-                memory.write(self.path, place, content)
+                memory.write(self.accelerator, place, content)
 
     def count(self, content: bytes) -> int:
         """At how many places of the memory a 64-byte block of `content` lies, at any offset."""
         needles = search.of_bytes(content)
-        return search.search(needles, self.path, within=self.stretches).blocks
+        return search.search(needles, self.accelerator, within=self.stretches).blocks
 
 
 class _Attempt:

@@ -50,7 +50,7 @@ class Place:
     device: Device
 
     @property
-    def path(self) -> Path:
+    def memory(self) -> memory.Memory:
         return self.backend.memory(self.accelerator.uuid)
 
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -93,7 +93,7 @@ def write(
             f"{len(content)} B at offset {at} do not fit into {place.device.name} of {length} B",
             remedy="choose a smaller offset or file, or cut the file",
         )
-    memory.write(place.path, start + at, content)
+    memory.write(place.memory, start + at, content)
     document = {**place.named(), "offset": at, "bytes": len(content)}
     emit(
         document,
@@ -120,7 +120,7 @@ def read(
     at, count = _offset(offset), parse_size(length)
     if at + count > size:
         raise InputInvalid(f"{count} B at offset {at} lie outside of memory of {size} B")
-    content = memory.read(place.path, start + at, count)
+    content = memory.read(place.memory, start + at, count)
 
     def render(console: Console) -> None:
         for row in range(0, len(content), 16):
@@ -151,7 +151,7 @@ def search_memory(
         raise InputInvalid("give either --text or --file")
     needles = search.of_file(file) if file else search.of_bytes((text or "").encode())
     found = [
-        (place, search.search(needles, place.path, within=[*place.spans()])) for place in places
+        (place, search.search(needles, place.memory, within=[*place.spans()])) for place in places
     ]
     hits = sum(one.blocks for _, one in found)
     document = {
@@ -245,7 +245,7 @@ def holder(
         words = f"{len(ended)} processes ended"
     else:
         pid = clients.start(
-            registers, place.path, name=name, units=place.device.units, seconds=seconds
+            registers, place.memory, name=name, units=place.device.units, seconds=seconds
         )
         document = {**place.named(), "pid": pid, "name": name}
         words = f"held by {name} (pid {pid}) for {seconds:g} s"

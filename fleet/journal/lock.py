@@ -11,13 +11,52 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet import errors
+from fleet.wipe.identity import kernel_boot_id, start_time
 
+OWNER_BYTES_MAX = 4096
 OPENINGS_MAX = 2
 """Times the lock file is opened: again where it was replaced between opening and locking it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has the lock, named so that nobody else can be taken for it (pids come back)."""
+
+    pid: int
+    owner: str
+    start_time: int = 0
+    """Of the process, in clock ticks since boot."""
+    boot_id: str = ""
+
+    @classmethod
+    def current(cls, owner: str) -> Owner:
+        """This process."""
+        pid = os.getpid()
+        return cls(pid, owner, start_time(pid) or 0, str(kernel_boot_id()))
+
+    def alive(self) -> bool:
+        """Whether exactly this process still exists (a stopped one does)."""
+        same_boot = self.boot_id == str(kernel_boot_id())
+        return same_boot and bool(self.start_time) and start_time(self.pid) == self.start_time
+
+
+def read_owner(path: Path) -> Owner | None:
+    """Who wrote the lock file last; None when nobody can be read from it."""
+    try:
+        found = json.loads(path.read_bytes()[:OWNER_BYTES_MAX])
+        return Owner(
+            pid=int(found["pid"]),
+            owner=str(found["owner"]),
+            start_time=int(found.get("start_time", 0)),
+            boot_id=str(found.get("boot_id", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class OwnerLock:
@@ -34,7 +73,7 @@ class OwnerLock:
             self._lock(self._path.parent, os.O_RDONLY | os.O_DIRECTORY, stack)
             fd = self._lock(self._path, os.O_RDWR | os.O_CREAT, stack)
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps({"pid": os.getpid(), "owner": owner}).encode(), 0)
+            os.pwrite(fd, json.dumps(asdict(Owner.current(owner))).encode(), 0)
             self._held = stack.pop_all()
 
     @property
@@ -62,12 +101,9 @@ class OwnerLock:
         raise self._refusal()
 
     def _refusal(self) -> errors.NotOwner:
-        holder = ""
-        with suppress(OSError):
-            holder = self._path.read_text(errors="replace")[:4096]
-        return errors.NotOwner(
-            f"the journal {self._path.parent} is owned by {_described(holder)}", owner=holder
-        )
+        found = read_owner(self._path)
+        who = f"{found.owner} (pid {found.pid})" if found else "another process"
+        return errors.NotOwner(f"the journal {self._path.parent} is owned by {who}", owner=who)
 
 
 def _is_named(fd: int, path: Path) -> bool:
@@ -76,11 +112,3 @@ def _is_named(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _described(holder: str) -> str:
-    try:
-        found = json.loads(holder)
-        return f"{found['owner']} (pid {found['pid']})"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

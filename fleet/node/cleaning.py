@@ -10,6 +10,7 @@ from fleet import errors
 from fleet.claims import Claim, ClaimEvent
 from fleet.messages import DeviceResult, Outcome
 from fleet.model import Device, OperationId, Unit, Uuid
+from fleet.node.admitting import policy_of
 from fleet.node.flights import Flight
 from fleet.node.registry import Registry, Work
 from fleet.node.tasks import WipeTask
@@ -87,7 +88,8 @@ class Cleaner:
                     f"{device.name} is worked on by {other.operation}", holder=other.operation
                 )
                 return
-            task = WipeTask(work, self.policy, token=claim.token, claim=claim.uid)
+            policy = policy_of(claim, self.policy)
+            task = WipeTask(work, policy, token=claim.token, claim=claim.uid)
             results[device.uuid] = self.wiper.perform(task)
         except errors.FleetError as error:
             results[device.uuid] = error

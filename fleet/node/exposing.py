@@ -14,6 +14,7 @@ from fleet.claims import Claim
 from fleet.evidence.ledger import Ledger
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import OUT_OF_SERVICE, Device, State, Unit
+from fleet.node.admitting import FRESH
 from fleet.node.registry import Registry
 from fleet.node.sweep import GONE, Sweep
 from fleet.node.tenancy import EXPOSED_TICKS
@@ -42,6 +43,8 @@ class Exposer:
             return unit.claim == claim.uid
         if unit.certificate is None or unit.certificate not in self.ledger:
             return False  # without evidence there is no exposure, whatever the journal says
+        if FRESH in claim.attributes and unit.token != claim.token:
+            return False
         return unit.state is State.CLEAN and profiles.accepts_certificate(
             self.profile,
             certificate_token=unit.token,
@@ -91,6 +94,12 @@ class Exposer:
             )
             who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
             raise errors.DeviceBusy(f"{device.name} is in use by {who}", holder=who)
+        attached = self.registry.attached((device.uuid,))
+        if attached:
+            raise errors.DeviceBusy(
+                f"claim {', '.join(attached)} is attached to {device.name}",
+                holder=f"claim:{attached[0]}",
+            )
 
 
 def _unready(unit: Unit) -> errors.FleetError:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fleet import errors
+from fleet.backends.base import Grant
 from fleet.claims import Claim
+from fleet.leases import AcquireRequest
 from fleet.model import ClaimUid, Lease, Token, Uuid
 from fleet.stores.base import Release
 
@@ -18,8 +20,12 @@ class Specs(Protocol):
         """File name of a claim's spec."""
         ...
 
-    def write(self, claim: Claim, attributes: Mapping[Uuid, Mapping[str, str]]) -> None:
-        """Make the claim's spec visible, complete or not at all."""
+    def ids(self, claim: Claim, device: Uuid) -> tuple[str, ...]:
+        """Fully qualified CDI ids of one device of the claim, the first unique per device."""
+        ...
+
+    def write(self, claim: Claim, grants: Mapping[Uuid, Grant]) -> None:
+        """Make the claim's spec visible, complete or not at all. Raises `SpecUnavailable`."""
         ...
 
     def remove(self, uid: ClaimUid) -> None:
@@ -42,6 +48,10 @@ class Leases(Protocol):
         """The leases in force."""
         ...
 
+    def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+        """Grant each request, or say why not."""
+        ...
+
     def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
         """Give leases back by token; each answered on its own."""
         ...
@@ -54,8 +64,12 @@ class TenantProof(Protocol):
         """Whether every consumer of the claim is proven gone."""
         ...
 
-    def created(self, accelerator: Uuid) -> bool:
-        """Whether a consumer's container or cgroup exists for the accelerator, started or not."""
+    def running(self, consumers: Sequence[str]) -> tuple[str, ...]:
+        """Which of these pods run now for certain; without pods to look at: none."""
+        ...
+
+    def created(self, device: Uuid) -> bool:
+        """Whether a consumer's container exists for memory of the device, started or not."""
         ...
 
     def free(self, accelerator: Uuid) -> bool:

@@ -36,6 +36,7 @@ from fleet.model import (
     Uuid,
 )
 from fleet.node import outcomes
+from fleet.node.granting import grants
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
 from fleet.wipe.identity import WorkerIdentity, end
@@ -238,14 +239,8 @@ class Recovery:
     def _rebuild(self) -> None:
         for claim in self.registry.journal.claims.values():
             if claim.state is ClaimState.PREPARED:
-                with suppress(errors.SpecUnavailable):  # the repeated prepare writes it again
-                    self.specs.write(claim, attributes(self.registry, claim.devices))
-
-
-def attributes(registry: Registry, devices: tuple[Uuid, ...]) -> dict[Uuid, dict[str, str]]:
-    """The attributes of devices still in the inventory, for their spec."""
-    found: dict[Uuid, Device | None] = {uuid: registry.devices.get(uuid) for uuid in devices}
-    return {uuid: dict(device.attributes) for uuid, device in found.items() if device}
+                with suppress(errors.FleetError):  # the repeated prepare writes it, or says why not
+                    self.specs.write(claim, grants(self.registry, claim))
 
 
 def adopt(registry: Registry, store: Leases) -> None:

@@ -23,6 +23,7 @@ from fleet.messages import WipeProgress
 from fleet.model import (
     Accelerator,
     BootId,
+    ClaimUid,
     Device,
     OperationId,
     State,
@@ -118,6 +119,21 @@ class Registry:
         """The least clean state among the device's units."""
         states = {unit.state for unit in self.units(device)}
         return next(state for state in CLEANEST_LAST if state in states)
+
+    def attached(self, devices: Sequence[Uuid], *, besides: str = "") -> tuple[ClaimUid, ...]:
+        """Claims other than `besides` that look, with adminAccess, into memory of `devices`."""
+        known = [self.devices[uuid] for uuid in devices if uuid in self.devices]
+        memory = {unit for device in known for unit in device.units}
+        return tuple(
+            uid
+            for uid, claim in self.journal.claims.items()
+            if uid != besides
+            and any(
+                memory.intersection(self.devices[uuid].units)
+                for uuid in claim.attached
+                if uuid in self.devices
+            )
+        )
 
     # --- changes ---
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fleet import errors, leases
 from fleet.evidence.ledger import Ledger, LedgerHead
@@ -27,6 +27,7 @@ from fleet.messages import (
     DeviceView,
     NodeView,
     Outcome,
+    Published,
     ScrubOrder,
 )
 from fleet.model import (
@@ -50,6 +51,13 @@ BUDGET_S = 40.0
 """Time a claim call waits for its work: inside the kubelet's 45 s."""
 
 
+class Closing(Protocol):
+    """What ends with the service."""
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+
+
 @dataclass
 class Parts:
     """What a node service is made of; built by `fleet.bootstrap` only."""
@@ -70,6 +78,8 @@ class Parts:
     troubles: tuple[str, ...] = ()
     close_store: Callable[[], None] = lambda: None
     """Closes the connection behind `store`."""
+    door: Closing | None = None
+    """Where callers of other processes come in; set once the service exists."""
 
     def close(self) -> None:
         """Close everything, what writes memory first and the right to own the node last."""
@@ -79,6 +89,8 @@ class Parts:
             closing.callback(self.registry.journal.close)
             closing.callback(self.certifier.close)
             closing.callback(self.wiper.close)
+            if self.door is not None:
+                closing.callback(self.door.close)
 
 
 class NodeService:
@@ -115,7 +127,10 @@ class NodeService:
             simulated=registry.backend.simulated,
             backend=registry.backend.kind,
             degraded=self._degraded(),
-            devices=tuple(viewing.device(registry, d) for d in registry.devices.values()),
+            devices=tuple(
+                viewing.device(registry, d, checked_at=self._parts.sweep.good_at(d))
+                for d in registry.devices.values()
+            ),
             results=tuple(result for result in results if result is not None),
             outbox=len(registry.journal.outbox()),
             labels=dict(self._parts.labels),
@@ -127,10 +142,7 @@ class NodeService:
 
     def claims(self) -> Sequence[ClaimAnswer]:
         """Claim records on this node."""
-        return [
-            ClaimAnswer(uid=c.uid, state=c.state, devices=c.devices, spec=c.spec)
-            for c in self._registry.journal.claims.values()
-        ]
+        return [self._parts.holding.answer(c) for c in self._registry.journal.claims.values()]
 
     def _recorded(self, op: OperationId) -> DeviceResult | None:
         row = self._registry.journal.operation(op)
@@ -288,10 +300,23 @@ class NodeService:
         self._adopted()
         return self._parts.holding.prepare(order, budget_s=budget_s)
 
-    def unprepare(self, uid: str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
-        """Tear a claim down; unknown claims are success."""
+    def unprepare(
+        self,
+        uid: str,
+        *,
+        budget_s: float = BUDGET_S,
+        consumers: Sequence[str] = (),
+        reserved: Sequence[str] = (),
+    ) -> ClaimAnswer:
+        """Tear a claim down; unknown claims are success. See `TeardownOrder` for the pods."""
         self._serving()
-        return self._parts.holding.unprepare(ClaimUid(uid), budget_s=budget_s)
+        return self._parts.holding.unprepare(
+            ClaimUid(uid), budget_s=budget_s, consumers=consumers, reserved=reserved
+        )
+
+    def published(self, published: Published) -> None:
+        """What the publisher just read back from the node's slices (promise 6)."""
+        self._parts.holding.teardown.visibility.published(published)
 
     def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
         """Close a token for a claim this node has no record of. Raises `IllegalTransition`."""

@@ -57,6 +57,11 @@ class Sweep:
             seen.append(self.look(device))
         return seen
 
+    def good_at(self, device: Device) -> float:
+        """When the device's accelerator was last read and judged without a fault; 0.0: never."""
+        seen = self.last.get(device.accelerator)
+        return 0.0 if seen is None or seen.failing else seen.at
+
     def look(self, device: Device) -> Seen:
         """Read and judge one whole accelerator now, and feed what is seen to its units."""
         found = self._look(device)

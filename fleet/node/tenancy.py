@@ -7,6 +7,7 @@ only when it is simulated: on real hardware an empty process list proves nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.claims import Claim
@@ -45,7 +46,11 @@ class ProcessTenants:
         started = start_time(process.pid)
         return started is not None and started >= since
 
-    def created(self, accelerator: Uuid) -> bool:  # noqa: ARG002 - part of the protocol
+    def running(self, consumers: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - part of the protocol
+        """There are no pods here to look at."""
+        return ()
+
+    def created(self, device: Uuid) -> bool:  # noqa: ARG002 - part of the protocol
         """Nothing here creates a consumer before it runs."""
         return False
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet import errors, leases
+from fleet import errors, leases, lifecycle
 from fleet.leases import Closure
 from fleet.lifecycle import Event
-from fleet.model import Device, Holder, State, Token, Unit, UnitId
+from fleet.model import ClaimUid, Device, Holder, Lease, State, Token, Unit, UnitId
 from fleet.node import sweep
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.registry import Registry
@@ -138,7 +138,24 @@ class Tending:
                 commit.sent(row.sequence)
 
     def _release(self, body: Mapping[str, str]) -> None:
-        holder, token = Holder.parse(body["holder"]), Token.parse(body["token"])
+        holder = Holder.parse(body["holder"])
+        if body["token"]:
+            self._give_back(holder, Token.parse(body["token"]))
+            return
+        if ClaimUid(holder.name) in self.registry.journal.claims:
+            return  # asked for again meanwhile: its own teardown gives the lease back
+        for lease in self.store.leases():
+            if lease.holder == holder:
+                self._close(lease)
+                self._give_back(holder, lease.token)
+
+    def _close(self, lease: Lease) -> None:
+        """A lease the record never learned of, for a crash came between: refused from now on."""
+        with self.registry.commit() as commit:
+            for unit_id in lease.units & self.registry.journal.units.keys():
+                commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
+
+    def _give_back(self, holder: Holder, token: Token) -> None:
         closure = Closure(holder, token, self.registry.place.node, leases.ClosedBy.TEARDOWN)
         (released,) = self.store.release([Release(holder, token, closure)])
         if isinstance(released, errors.FleetError):

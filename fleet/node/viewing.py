@@ -7,8 +7,8 @@ from fleet.model import Device, Reason
 from fleet.node.registry import Registry
 
 
-def device(registry: Registry, device: Device) -> DeviceView:
-    """One device as it is now."""
+def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> DeviceView:
+    """One device as it is now; `checked_at` is when its health was last found good."""
     units = registry.units(device)
     work = registry.work_on(device)
     newest = max(units, key=lambda unit: (unit.floor, unit.closed))
@@ -29,6 +29,8 @@ def device(registry: Registry, device: Device) -> DeviceView:
         floor=str(newest.floor),
         closed=newest.closed,
         since=max(unit.since for unit in units),
+        checked_at=checked_at,
+        attached=registry.attached((device.uuid,)),
         progress=work.progress if work else None,
         attributes=dict(device.attributes),
     )

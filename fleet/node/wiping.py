@@ -147,13 +147,16 @@ class Wiper:
             doubt = frozenset({self._reason(code, Source.HEALTH, error.detail)})
             self._registry.move(device, outcomes.fault_event, Change(reasons=doubt))
             raise Stopped(self._tell.quarantined(task.work)) from error
-        if foreign or self._tenants.created(device.accelerator):
+        attached = self._registry.attached((device.uuid,))
+        if foreign or attached or self._tenants.created(device.uuid):
             self._registry.move(
                 device,
                 lambda unit: Event.TRUST_LOST if unit.state is State.CLEAN else None,
                 Change(facts=frozenset({Fact.WORKER_GONE})),
             )
-            who = ", ".join(f"{p.name} (pid {p.pid})" for p in foreign) or "a container"
+            found = [f"{p.name} (pid {p.pid})" for p in foreign]
+            found += [f"claim {uid} with adminAccess" for uid in attached]
+            who = ", ".join(found) or "a container"
             raise Stopped(self._tell.result(task.work, Outcome.BUSY, [outcomes.holder(who)]))
 
     def _end_survivors(self, device: Device) -> str:

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from fleet import errors
 from fleet.clock import Clock
+from fleet.leases import AcquireRequest
 from fleet.model import Lease, Token
-from fleet.stores.base import LeaseStore, Release
+from fleet.stores.base import LeaseStore, Release, Renewal
 from fleet.stores.sqlite import Stores, open_stores
 
 _T = TypeVar("_T")
@@ -37,6 +38,14 @@ class LateStore:
     def leases(self) -> Sequence[Lease]:
         """The leases in force."""
         return self._ask(lambda leases: leases.leases())
+
+    def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+        """Grant each request, or say why not."""
+        return self._ask(lambda leases: leases.acquire(requests))
+
+    def renew(self, renewals: Sequence[Renewal]) -> Sequence[Lease | errors.FleetError]:
+        """Prolong leases that carry a ttl."""
+        return self._ask(lambda leases: leases.renew(renewals))
 
     def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
         """Give leases back by token."""

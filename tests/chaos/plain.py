@@ -277,8 +277,8 @@ def plant(backend: simulated.SimulatedBackend, chance: random.Random) -> None:
     """A tenant's bytes over all memory of a node: none of them is zero."""
     pattern = bytes(chance.randrange(1, 256) for _ in range(4096))
     for accelerator in backend.inventory():
-        path = backend.memory(accelerator.uuid)
-        path.write_bytes(pattern * (path.stat().st_size // len(pattern)))
+        memory = backend.memory(accelerator.uuid)
+        memory.write_bytes(pattern * (memory.size_bytes // len(pattern)))
 
 
 def strike_slow(backend: simulated.SimulatedBackend, *, bytes_per_s: int) -> None:

@@ -95,7 +95,7 @@ def test_a_finished_story_leaves_nothing_to_find(finished: Path) -> None:
 def test_one_byte_in_clean_memory_is_found(finished: Path) -> None:
     """Promise 1: CLEAN memory is zero, every byte of it."""
     now = checks.sample(finished)
-    memory = next((layout.node_directory(finished, "node-01") / "sim" / "memory").iterdir())
+    memory = next((layout.node_directory(finished, "node-01") / "sim" / "memory").glob("*.bin"))
     with memory.open("r+b") as file:
         file.seek(4321)
         file.write(b"x")

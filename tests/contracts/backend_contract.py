@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,27 @@ class BackendContract:
     def test_readings_under_load_say_so(self, session: MemorySession) -> None:
         """Link speed and width are judged only from readings taken under load."""
         assert session.readings().under_load is True
+
+    def test_a_grant_names_what_exists_and_no_neighbour(self, backend: Backend) -> None:
+        """A6, promise 9: absolute paths that exist; devices that share no unit share no mount that
+        can be written to.
+        """
+        for accelerator in backend.inventory():
+            granted = {one.uuid: (one, backend.grant(one)) for one in accelerator.devices}
+            for device, grant in granted.values():
+                assert grant.nodes or grant.mounts
+                for mount in grant.mounts:
+                    assert Path(mount.host_path).is_absolute()
+                    assert Path(mount.host_path).exists()
+                for other, theirs in granted.values():
+                    if not set(device.units).intersection(other.units):
+                        ours = {m.host_path for m in grant.mounts if not m.read_only}
+                        assert not ours & {m.host_path for m in theirs.mounts}
+
+    def test_the_agents_grant_reaches_every_device(self, backend: Backend) -> None:
+        """DESIGN 7, Privilege: what a device's grant mounts lies in what the agent gets."""
+        places = [Path(mount.host_path) for mount in backend.agent_grant().mounts]
+        for accelerator in backend.inventory():
+            for mount in backend.grant(accelerator.device).mounts:
+                if not mount.read_only:
+                    assert any(Path(mount.host_path).is_relative_to(place) for place in places)

@@ -2,7 +2,8 @@
 
     <root>/topology.json         what exists, written once
     <root>/boot_id               changes with a simulated reboot
-    <root>/memory/<uuid>.bin     the memory of one accelerator
+    <root>/memory/<uuid>.bin     the memory of one accelerator, or, where it has partitions,
+    <root>/memory/<uuid>/        one file per unit
     <root>/registers/<uuid>.json its readings, faults and clients
 
 Several processes use a directory at once: the node service, its workers, and `fleet sim`.
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet.backends import infrastructure
-from fleet.backends.base import MemorySession, ResetOutcome
-from fleet.backends.simulated import clients, topology
+from fleet.backends.base import Grant, MemorySession, ResetOutcome
+from fleet.backends.simulated import clients, grants, layout, topology
+from fleet.backends.simulated.memory import Memory
+from fleet.backends.simulated.openers import openers
 from fleet.backends.simulated.readings import after_reset, readings
 from fleet.backends.simulated.registers import Client, Fault, Register, Registers
 from fleet.backends.simulated.session import SimulatedSession
@@ -53,7 +56,10 @@ class SimulatedBackend:
     def inventory(self) -> Sequence[Accelerator]:
         """All accelerators. Raises DriverAbsent when the directory holds none."""
         if self._topology is None:
-            self._topology = topology.read(self.root / "topology.json")
+            found = topology.read(self.root / "topology.json")
+            if any(layout.unsplit(self._memory, one) for one in found.accelerators):
+                self._split(found.accelerators)
+            self._topology = found
         return self._topology.accelerators
 
     def boot_id(self) -> BootId:
@@ -85,13 +91,27 @@ class SimulatedBackend:
         return self._readings(register, under_load=False)
 
     def processes(self, accelerator: Uuid) -> Sequence[Process]:
-        """Living processes that have the accelerator, or the partition named, open."""
+        """Living processes that have the accelerator, or the partition named, open.
+
+        Those in its register, and whoever else has a file of its memory open: a tenant in a
+        container registers nowhere.
+        """
         found, device = self.device(accelerator)
         register = self.registers(found.uuid).read()
-        return tuple(
-            Process(client.pid, client.name, _kind(client))
-            for client in clients.alive(register, device.units)
+        registered = clients.alive(register, device.units)
+        memory = self.memory(found.uuid).only(device.units)
+        return (
+            *(Process(client.pid, client.name, _kind(client)) for client in registered),
+            *openers(memory.paths, known=[client.pid for client in registered]),
         )
+
+    def grant(self, device: Device) -> Grant:
+        """The files of the device's own units, bind-mounted. Raises DeviceLost without them."""
+        return grants.of_device(device, self.memory(device.accelerator).only(device.units))
+
+    def agent_grant(self) -> Grant:
+        """The whole directory, at its own path."""
+        return grants.of_agent(self.root)
 
     def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:
         """Open the memory of `units`. Raises DeviceUnknown, DeviceLost, BackendFailed."""
@@ -131,8 +151,7 @@ class SimulatedBackend:
         """Reset the accelerator; memory keeps its content. Refused while anything has it open."""
         found, _ = self.device(accelerator)
         with self.registers(found.uuid).change() as register:
-            held = clients.alive(register, [unit.id for unit in found.units])
-            holders = tuple(Process(client.pid, client.name, _kind(client)) for client in held)
+            holders = tuple(self.processes(found.uuid))
             if holders:
                 names = ", ".join(f"{holder.name} (pid {holder.pid})" for holder in holders)
                 return ResetOutcome(
@@ -171,9 +190,20 @@ class SimulatedBackend:
         """The register file of one accelerator."""
         return Registers(self.root / "registers" / f"{accelerator}.json")
 
-    def memory(self, accelerator: Uuid) -> Path:
-        """The memory file of one accelerator."""
-        return self.root / "memory" / f"{accelerator}.bin"
+    def memory(self, accelerator: Uuid) -> Memory:
+        """The memory of one accelerator. Raises DeviceUnknown."""
+        found, _ = self.device(accelerator)
+        return Memory.of(self._memory, found)
+
+    @property
+    def _memory(self) -> Path:
+        return self.root / "memory"
+
+    def _split(self, accelerators: Sequence[Accelerator]) -> None:
+        with _locked(self.root, "split.lock"):
+            for accelerator in accelerators:
+                if layout.unsplit(self._memory, accelerator):
+                    layout.split(self._memory, accelerator)
 
     def _readings(self, register: Register, *, under_load: bool) -> Readings:
         if register.lost:
@@ -207,7 +237,7 @@ def create(
     wanted = topology.build(shape)
     for folder in (root, root / "memory", root / "registers"):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(root):
+    with _locked(root, "create.lock"):
         path = root / "topology.json"
         if path.exists():
             changes = topology.differences(topology.read(path).shape, shape)
@@ -220,17 +250,15 @@ def create(
             topology.write(path, wanted)
         backend = SimulatedBackend(root)
         for accelerator in backend.inventory():
-            with backend.memory(accelerator.uuid).open("ab") as file:
-                if file.tell() < shape.memory_bytes:
-                    file.truncate(shape.memory_bytes)
+            layout.make(backend.memory(accelerator.uuid))
         if not (root / "boot_id").exists():
             _write_boot_id(root)
     return backend
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    with (root / "create.lock").open("a") as lock:
+def _locked(root: Path, name: str) -> Iterator[None]:
+    with (root / name).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import fleet
+from fleet.backends.simulated.memory import Memory
 from fleet.backends.simulated.registers import Client, Register, Registers
 from fleet.wipe.identity import MARKER, start_time
 
@@ -47,14 +48,14 @@ def forget_dead(register: Register) -> None:
 
 def start(
     registers: Registers,
-    memory: Path,
+    memory: Memory,
     *,
     name: str,
     units: Iterable[str],
     seconds: float,
     fault: str = "",
 ) -> int:
-    """Start a real process that keeps `memory` open for `seconds`; returns its pid.
+    """Start a real process that keeps the memory of `units` open for `seconds`; returns its pid.
 
     It leads a session of its own and outlives its parent. For the fault `wedge` it carries the
     worker's marker, as something a worker left behind does; otherwise it carries none.
@@ -67,15 +68,16 @@ def start(
         pid=0,
         start_time=0,
         name=name,
-        units=list(units),
+        units=[str(unit) for unit in units],
         worker_id=environment.get(MARKER, ""),
         fault=fault,
         started_by_us=True,
     )
+    files = map(str, memory.only(client.units).paths)
     command = (sys.executable, "-P", "-m", "fleet.backends.simulated.holder")
     pid = os.posix_spawn(
         sys.executable,
-        (*command, str(memory), str(seconds), str(registers.path), json.dumps(asdict(client))),
+        (*command, str(seconds), str(registers.path), json.dumps(asdict(client)), *files),
         environment,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

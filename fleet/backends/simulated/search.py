@@ -19,12 +19,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fleet.backends.simulated.memory import Memory, Stretch
 from fleet.errors import InputInvalid
 
 BLOCK = 64
 _WORDS = BLOCK // 8
 _WINDOW = 1 << 20
 _SHOWN = 16
+_REACH = BLOCK - 1
+"""Bytes on either side of a border that a block across it can reach."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 16
 _LARGEST_TABLE_BITS = 28
@@ -103,20 +106,16 @@ def of_bytes(content: bytes) -> Needles:
 
 
 def search(
-    needles: Needles, memory: Path, *, within: Sequence[tuple[int, int]] | None = None
+    needles: Needles, memory: Memory, *, within: Sequence[tuple[int, int]] | None = None
 ) -> Found:
-    """Search one memory file, or the spans (offset, length) of it that make up a partition.
+    """Search a memory, or the spans (offset, length) of it that make up a partition.
 
-    Raises InputInvalid when the file cannot be read.
+    Offsets are the accelerator's. What lies across the border of two files is found too. Raises
+    InputInvalid when a file cannot be read.
     """
-    try:
-        mapped: Bytes = np.asarray(np.memmap(memory, dtype=np.uint8, mode="r"))
-    except (OSError, ValueError) as error:
-        raise InputInvalid(f"the memory {memory} cannot be read: {error}") from error
     places: list[Places] = [np.empty(0, np.int64)]
     seen: list[Words] = [np.empty(0, np.uint64)]
-    for offset, length in within or [(0, len(mapped))]:
-        span = mapped[offset : offset + length]
+    for offset, span in _spans(memory, within):
         if needles.index is None:
             places.append(_whole(needles.whole, span) + offset)
             continue
@@ -126,6 +125,29 @@ def search(
     found = np.unique(np.concatenate(places))
     distinct = len(np.unique(np.concatenate(seen))) if needles.index else min(len(found), 1)
     return Found(len(found), tuple(int(place) for place in found[:_SHOWN]), distinct)
+
+
+def _spans(memory: Memory, within: Sequence[tuple[int, int]] | None) -> Iterator[tuple[int, Bytes]]:
+    """(address, content) file by file, and of the seam between two that follow each other."""
+    everything = [(file.offset_bytes, file.size_bytes) for file in memory.files]
+    before: Bytes = np.empty(0, np.uint8)
+    end = -1
+    for offset, length in sorted(within or everything):
+        for stretch in memory.stretches(offset, length):
+            content = _mapped(stretch)
+            if stretch.address == end:
+                seam = np.concatenate((before[-_REACH:], content[:_REACH]))
+                yield stretch.address - len(before[-_REACH:]), seam
+            yield stretch.address, content
+            before, end = content, stretch.address + stretch.length
+
+
+def _mapped(stretch: Stretch) -> Bytes:
+    try:
+        mapped: Bytes = np.asarray(np.memmap(stretch.path, dtype=np.uint8, mode="r"))
+    except (OSError, ValueError) as error:
+        raise InputInvalid(f"the memory {stretch.path} cannot be read: {error}") from error
+    return mapped[stretch.start : stretch.start + stretch.length]
 
 
 def _needles(words: Words, size: int) -> Needles:

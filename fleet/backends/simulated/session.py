@@ -7,10 +7,9 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from fleet.backends.base import Coverage, Mismatch, Progress
-from fleet.backends.simulated.memory import Allocator, Chunk, Mapping
+from fleet.backends.simulated.memory import Allocator, Chunk, Mapping, Memory
 from fleet.errors import InputInvalid
 from fleet.health.readings import Readings
 from fleet.model import UnitSpec
@@ -29,7 +28,7 @@ class SimulatedSession:
 
     def __init__(
         self,
-        memory: Path,
+        memory: Memory,
         units: Sequence[UnitSpec],
         *,
         read: Callable[[], Readings],

@@ -8,11 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fleet.backends.base import Mismatch, Progress
 from fleet.backends.simulated import clients
-from fleet.backends.simulated.memory import Allocator
+from fleet.backends.simulated.memory import Allocator, Memory
 from fleet.backends.simulated.readings import count
 from fleet.backends.simulated.registers import Fault, Registers
 from fleet.backends.simulated.session import SimulatedSession
@@ -46,7 +45,7 @@ class StruckSession(SimulatedSession):
 
     def __init__(
         self,
-        memory: Path,
+        memory: Memory,
         units: Sequence[UnitSpec],
         *,
         read: Callable[[], Readings],

@@ -21,6 +21,9 @@ from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 GRAIN = 64 * 1024
 """Sizes and offsets of units are multiples of this, bytes: the smallest block drivers hand out."""
 SLICES = 8
+FIRST_GROUP = 32
+"""IOMMU group of the first accelerator."""
+ARCHITECTURE = "simulated"
 PRODUCT = "SIMULATED accelerator"
 _NAMESPACE = uuid.UUID("7b1f3a54-3f0e-5b1c-9d0c-6c1a5f0e2d11")
 _PLACEMENTS = {
@@ -98,7 +101,10 @@ def read(path: Path) -> Topology:
         document = json.loads(path.read_text())
         return Topology(
             Shape(**document["shape"]),
-            tuple(_accelerator_from(found) for found in document["accelerators"]),
+            tuple(
+                _accelerator_from(found, index)
+                for index, found in enumerate(document["accelerators"])
+            ),
         )
     except FileNotFoundError:
         raise DriverAbsent(
@@ -129,15 +135,18 @@ def _uuid(shape: Shape, *parts: str) -> Uuid:
 def _accelerator(shape: Shape, index: int, *, sliced: bool) -> Accelerator:
     name = f"gpu-{index}"
     parent = _uuid(shape, name)
+    numa = index * 2 // shape.accelerators
     units = _slices(parent, shape.memory_bytes) if sliced else _whole(parent, shape.memory_bytes)
     identity = {
         "simulated": "true",
         "product": PRODUCT,
         "vendor": "simulated",
         "driver": "simulated",
+        "architecture": ARCHITECTURE,
         "serial": f"SIM{shape.seed:04d}{index:04d}",
         "pci": f"{index // 16:04x}:{0x10 + index % 16:02x}:00.0",
-        "numa": str(index * 2 // shape.accelerators),
+        "numa": str(numa),
+        **_bus(index, numa),
     }
     whole = Device(
         uuid=parent,
@@ -149,6 +158,14 @@ def _accelerator(shape: Shape, index: int, *, sliced: bool) -> Accelerator:
     )
     parts = _partitions(shape, whole, units, identity) if sliced else ()
     return Accelerator(parent, units, (whole, *parts))
+
+
+def _bus(index: int, numa: int) -> dict[str, str]:
+    """A root port for each NUMA node of a domain, and an IOMMU group for each accelerator."""
+    return {
+        "pcie_root": f"pci{index // 16:04x}:{numa * 0x80:02x}",
+        "iommu": str(FIRST_GROUP + index),
+    }
 
 
 def _whole(parent: Uuid, size_bytes: int) -> tuple[UnitSpec, ...]:
@@ -198,11 +215,24 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes // 1024}kb"
 
 
-def _accelerator_from(found: Mapping[str, Any]) -> Accelerator:
+def _accelerator_from(found: Mapping[str, Any], index: int) -> Accelerator:
     return Accelerator(
         uuid=Uuid(found["uuid"]),
         units=tuple(UnitSpec(**unit) for unit in found["units"]),
         devices=tuple(
-            Device(**{**device, "units": tuple(device["units"])}) for device in found["devices"]
+            Device(
+                **{
+                    **device,
+                    "units": tuple(device["units"]),
+                    "attributes": _complete(device["attributes"], index),
+                }
+            )
+            for device in found["devices"]
         ),
     )
+
+
+def _complete(attributes: Mapping[str, str], index: int) -> dict[str, str]:
+    """What a file of an earlier release does not have yet is added; what it has stays."""
+    added = {"architecture": ARCHITECTURE, **_bus(index, int(attributes["numa"]))}
+    return {**added, **attributes}

@@ -18,6 +18,7 @@ import pytest
 from fleet import bootstrap, errors
 from fleet.backends.simulated import clients, faults
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.backends.simulated.memory import Memory
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.coordinator import Coordinator
 from fleet.evidence import layout
@@ -215,8 +216,8 @@ class Lab:
             consumers=("pod-1",),
         )
 
-    def memory(self, name: str = "gpu-0") -> Path:
-        """The backing file of a device's accelerator."""
+    def memory(self, name: str = "gpu-0") -> Memory:
+        """The memory of a device's accelerator, in files."""
         return self.backend.memory(Uuid(self.device(name).accelerator))
 
 

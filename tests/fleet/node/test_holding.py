@@ -306,13 +306,13 @@ def test_no_record_is_buried_while_a_unit_is_not_at_rest(lab: Lab) -> None:
     (claim,) = lab.node._registry.journal.claims.values()
     before = snapshot(lab)
     with pytest.raises(errors.IllegalTransition):
-        holding(lab)._bury(claim)
+        holding(lab).teardown._bury(claim)
     assert snapshot(lab) == before
 
 
 def test_a_process_that_never_leaves_quarantines_after_the_deadline(lab: Lab) -> None:
     """No state is a trap: after the deadline the claim is let go, the device is not."""
-    holding(lab).holder_deadline_s = 0.0
+    holding(lab).teardown.holder_deadline_s = 0.0
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
     with lab.tenant():
         answer = lab.node.unprepare("claim-a")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cdi import SpecDirectory
+from fleet.cdi.directory import SpecDirectory
 from fleet.node import ports
 from fleet.node.tenancy import ProcessTenants
 from fleet.stores.late import LateStore

@@ -23,7 +23,7 @@ def test_a_replayed_order_does_nothing_twice(lab: Lab) -> None:
     lab.node.scrub([order])
     first = lab.result(order.operation)
     memory = lab.memory()
-    memory.write_bytes(b"\x11" * memory.stat().st_size)
+    memory.write_bytes(b"\x11" * memory.size_bytes)
     for _ in range(2):
         (again,) = lab.node.scrub([order])
         assert again.accepted

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.backends.simulated import memory
 from fleet.lifecycle import INTERRUPTIONS_MAX, close_floor
 from fleet.messages import Outcome
 from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Token, UnitId, Uuid
@@ -19,16 +20,14 @@ from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 def test_a_wiped_device_is_clean_certified_and_zero(lab: Lab) -> None:
     """Promise 8: CLEAN comes with a certificate in the ledger, and the memory is zero."""
     secret = b"the tenant's secret" * 100
-    memory = lab.memory()
-    with memory.open("r+b") as file:
-        file.seek(12345)
-        file.write(secret)
+    held = lab.memory()
+    memory.write(held, 12345, secret)
     result = lab.scrub()
     assert (result.outcome, result.state) == (Outcome.CERTIFIED, State.CLEAN)
     assert lab.device().certificate == result.certificate
     assert result.certificate in lab.ledger
-    assert result.bytes.covered == result.bytes.total == memory.stat().st_size
-    assert not any(memory.read_bytes())
+    assert result.bytes.covered == result.bytes.total == held.size_bytes
+    assert not any(held.read_bytes())
 
 
 FAULTS = [
@@ -177,15 +176,14 @@ def test_a_foreign_process_keeps_the_wipe_away(lab: Lab) -> None:
 
 def test_a_partition_is_wiped_without_its_neighbours(lab: Lab) -> None:
     """C6, promise 9: wiping one slice leaves the others' memory and state alone."""
-    memory = lab.memory("gpu-1")
-    with memory.open("r+b") as file:
-        file.write(b"\xaa" * memory.stat().st_size)
+    held = lab.memory("gpu-1")
+    held.write_bytes(b"\xaa" * held.size_bytes)
     result = lab.scrub("gpu-1-1g-0")
     assert result.outcome is Outcome.CERTIFIED
     assert lab.device("gpu-1-1g-0").state == State.CLEAN
     assert lab.device("gpu-1-1g-1").state == State.DIRTY
     assert lab.device("gpu-1").state == State.DIRTY
-    written = memory.read_bytes()
+    written = held.read_bytes()
     assert written.count(b"\xaa") == len(written) - result.bytes.covered
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend, create
+from fleet.backends.simulated.memory import Memory, UnitFile
 from fleet.clock import SystemClock
-from fleet.model import Device
+from fleet.model import Device, UnitId
 from fleet.settings import WipePolicy
 from fleet.wipe import engine, plan
 from fleet.wipe.result import WipeResult
@@ -36,6 +37,11 @@ def node(
 def whole(backend: SimulatedBackend, index: int = 0) -> Device:
     """A whole accelerator as a device."""
     return backend.inventory()[index].device
+
+
+def one_file(path: Path) -> Memory:
+    """A file as the memory of an accelerator with one unit, ``u/all``."""
+    return Memory((UnitFile(UnitId("u/all"), path, 0, path.stat().st_size),))
 
 
 def order_for(backend: SimulatedBackend, device: Device) -> plan.WipeOrder:

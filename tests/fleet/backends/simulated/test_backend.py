@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ from fleet.backends.simulated.backend import SimulatedBackend, create
 from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
 from fleet.model import ProcessKind
 from fleet.wipe.identity import start_time
+from fleet.wipe.result import Failure
 from tests.fleet.wipe.orders import MIB, break_it, eventually, node, order_for, run, whole
 
 
@@ -148,3 +155,89 @@ def test_clearing_what_was_never_set_says_so(tmp_path: Path) -> None:
     """Whether anything was taken back is answered truthfully."""
     backend = node(tmp_path)
     assert not backend.clear_fault(whole(backend).uuid, "hang")
+
+
+@contextmanager
+def stranger(*paths: Path) -> Iterator[int]:
+    """A real process that maps these files for writing and registers nowhere."""
+    code = (
+        "import mmap, sys\n"
+        "held = [open(path, 'r+b') for path in sys.argv[1:]]\n"
+        "maps = [mmap.mmap(file.fileno(), 0) for file in held]\n"
+        "[file.close() for file in held]\n"
+        "print('there', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = (sys.executable, "-S", "-c", code, *map(str, paths))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        yield process.pid
+        process.kill()
+
+
+def test_a_tenant_that_registered_nowhere_is_seen(tmp_path: Path) -> None:
+    """Promise 4: a pod's process that has its partition's file mapped, and only there."""
+    backend = node(tmp_path, partitionable=1)
+    devices = {device.name: device for device in backend.inventory()[0].devices}
+    part, parent = devices["gpu-0-1g-0"], devices["gpu-0"]
+    with stranger(*backend.memory(parent.uuid).only(part.units).paths) as pid:
+        seen = {
+            name: [(one.pid, one.kind) for one in backend.processes(devices[name].uuid)]
+            for name in ("gpu-0-1g-0", "gpu-0-1g-1", "gpu-0-2g-0", "gpu-0")
+        }
+        refused = backend.reset(parent.uuid)
+    mine = [(pid, ProcessKind.FOREIGN)]
+    assert seen == {"gpu-0-1g-0": mine, "gpu-0-1g-1": [], "gpu-0-2g-0": mine, "gpu-0": mine}
+    assert [holder.pid for holder in refused.holders] == [pid]
+    assert eventually(lambda: backend.processes(parent.uuid) == ())
+
+
+def test_a_stranger_stops_a_wipe_before_it_writes(tmp_path: Path) -> None:
+    """Promise 4: memory somebody has mapped is not touched, registered or not."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    memory.write(backend.memory(device.uuid), 0, b"in use")
+    with stranger(*backend.memory(device.uuid).paths):
+        result = run(backend, order_for(backend, device))
+    assert result.failure is Failure.HOLDER
+    assert memory.read(backend.memory(device.uuid), 0, 6) == b"in use"
+
+
+def test_a_registered_client_is_listed_once(tmp_path: Path) -> None:
+    """The register and the kernel name the same process: it is one holder."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    registers, held = backend.registers(device.uuid), backend.memory(device.uuid)
+    pid = clients.start(registers, held, name="tenant", units=device.units, seconds=60)
+    try:
+        maps = Path(f"/proc/{pid}/maps")
+        assert eventually(lambda: str(held.paths[0]) in maps.read_text())
+        assert [one.pid for one in backend.processes(device.uuid)] == [pid]
+    finally:
+        clients.stop(registers.read().clients)
+
+
+def test_memory_that_cannot_be_looked_at_is_no_answer(tmp_path: Path) -> None:
+    """Promise 5: unknown is not nobody."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    backend.memory(device.uuid).paths[0].unlink()
+    with pytest.raises(BackendFailed):
+        backend.processes(device.uuid)
+
+
+def test_an_old_directory_is_split_when_it_is_opened(tmp_path: Path) -> None:
+    """D5: what tenants wrote before the upgrade lies where the next wipe finds it."""
+    backend = node(tmp_path, partitionable=1)
+    accelerator = backend.inventory()[0]
+    content = random.Random(1).randbytes(accelerator.memory_bytes)
+    shutil.rmtree(tmp_path / "memory" / accelerator.uuid)
+    old = tmp_path / "memory" / f"{accelerator.uuid}.bin"
+    old.write_bytes(content)
+    assert SimulatedBackend(tmp_path).memory(accelerator.uuid).read_bytes() == content
+    assert not old.exists()
+    assert node(tmp_path, partitionable=1).memory(accelerator.uuid).read_bytes() == content
+    result = run(backend, order_for(backend, accelerator.device))
+    assert result.verified, result.detail
+    assert not any(backend.memory(accelerator.uuid).read_bytes())

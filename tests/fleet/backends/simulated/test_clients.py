@@ -8,7 +8,7 @@ from pathlib import Path
 from fleet.backends.simulated import clients
 from fleet.backends.simulated.registers import Client, Register, Registers
 from fleet.wipe.identity import start_time
-from tests.fleet.wipe.orders import eventually
+from tests.fleet.wipe.orders import eventually, one_file
 
 
 def test_this_process_is_a_client_by_pid_and_start_time() -> None:
@@ -41,7 +41,7 @@ def test_a_started_process_is_real_and_can_be_ended(tmp_path: Path) -> None:
     """It holds the file open in a session of its own, and is ended by pid and start time."""
     path, registers = tmp_path / "memory", Registers(tmp_path / "r.json")
     path.write_bytes(bytes(65536))
-    pid = clients.start(registers, path, name="tenant", units=["u/all"], seconds=60)
+    pid = clients.start(registers, one_file(path), name="tenant", units=["u/all"], seconds=60)
     try:
         assert os.getsid(pid) == pid
         assert eventually(lambda: str(path) in Path(f"/proc/{pid}/maps").read_text())

@@ -17,7 +17,7 @@ def test_it_enters_the_list_by_itself_and_ends_by_itself(tmp_path: Path) -> None
     memory.write_bytes(bytes(65536))
     client = json.dumps(asdict(Client(0, 0, "left-behind", ["u/all"])))
     command = (sys.executable, "-m", "fleet.backends.simulated.holder")
-    with subprocess.Popen((*command, str(memory), "0.05", str(register), client)) as process:
+    with subprocess.Popen((*command, "0.05", str(register), client, str(memory))) as process:
         assert process.wait(20) == 0
     (found,) = Registers(register).read().clients
     assert (found.pid, found.name) == (process.pid, "left-behind")

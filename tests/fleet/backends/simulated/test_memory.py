@@ -7,32 +7,71 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.simulated import memory
-from fleet.backends.simulated.memory import Allocator, Mapping
+from fleet.backends.simulated.memory import Allocator, Mapping, Memory, UnitFile
 from fleet.errors import DeviceLost, InputInvalid, OutOfMemory
 from fleet.model import UnitId, UnitSpec
+from tests.fleet.wipe.orders import node
 
 KIB64 = 65536
 UNITS = (UnitSpec(UnitId("u/m0"), 2 * KIB64), UnitSpec(UnitId("u/m1"), KIB64, 2 * KIB64))
 
 
+def files(directory: Path) -> Memory:
+    """The memory of UNITS, one file each."""
+    made = []
+    for unit in UNITS:
+        path = directory / unit.id.replace("/", "-")
+        path.write_bytes(bytes(unit.size_bytes))
+        made.append(UnitFile(unit.id, path, unit.offset_bytes, unit.size_bytes))
+    return Memory(tuple(made))
+
+
 def test_memory_keeps_its_content(tmp_path: Path) -> None:
     """What one tenant writes the next one reads, until somebody wipes it."""
-    path = tmp_path / "memory"
-    path.write_bytes(bytes(3 * KIB64))
-    memory.write(path, KIB64 + 1, b"secret")
-    assert memory.read(path, KIB64, 8) == b"\0secret\0"
+    held = files(tmp_path)
+    memory.write(held, KIB64 + 1, b"secret")
+    assert memory.read(held, KIB64, 8) == b"\0secret\0"
 
 
 @pytest.mark.parametrize(("offset", "length"), [(3 * KIB64 - 1, 2), (-1, 1), (1 << 40, 1)])
 def test_nobody_reaches_outside_of_memory(tmp_path: Path, offset: int, length: int) -> None:
     """Memory has the size it has: no write makes it larger."""
-    path = tmp_path / "memory"
-    path.write_bytes(bytes(3 * KIB64))
+    held = files(tmp_path)
     with pytest.raises(InputInvalid, match="do not fit"):
-        memory.write(path, offset, bytes(length))
+        memory.write(held, offset, b"x" * length)
     with pytest.raises(InputInvalid):
-        memory.read(path, offset, length)
-    assert path.stat().st_size == 3 * KIB64
+        memory.read(held, offset, length)
+    assert held.read_bytes() == bytes(3 * KIB64)
+
+
+def test_memory_of_several_units_is_one_to_its_user(tmp_path: Path) -> None:
+    """What is written across a border of units lies in both files, and is read back whole."""
+    held = files(tmp_path)
+    memory.write(held, 2 * KIB64 - 3, b"across")
+    assert memory.read(held, 2 * KIB64 - 4, 8) == b"\0across\0"
+    assert [path.read_bytes().strip(b"\0") for path in held.paths] == [b"acr", b"oss"]
+    assert held.read_bytes()[2 * KIB64 - 3 :][:6] == b"across"
+
+
+def test_a_partition_has_its_own_files_only(tmp_path: Path) -> None:
+    """Promise 9: in the memory of some units the others cannot be reached."""
+    part = files(tmp_path).only(["u/m1"])
+    assert (part.size_bytes, len(part.paths)) == (KIB64, 1)
+    for offset, length in ((0, 8), (2 * KIB64 - 1, 2), (3 * KIB64 - 1, 2)):
+        with pytest.raises(InputInvalid):
+            memory.write(part, offset, b"x" * length)
+    memory.write(part, 2 * KIB64, b"mine")
+    assert part.paths[0].read_bytes().startswith(b"mine")
+
+
+def test_an_accelerator_without_partitions_is_one_file(tmp_path: Path) -> None:
+    """Directories of earlier releases keep their memory where it was."""
+    plain, sliced = node(tmp_path, accelerators=2, partitionable=1).inventory()
+    assert Memory.of(tmp_path, plain).paths == (tmp_path / f"{plain.uuid}.bin",)
+    names = [
+        path.relative_to(tmp_path / sliced.uuid).name for path in Memory.of(tmp_path, sliced).paths
+    ]
+    assert names == [*(f"m{number}.bin" for number in range(8)), "rest.bin"]
 
 
 def test_a_chunk_never_crosses_units() -> None:
@@ -56,20 +95,20 @@ def test_what_is_kept_back_is_at_the_end() -> None:
 
 def test_a_mapping_reaches_the_file_by_absolute_address(tmp_path: Path) -> None:
     """Units keep their addresses within the accelerator, whichever of them are mapped."""
-    path = tmp_path / "memory"
-    path.write_bytes(bytes(3 * KIB64))
-    mapping = Mapping(path, UNITS[1:])
+    held = files(tmp_path)
+    mapping = Mapping(held, UNITS[1:])
     mapping.word(UnitId("u/m1"), 2 * KIB64 + 8).value = 0x1122334455667788
     mapping.close()
     mapping.close()
-    assert path.read_bytes()[2 * KIB64 + 8 :][:8] == bytes.fromhex("8877665544332211")
+    assert held.read_bytes()[2 * KIB64 + 8 :][:8] == bytes.fromhex("8877665544332211")
 
 
 def test_a_short_or_missing_file_is_a_lost_device(tmp_path: Path) -> None:
     """Memory that is not there is told before anything is written."""
-    path = tmp_path / "memory"
-    with pytest.raises(DeviceLost):
-        Mapping(path, UNITS)
-    path.write_bytes(bytes(2 * KIB64))
+    held = files(tmp_path)
+    held.paths[1].write_bytes(bytes(KIB64 - 1))
     with pytest.raises(DeviceLost, match="u/m1"):
-        Mapping(path, UNITS)
+        Mapping(held, UNITS)
+    held.paths[1].unlink()
+    with pytest.raises(DeviceLost):
+        Mapping(held, UNITS)

@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.backends.simulated import search
+from fleet.backends.simulated.memory import Memory, UnitFile
 from fleet.backends.simulated.search import BLOCK, Found
 from fleet.errors import InputInvalid
+from fleet.model import UnitId
+from tests.fleet.wipe.orders import one_file
 
 SIZE = 3 << 20
 
@@ -28,7 +31,7 @@ def searched(content: bytes, memory: bytes, spans: list[tuple[int, int]] | None 
     with tempfile.NamedTemporaryFile() as file:
         file.write(memory)
         file.flush()
-        return search.search(search.of_bytes(content), Path(file.name), within=spans)
+        return search.search(search.of_bytes(content), one_file(Path(file.name)), within=spans)
 
 
 @settings(max_examples=30, deadline=None)
@@ -104,11 +107,32 @@ def test_a_file_is_searched_like_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "memory").write_bytes(bytes(4096) + content)
     needles = search.of_file(tmp_path / "file")
     assert (needles.searched, needles.size) == (10, len(content))
-    assert search.search(needles, tmp_path / "memory").blocks == 10
+    assert search.search(needles, one_file(tmp_path / "memory")).blocks == 10
     with pytest.raises(InputInvalid):
         search.of_file(tmp_path / "none")
+    gone = one_file(tmp_path / "memory")
+    (tmp_path / "memory").unlink()
     with pytest.raises(InputInvalid):
-        search.search(needles, tmp_path / "none")
+        search.search(needles, gone)
+
+
+@pytest.mark.parametrize("before", [1, 17, 63, 64])
+def test_what_lies_across_two_files_is_found(tmp_path: Path, before: int) -> None:
+    """A partition of several units is searched as one memory, also at the borders of its files."""
+    files, content = [], noise(8, BLOCK)
+    whole = bytearray(3 * 4096)
+    whole[4096 - before : 4096 - before + BLOCK] = content
+    for number in range(3):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(whole[number * 4096 : (number + 1) * 4096])
+        files.append(UnitFile(UnitId(f"u/m{number}"), path, number * 4096, 4096))
+    memory = Memory(tuple(files))
+    needles = search.of_bytes(content)
+    assert search.search(needles, memory) == Found(1, (4096 - before,), 1)
+    halves = [(4096, 4096), (0, 4096)]
+    assert search.search(needles, memory, within=halves).blocks == 1
+    assert search.search(needles, memory, within=[(0, 4096)]).blocks == int(before == BLOCK)
+    assert search.search(search.of_bytes(content[:40]), memory).places == (4096 - before,)
 
 
 def test_wiped_memory_is_searched_at_memory_speed(tmp_path: Path) -> None:
@@ -118,5 +142,5 @@ def test_wiped_memory_is_searched_at_memory_speed(tmp_path: Path) -> None:
         file.truncate(256 << 20)
     needles = search.of_bytes(noise(7, 1 << 20))
     started = time.monotonic()
-    assert search.search(needles, path) == Found(0)
+    assert search.search(needles, one_file(path)) == Found(0)
     assert time.monotonic() - started < 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,30 @@ def test_a_shape_that_cannot_be_is_refused(shape: Shape) -> None:
     """Sizes that units cannot be cut from are refused before anything is made."""
     with pytest.raises(InputInvalid):
         topology.build(shape)
+
+
+def test_places_on_the_bus_are_told() -> None:
+    """C4: root port, address, NUMA node, and an IOMMU group that only partitions share."""
+    accelerators = topology.build(SHAPE).accelerators
+    groups = [one.device.attributes["iommu"] for one in accelerators]
+    assert len(set(groups)) == len(groups)
+    for accelerator in accelerators:
+        for device in accelerator.devices:
+            assert device.attributes["architecture"] == "simulated"
+            for name in ("pcie_root", "pci", "numa", "iommu", "driver"):
+                assert device.attributes[name] == accelerator.device.attributes[name] != ""
+        for part in accelerator.devices[1:]:
+            assert part.attributes["parent"] == accelerator.uuid
+
+
+def test_attributes_that_an_old_file_lacks_are_added(tmp_path: Path) -> None:
+    """A directory of an earlier release has the same devices, described as new ones are."""
+    path = tmp_path / "topology.json"
+    topology.write(path, topology.build(SHAPE))
+    document = json.loads(path.read_text())
+    for accelerator in document["accelerators"]:
+        for device in accelerator["devices"]:
+            for name in ("architecture", "pcie_root", "iommu"):
+                del device["attributes"][name]
+    path.write_text(json.dumps(document))
+    assert topology.read(path) == topology.build(SHAPE)

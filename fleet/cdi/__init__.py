@@ -1,0 +1,1 @@
+"""CDI specs: the files through which a container runtime gives a container our devices."""

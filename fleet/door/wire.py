@@ -1,0 +1,89 @@
+"""What crosses the door: one JSON object per line, a call and its answer. Pure.
+
+A call is ``{"call": name, "with": {...}}``, its answer ``{"answer": ...}`` or ``{"error": {...}}``
+with the class of the error, so that both sides know one tree of errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet import errors
+
+LINE_MAX = 32 * 1024 * 1024
+"""Longest line, bytes: a view of hundreds of devices with all their reasons is below 1 MiB."""
+
+
+def call(name: str, arguments: Mapping[str, Any]) -> bytes:
+    """A call as a line."""
+    return _line({"call": name, "with": dict(arguments)})
+
+
+def answer(value: Any) -> bytes:
+    """An answer as a line."""
+    return _line({"answer": value})
+
+
+def refusal(error: errors.FleetError) -> bytes:
+    """An error as a line; fields that are no JSON cross as text."""
+    told = {
+        "kind": type(error).__name__,
+        "detail": error.detail,
+        "remedy": error.remedy,
+        "fields": {name: _plain(value) for name, value in error.fields.items()},
+    }
+    return _line({"error": told})
+
+
+def parse_call(line: bytes) -> tuple[str, dict[str, Any]]:
+    """The name and arguments of a call. Raises `InputInvalid`."""
+    found = _object(line)
+    name, arguments = found.get("call"), found.get("with", {})
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise errors.InputInvalid("a call at the node's door has no name or no arguments")
+    return name, arguments
+
+
+def parse_answer(line: bytes) -> Any:
+    """The value of an answer, or its error raised. Raises `NotOwner` for an answer cut short."""
+    if not line.endswith(b"\n"):
+        raise errors.NotOwner("the owner of the node's journal went away in mid-answer")
+    found = _object(line)
+    if "error" in found:
+        raise _error(found["error"])
+    return found.get("answer")
+
+
+def _line(found: Mapping[str, Any]) -> bytes:
+    return json.dumps(found, separators=(",", ":")).encode() + b"\n"
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise errors.InputInvalid(f"a line at the node's door is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise errors.InputInvalid("a line at the node's door is no JSON object")
+    return found
+
+
+def _error(told: Mapping[str, Any]) -> errors.FleetError:
+    kind = getattr(errors, str(told.get("kind")), None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.FleetError)):
+        kind = errors.Unforeseen
+    fields = told.get("fields") or {}
+    built: errors.FleetError = kind(
+        str(told.get("detail", "")), remedy=str(told.get("remedy", "")), **fields
+    )
+    return built
+
+
+def _plain(value: Any) -> Any:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return str(value)
+    return value

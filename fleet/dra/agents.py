@@ -1,0 +1,114 @@
+"""Claims of the device `agent`: how our own node service gets at the accelerators (DESIGN 7).
+
+The device has no memory and is never wiped, leased or held; what has to be kept is which claim has
+it, and its spec. Only claims of our own namespace get it: whoever has it reaches every
+accelerator. The record is durable before the spec exists and goes after it (promise 3).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet import errors
+from fleet.backends.base import Grant
+from fleet.dra.asking import AskedClaim
+from fleet.model import ClaimUid
+
+
+class AgentSpecs(Protocol):
+    """The specs of agent claims."""
+
+    def agent_ids(self, uid: ClaimUid) -> tuple[str, ...]:
+        """CDI ids of the agent device for this claim."""
+        ...
+
+    def write_agent(self, uid: ClaimUid, grant: Grant) -> None:
+        """Make the spec visible. Raises `SpecUnavailable`."""
+        ...
+
+    def remove_agent(self, uid: ClaimUid) -> None:
+        """Remove the spec; absent is fine. Raises `SpecUnavailable`."""
+        ...
+
+    def listed_agents(self) -> Sequence[ClaimUid]:
+        """Claims that have an agent spec."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """Agent claims of this node. `directory` keeps one small file per claim."""
+
+    directory: Path
+    specs: AgentSpecs
+    grant: Grant
+    namespace: str
+
+    def prepare(self, claim: AskedClaim) -> tuple[str, ...]:
+        """The CDI ids of the agent device for the claim. Idempotent.
+
+        Raises `ClaimConfigInvalid` for a claim of another namespace, `SpecUnavailable` when record
+        or spec cannot be written.
+        """
+        if not self.namespace or claim.namespace != self.namespace:
+            raise errors.ClaimConfigInvalid(
+                f"claim {claim.namespace}/{claim.name} asks for the device that reaches every"
+                " accelerator of the node",
+                remedy="only claims of the namespace in kubernetes.agent_namespace get it",
+            )
+        uid = ClaimUid(claim.uid)
+        self._record(uid, claim)
+        self.specs.write_agent(uid, self.grant)
+        return self.specs.agent_ids(uid)
+
+    def knows(self, uid: str) -> bool:
+        """Whether this is a claim of the agent device."""
+        return self._path(ClaimUid(uid)).exists()
+
+    def unprepare(self, uid: str) -> None:
+        """Take the device back. Idempotent."""
+        self.specs.remove_agent(ClaimUid(uid))
+        try:
+            self._path(ClaimUid(uid)).unlink(missing_ok=True)
+        except OSError as error:
+            raise errors.SpecUnavailable(f"{self._path(ClaimUid(uid))}: {error}") from error
+
+    def settle(self) -> None:
+        """At start: specs without a record go, specs of records are written again."""
+        known = {ClaimUid(path.stem) for path in self.directory.glob("*.json")}
+        for uid in self.specs.listed_agents():
+            if uid not in known:
+                self.specs.remove_agent(uid)
+        for uid in known:
+            self.specs.write_agent(uid, self.grant)
+
+    def records(self) -> Sequence[AskedClaim]:
+        """The claims that have the device."""
+        found = []
+        for path in sorted(self.directory.glob("*.json")):
+            told = json.loads(path.read_text())
+            found.append(AskedClaim(told["namespace"], path.stem, told["name"]))
+        return found
+
+    def _path(self, uid: ClaimUid) -> Path:
+        return self.directory / f"{uid}.json"
+
+    def _record(self, uid: ClaimUid, claim: AskedClaim) -> None:
+        path = self._path(uid)
+        if path.exists():
+            return
+        temporary = path.with_suffix(".tmp")
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with temporary.open("w") as file:
+                json.dump({"namespace": claim.namespace, "name": claim.name}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise errors.SpecUnavailable(f"{path} cannot be written: {error}") from error

@@ -1,0 +1,223 @@
+"""What a class and a claim ask for beyond the node's own policy: opaque parameters, judged. Pure.
+
+    apiVersion: fleetscrub.dev/v1   # of the product, whatever name the driver was given
+    kind: SanitizationConfig
+    profile: strict                 # wipe under this claim's own token, whatever the node accepts
+    coverageFloor: 0.995            # fraction of the memory that must be written and verified
+    reset: always                   # always | on-fault | never
+
+Every field is optional; one that is named replaces the one of an earlier entry, and the claim's
+entries come after those of its class. A class is written by whoever runs the cluster and may say
+anything; the node's own policy still holds. A claim is written by a tenant and may only ask for
+more: asking for less is refused aloud, so that nobody believes to have what was not granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fleet import errors
+from fleet.settings import ResetPolicy, WipePolicy
+from fleet.settings_parse import Problem
+
+API_VERSION = "fleetscrub.dev/v1"
+KIND = "SanitizationConfig"
+
+_RESETS = (ResetPolicy.NEVER, ResetPolicy.ON_FAULT, ResetPolicy.ALWAYS)
+"""From lax to strict."""
+_SHOWN_MAX = 60
+"""Characters of a wrong value that are repeated: the message becomes an event of a pod."""
+
+NOTHING_ASKED = WipePolicy(
+    coverage_floor=1e-9,
+    deadline_base_s=1e9,
+    deadline_s_per_gib=1e9,
+    expected_bytes_per_s=1e-9,
+    slow_factor=1e9,
+    reset=ResetPolicy.NEVER,
+)
+"""A wish that tightens no policy (`WipePolicy.tightened_by`). The defaults would: they are a
+policy of their own, stricter here and there than what a node may rightly have."""
+
+_ALLOWED: Mapping[str, str] = {
+    "apiVersion": f'"{API_VERSION}"',
+    "kind": f'"{KIND}"',
+    "profile": '"strict", or leave it out',
+    "coverageFloor": "a number at least 0 and at most 1",
+    "reset": 'one of "always", "on-fault", "never"',
+}
+
+
+class Origin(StrEnum):
+    """Who wrote an entry, in the words of the API."""
+
+    CLASS = "FromClass"
+    CLAIM = "FromClaim"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the allocation's configuration that is meant for our driver."""
+
+    path: str
+    """Where its parameters are in the claim."""
+    origin: Origin
+    requests: tuple[str, ...]
+    """Requests (``req`` or ``req/sub``) it is for; empty: all."""
+    parameters: Any
+    """The opaque parameters as they came."""
+
+    def covers(self, request: str) -> bool:
+        """Whether it is for a result of this request: named exactly, or by its base name."""
+        named = self.requests
+        return not named or request in named or request.partition("/")[0] in named
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a claim asks for beyond the node's policy; the fields of a `ClaimOrder`."""
+
+    wipe: WipePolicy | None = None
+    fresh: bool = False
+
+
+class SanitizationConfig(BaseModel):
+    """The parameters, closed and strict; None: not named."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    api_version: Literal["fleetscrub.dev/v1"] = Field(alias="apiVersion")
+    kind: Literal["SanitizationConfig"]
+    profile: Literal["strict"] | None = None
+    coverage_floor: float | None = Field(default=None, alias="coverageFloor", ge=0, le=1)
+    reset: ResetPolicy | None = Field(default=None, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """Fields named so far; of several wishes the strictest or the last is taken."""
+
+    fresh: bool = False
+    coverage_floor: float = 0.0
+    reset: ResetPolicy = ResetPolicy.NEVER
+
+    def replaced_by(self, config: SanitizationConfig) -> _Wish:
+        floor = config.coverage_floor
+        return _Wish(
+            fresh=self.fresh or config.profile is not None,
+            coverage_floor=self.coverage_floor if floor is None else floor,
+            reset=self.reset if config.reset is None else config.reset,
+        )
+
+    def joined(self, other: _Wish) -> _Wish:
+        return _Wish(
+            fresh=self.fresh or other.fresh,
+            coverage_floor=max(self.coverage_floor, other.coverage_floor),
+            reset=max(self.reset, other.reset, key=_RESETS.index),
+        )
+
+    def demand(self) -> Demand:
+        asked = NOTHING_ASKED.model_copy(
+            update={
+                "coverage_floor": max(self.coverage_floor, NOTHING_ASKED.coverage_floor),
+                "reset": self.reset,
+            }
+        )
+        return Demand(wipe=None if asked == NOTHING_ASKED else asked, fresh=self.fresh)
+
+
+def demand(
+    entries: Sequence[Entry], requests: Iterable[str], *, policy: WipePolicy | None = None
+) -> Demand:
+    """What the claim demands for its results of these `requests`: the strictest of all of them.
+
+    `policy` is the node's own; without it a claim is measured against its class alone, and the
+    node's policy still holds when the demand is applied. Raises `ClaimConfigInvalid`; its field
+    ``problems`` lists every `Problem`.
+    """
+    problems: list[Problem] = []
+    read = [(entry, _parsed(entry, problems)) for entry in entries]
+    valid = [(entry, config) for entry, config in read if config is not None]
+    asked = _Wish()
+    for request in sorted(set(requests)):
+        mine = [(entry, config) for entry, config in valid if entry.covers(request)]
+        asked = asked.joined(_resolved(mine, policy, problems))
+    if problems:
+        found = list(dict.fromkeys(problems))
+        raise errors.ClaimConfigInvalid(
+            f"{len(found)} wrong in the claim's configuration: " + " | ".join(map(str, found)),
+            problems=found,
+        )
+    return asked.demand()
+
+
+def _resolved(
+    entries: Sequence[tuple[Entry, SanitizationConfig]],
+    policy: WipePolicy | None,
+    problems: list[Problem],
+) -> _Wish:
+    """The wish for one request, class before claim; what asks for less goes to `problems`."""
+    asked = _Wish()
+    for entry, config in entries:
+        if entry.origin is Origin.CLASS:
+            asked = asked.replaced_by(config)
+    least = asked
+    if policy is not None:
+        least = least.joined(_Wish(coverage_floor=policy.coverage_floor, reset=policy.reset))
+    for entry, config in entries:
+        if entry.origin is Origin.CLAIM:
+            problems += _below(entry, config, least)
+            asked = asked.replaced_by(config)
+    return asked
+
+
+def _below(entry: Entry, config: SanitizationConfig, least: _Wish) -> Iterable[Problem]:
+    floor = config.coverage_floor
+    if floor is not None and floor < least.coverage_floor:
+        yield Problem(
+            f"{entry.path}.coverageFloor",
+            f"{floor:g} is less than class and node demand",
+            f"a number at least {least.coverage_floor:.10g} and at most 1, or leave it out",
+        )
+    reset = config.reset
+    if reset is not None and _RESETS.index(reset) < _RESETS.index(least.reset):
+        stricter = _RESETS[_RESETS.index(least.reset) :]
+        yield Problem(
+            f"{entry.path}.reset",
+            f'"{reset}" is less than class and node demand',
+            " or ".join(f'"{choice}"' for choice in stricter) + ", or leave it out",
+        )
+
+
+def _parsed(entry: Entry, problems: list[Problem]) -> SanitizationConfig | None:
+    if not isinstance(entry.parameters, Mapping):
+        wrong = f"{_shown(entry.parameters)} is no object"
+        problems.append(Problem(entry.path, wrong, f"apiVersion: {API_VERSION}, kind: {KIND}, ..."))
+        return None
+    try:
+        return SanitizationConfig.model_validate(dict(entry.parameters))
+    except ValidationError as error:
+        problems += [
+            _problem(entry.path, str(found["loc"][0]), found["type"], found["input"])
+            for found in error.errors(include_url=False, include_context=False)
+        ]
+        return None
+
+
+def _problem(where: str, name: str, kind: str, value: Any) -> Problem:
+    path = f"{where}.{name}"
+    if kind == "extra_forbidden":
+        return Problem(path, "there is no such field", "only " + ", ".join(_ALLOWED))
+    if kind == "missing":
+        return Problem(path, "missing", _ALLOWED[name])
+    return Problem(path, f"{_shown(value)} is not allowed", _ALLOWED[name])
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

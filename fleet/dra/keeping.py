@@ -1,0 +1,79 @@
+"""Keeping API, kubelet and node of one mind: the step a plugin runs once a second.
+
+The node's view goes out as slices and health, what was read back of the slices goes in to the
+node. A silent owner or a silent API stops nothing: the other half goes on, and the next step tries
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet import errors
+from fleet.dra.health import HealthVerdict, verdicts
+from fleet.dra.ports import Node
+from fleet.messages import NodeView, Published
+from fleet.slices.reporting import PublishReport
+
+LOG = logging.getLogger(__name__)
+
+
+class Publishing(Protocol):
+    """What publishes slices; see `fleet.slices.publisher`."""
+
+    def step(self, now: float, view: NodeView | None) -> PublishReport:
+        """Bring the slices in line with the view."""
+        ...
+
+
+HealthShown = Callable[[Mapping[str, HealthVerdict]], None]
+"""Takes the verdicts by device name."""
+
+
+@dataclass
+class Keeper:
+    """One node's keeper. `step` about once a second, on one thread."""
+
+    node: Node
+    publisher: Publishing
+    show: HealthShown
+    view: NodeView | None = None
+    """The view of the last step; None while no owner answered."""
+    report: PublishReport = field(default_factory=PublishReport)
+    published_at: float | None = None
+    """When the slices were last read back as wanted, seconds since the epoch."""
+    _said: str = ""
+
+    def step(self, now: float) -> None:
+        """Publish, confirm, show. Raises nothing; troubles are logged once and reported."""
+        trouble = ""
+        try:
+            self.view = self.node.view()
+        except errors.FleetError as error:
+            self.view = None
+            trouble = error.detail
+        try:
+            self.report = self.publisher.step(now, self.view)
+        except errors.FleetError as error:
+            trouble = trouble or error.detail
+        else:
+            trouble = trouble or "; ".join(t.detail for t in self.report.trouble)
+            self._tell(now)
+        if trouble != self._said:
+            self._said = trouble
+            LOG.warning("%s", trouble or "slices and node are of one mind again")
+
+    def _tell(self, now: float) -> None:
+        if self.report.settled:
+            self.published_at = now
+        if self.view is None:
+            return
+        self.show(verdicts(self.view))
+        try:
+            confirmed = dict(self.report.confirmed_quarantine)
+            self.node.published(Published(quarantined=confirmed))
+        except errors.FleetError as error:
+            LOG.debug("the owner went away meanwhile: %s", error)

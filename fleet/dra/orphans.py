@@ -1,0 +1,105 @@
+"""Claims this node still serves though the API gave them up: found by UID, torn down as ever (B23).
+
+Orphaned is a claim that is not allocated here any more, or reserved for nobody but ourselves
+(DESIGN 4). Only a live answer about exactly that claim says so, twice in a row: an error, a
+time-out or kubelet's silence never does. What follows is the normal teardown, with all proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet import errors
+from fleet.dra.agents import Agents
+from fleet.dra.ports import Node
+from fleet.dra.reading import Reading, read
+from fleet.dra.serving import Seat
+from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of
+from fleet.messages import ClaimAnswer, TeardownOrder
+
+BUDGET_S = 1.0
+"""Time, s, one step waits for a teardown it began; the node goes on by itself."""
+SERVED = frozenset({"PREPARING", "PREPARED"})
+
+
+@dataclass
+class Orphans:
+    """Looks for orphaned claims; `step` once in a while."""
+
+    seat: Seat
+    node: Node
+    cluster: Cluster
+    agents: Agents | None = None
+    _suspects: frozenset[str] = field(default_factory=frozenset)
+
+    def step(self) -> tuple[str, ...]:
+        """The claims whose teardown was begun now. Raises what node or API raise as a whole."""
+        served = [claim for claim in self.node.claims() if claim.state in SERVED]
+        orphaned = {claim.uid for claim in served if self._is_orphan(claim)}
+        orphaned |= self._agents_orphaned()
+        confirmed = orphaned & self._suspects
+        self._suspects = frozenset(orphaned)
+        for uid in sorted(confirmed):
+            self._tear_down(uid)
+        return tuple(sorted(confirmed))
+
+    def _tear_down(self, uid: str) -> None:
+        if self.agents is not None and self.agents.knows(uid):
+            self.agents.unprepare(uid)
+            return
+        try:
+            self.node.unprepare(TeardownOrder(uid=uid), budget_s=BUDGET_S)
+        except errors.Retryable:
+            return  # begun; it goes on once its tenant is proven gone
+
+    def _agents_orphaned(self) -> set[str]:
+        if self.agents is None:
+            return set()
+        return {
+            record.uid
+            for record in self.agents.records()
+            if self._gone(record.uid, Name(record.name, record.namespace))
+        }
+
+    def _is_orphan(self, claim: ClaimAnswer) -> bool:
+        if not claim.name:
+            return self._unlisted(claim.uid)
+        return self._gone(claim.uid, Name(claim.name, claim.namespace))
+
+    def _gone(self, uid: str, name: Name) -> bool:
+        try:
+            found = self.cluster.get(CLAIMS, name)
+        except errors.ApiNotFound:
+            return True
+        except errors.FleetError:
+            return False  # no answer is no proof
+        return uid_of(found) != uid or not self._wanted(found, uid)
+
+    def _wanted(self, found: Object, uid: str) -> bool:
+        """Whether the claim is allocated here and somebody but us is to use it."""
+        try:
+            reading = read(found, uid=uid, driver=self.seat.driver, pool=self.seat.pool)
+        except errors.ClaimUnready:
+            # No allocation is an answer; an allocation that cannot be understood is none.
+            return bool((found.get("status") or {}).get("allocation"))
+        except errors.FleetError:
+            return True
+        return bool(reading.results) and not _only_held(found, reading)
+
+    def _unlisted(self, uid: str) -> bool:
+        """For a claim whose name was lost with the journal: nothing in the whole list is it."""
+        try:
+            listing = self.cluster.list(CLAIMS)
+        except errors.FleetError:
+            return False
+        found = next((one for one in listing.items if uid_of(one) == uid), None)
+        if found is None:
+            return not listing.skipped
+        return not self._wanted(found, uid)
+
+
+def _only_held(found: Mapping[str, object], reading: Reading) -> bool:
+    status = found.get("status")
+    entries = status.get("reservedFor") if isinstance(status, Mapping) else None
+    return isinstance(entries, Sequence) and bool(entries) and not reading.consumers

@@ -1,0 +1,35 @@
+"""What serving claims needs of the node, wherever it is owned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
+
+AGENT = "agent"
+"""Name of the device through which our own node service gets at the accelerators (DESIGN 7)."""
+
+
+class Node(Protocol):
+    """One node's service, behind its door. Methods raise its errors, or `NotOwner` (retryable)."""
+
+    def view(self) -> NodeView:
+        """The node now."""
+        ...
+
+    def claims(self) -> Sequence[ClaimAnswer]:
+        """Claim records on the node."""
+        ...
+
+    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer:
+        """Prepare devices for a claim, waiting up to `budget_s` seconds."""
+        ...
+
+    def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
+        """Tear a claim down, waiting up to `budget_s` seconds; an unknown claim is a success."""
+        ...
+
+    def published(self, published: Published) -> None:
+        """Tell what was read back from the node's slices."""
+        ...

@@ -1,0 +1,77 @@
+"""Waiting out what passes by itself, inside the time kubelet gives a call.
+
+Kubelet comes back only after 60 to 90 s when a prepare fails, so a device that will be free in two
+seconds is waited for. A holder that shows no sign of leaving is not: the pod's event should name
+it soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fleet import errors
+from fleet.clock import Clock
+from fleet.dra.ports import Node
+
+T = TypeVar("T")
+
+PAUSE_S = 0.1
+"""Between two tries: the length of a teardown without a wipe."""
+HOLDER_WAIT_S = 10.0
+"""How long a holder that is not being torn down is waited for: a force-deleted pod whose process
+ignores SIGTERM needs two seconds until kubelet asks for its teardown."""
+PASSING = (
+    errors.DeviceBusy,
+    errors.LeaseHeld,
+    errors.NotOwner,
+    errors.StoreUnavailable,
+    errors.ApiUnavailable,
+    errors.SpecUnavailable,
+    errors.BackendFailed,
+)
+
+
+def leaving(node: Node) -> Callable[[str], bool]:
+    """Whether a holder is a claim in teardown on `node`; an owner that is silent says nothing."""
+
+    def asked(holder: str) -> bool:
+        uid = holder.removeprefix("claim:")
+        try:
+            return any(one.uid == uid and one.state == "UNPREPARING" for one in node.claims())
+        except errors.FleetError:
+            return True  # who owns the node is changing hands: that passes
+
+    return asked
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Repeats a call until it succeeds, fails for good, or its time is over."""
+
+    clock: Clock
+    sleep: Callable[[float], None]
+    leaving: Callable[[str], bool]
+    """Whether the holder named (``claim:<uid>``) is on its way out."""
+
+    def until(self, deadline: float, act: Callable[[float], T]) -> T:
+        """The value of `act`, called with the seconds left. `deadline` is monotonic time.
+
+        Raises what `act` raises: at once where waiting changes nothing, else when time is up.
+        """
+        begun = self.clock.monotonic()
+        while True:
+            try:
+                return act(max(0.0, deadline - self.clock.monotonic()))
+            except PASSING as error:
+                now = self.clock.monotonic()
+                if now + PAUSE_S >= deadline or not self._passes(error, now - begun):
+                    raise
+            self.sleep(PAUSE_S)
+
+    def _passes(self, error: errors.FleetError, waited_s: float) -> bool:
+        holder = str(error.fields.get("holder", ""))
+        if not holder or waited_s < HOLDER_WAIT_S:
+            return True
+        return self.leaving(holder)

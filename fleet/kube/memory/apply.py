@@ -1,0 +1,207 @@
+"""Server-side apply: merge by the shape of the kind, ownership per path, conflicts. Pure.
+
+The rules the product lives by: each writer must send its full set every time (what it leaves out
+and alone owned is removed), and what a merge patch or PUT wrote belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.kube.base import Object
+from fleet.kube.memory.ownership import (
+    Flat,
+    Item,
+    Member,
+    Path,
+    begins,
+    changed,
+    flatten,
+    inner_shape,
+    key_of,
+    same,
+    text,
+)
+from fleet.kube.memory.refusal import CONFLICT, Cause, Refusal
+from fleet.kube.memory.schema import Free, Series, Shape, Struct, Table
+
+APPLY = "Apply"
+UPDATE = "Update"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """Who owns paths: a field manager, by which kind of write, through which subresource."""
+
+    manager: str
+    operation: str
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What an owner owns, and since when (API time)."""
+
+    paths: frozenset[Path]
+    time: str
+
+
+Owners = dict[Owner, Holding]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An apply worked out: the merged object and the ownership if it is stored."""
+
+    object: Object
+    owners: Owners
+
+
+def applied(
+    live: Object, owners: Owners, config: Object, *, shape: Shape, owner: Owner, force: bool
+) -> Applied:
+    """Merge `config` into `live` for `owner`. Raises `Refusal` 409 on conflicts without force."""
+    wanted = flatten(config, shape)
+    there = flatten(live, shape)
+    others = {other: holding for other, holding in owners.items() if other != owner}
+    conflicts = _conflicts(others, wanted, there)
+    if conflicts and not force:
+        raise _refused(conflicts)
+    kept = {
+        other: Holding(holding.paths - conflicts.get(other, frozenset()), holding.time)
+        for other, holding in others.items()
+    }
+    merged = merge(live, config, shape)
+    mine = owners.get(owner)
+    if mine is not None:
+        merged = _pruned(merged, shape, mine.paths, frozenset(wanted), kept)
+    same_set = mine is not None and mine.paths == frozenset(wanted)
+    since = mine.time if same_set and mine is not None else ""
+    kept[owner] = Holding(frozenset(wanted), since)
+    return Applied(merged, kept)
+
+
+def updated(old: Flat, new: Flat, owners: Owners, owner: Owner) -> Owners:
+    """Ownership after an ordinary write: what it set or changed is the writer's alone."""
+    taken = changed(old, new)
+    found = {
+        other: Holding(holding.paths - taken, holding.time) if other != owner else holding
+        for other, holding in owners.items()
+    }
+    mine = found.get(owner)
+    if taken:
+        found[owner] = Holding((mine.paths if mine else frozenset()) | taken, "")
+    return found
+
+
+def settled(owners: Owners, new: Flat, now: str) -> Owners:
+    """Ownership reduced to what the stored object has; `now` dates what just changed."""
+    found = {}
+    for owner, holding in owners.items():
+        paths = frozenset(path for path in holding.paths if path in new)
+        if paths:
+            found[owner] = Holding(paths, holding.time or now)
+    return found
+
+
+def merge(live: Any, config: Any, shape: Shape) -> Any:
+    """`config` over `live`, list entries by key."""
+    if isinstance(shape, Struct | Table | Free) and isinstance(config, Mapping):
+        if not isinstance(live, Mapping) or (isinstance(shape, Struct) and shape.atomic):
+            return config
+        found = dict(live)
+        for key, item in config.items():
+            inner = inner_shape(shape, key)
+            if inner is not None and item is not None:
+                found[key] = merge(live.get(key), item, inner)
+        return found
+    if isinstance(shape, Series) and not shape.atomic and isinstance(config, list):
+        return _merged_list(live if isinstance(live, list) else [], config, shape)
+    return config
+
+
+def _merged_list(live: list[Any], config: list[Any], shape: Series) -> list[Any]:
+    if shape.unique:
+        return [*live, *(item for item in config if item not in live)]
+    asked = {key_of(item, shape.keys): item for item in config}
+    found = [
+        merge(item, asked.pop(key_of(item, shape.keys)), shape.element)
+        if key_of(item, shape.keys) in asked
+        else item
+        for item in live
+    ]
+    return [*found, *asked.values()]
+
+
+def _conflicts(others: Owners, wanted: Flat, there: Flat) -> dict[Owner, frozenset[Path]]:
+    differing = frozenset(
+        path for path, leaf in wanted.items() if path not in there or not same(there[path], leaf)
+    )
+    found = {other: holding.paths & differing for other, holding in others.items()}
+    return {other: paths for other, paths in found.items() if paths}
+
+
+def _refused(conflicts: dict[Owner, frozenset[Path]]) -> Refusal:
+    causes = []
+    for owner, paths in sorted(conflicts.items()):
+        whose = f'conflict with "{owner.manager}"'
+        if owner.subresource:
+            whose += f' with subresource "{owner.subresource}"'
+        if owner.operation == UPDATE:
+            whose += " using an update"
+        causes += [Cause(CONFLICT, text(path), whose) for path in sorted(paths, key=text)]
+    many = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
+    told = ", ".join(f"{cause.message}: {cause.field}" for cause in causes)
+    return Refusal(409, "Conflict", f"Apply failed with {many}: {told}", causes=causes)
+
+
+def _pruned(
+    merged: Any, shape: Shape, before: frozenset[Path], wanted: frozenset[Path], others: Owners
+) -> Any:
+    """Without what the owner owned alone and no longer asks for."""
+    held = wanted.union(*(holding.paths for holding in others.values()))
+    surviving = {
+        path for path in before - held if any(begins(other, path) for other in held)
+    }  # fmt: skip
+    gone = {
+        path
+        for path in before - held - surviving
+        if not any(_is_key(path, item) for item in surviving)
+    }
+    found = json.loads(json.dumps(merged))
+    for path in sorted(gone, key=len):
+        _remove(found, shape, path)
+    return found
+
+
+def _is_key(path: Path, item: Path) -> bool:
+    """Whether `path` is a key field of the list entry `item`: it stays while the entry does."""
+    last = item[-1]
+    return (
+        isinstance(last, Item)
+        and path[:-1] == item
+        and any(path[-1] == name for name, _value in last.keys)
+    )
+
+
+def _remove(value: Any, shape: Shape, path: Path) -> None:
+    head, rest = path[0], path[1:]
+    if isinstance(head, str):
+        if isinstance(value, dict) and head in value:
+            inner = inner_shape(shape, head)
+            if not rest:
+                del value[head]
+            elif inner is not None:
+                _remove(value[head], inner, rest)
+    elif isinstance(value, list) and isinstance(shape, Series):
+        for index, item in enumerate(value):
+            at = Member(item) if isinstance(head, Member) else key_of(item, shape.keys)
+            if at == head:
+                if rest:
+                    _remove(item, shape.element, rest)
+                else:
+                    del value[index]
+                return

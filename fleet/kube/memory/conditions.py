@@ -1,0 +1,74 @@
+"""The rules of one condition list (metav1.Condition), as measured. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleet.kube.memory.refusal import NOT_SUPPORTED, Cause
+from fleet.kube.memory.rules import (
+    duplicate,
+    is_qualified,
+    required,
+    too_long,
+    too_many,
+    wrong,
+)
+
+CONDITIONS_MAX = 8
+MESSAGE_MAX_BYTES = 32768
+REASON_MAX_BYTES = 1024
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+_STATUSES = ("False", "True", "Unknown")
+
+
+def condition_causes(conditions: Sequence[Mapping[str, Any]], field: str) -> list[Cause]:
+    """What is wrong with the conditions of one device; `field` is the list's path."""
+    found = []
+    if len(conditions) > CONDITIONS_MAX:
+        found.append(too_many(field, len(conditions), CONDITIONS_MAX))
+    seen = set()
+    for index, condition in enumerate(conditions):
+        place = f"{field}[{index}]"
+        kind = str(condition.get("type", ""))
+        if kind in seen:
+            found.append(duplicate(f"{place}.type", kind))
+        seen.add(kind)
+        found += _one(condition, place, kind)
+    return found
+
+
+def _one(condition: Mapping[str, Any], place: str, kind: str) -> list[Cause]:
+    found = []
+    if not kind:
+        found.append(required(f"{place}.type"))
+    elif not is_qualified(kind):
+        found.append(wrong(f"{place}.type", kind, "must be a qualified name"))
+    status = condition.get("status", "")
+    if status not in _STATUSES:
+        values = ", ".join(f'"{value}"' for value in _STATUSES)
+        message = f'Unsupported value: "{status}": supported values: {values}'
+        found.append(Cause(NOT_SUPPORTED, f"{place}.status", message))
+    if int(condition.get("observedGeneration", 0)) < 0:
+        found.append(wrong(f"{place}.observedGeneration", condition["observedGeneration"], "< 0"))
+    if not condition.get("lastTransitionTime"):
+        found.append(required(f"{place}.lastTransitionTime", "must be set"))
+    reason = str(condition.get("reason", ""))
+    if not reason:
+        found.append(required(f"{place}.reason", "must be set"))
+    elif len(reason) > REASON_MAX_BYTES:
+        found.append(too_long(f"{place}.reason", REASON_MAX_BYTES))
+    elif not _REASON.fullmatch(reason):
+        found.append(
+            wrong(
+                f"{place}.reason",
+                reason,
+                "a condition reason must start with alphabetic character, optionally followed by a"
+                " string of alphanumeric characters or '_,:', and must end with an alphanumeric"
+                " character or '_'",
+            )
+        )
+    if len(str(condition.get("message", "")).encode()) > MESSAGE_MAX_BYTES:
+        found.append(too_long(f"{place}.message", MESSAGE_MAX_BYTES))
+    return found

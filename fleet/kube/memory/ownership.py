@@ -1,0 +1,143 @@
+"""Paths inside an object, and who owns them: what managedFields records. Pure.
+
+An object is seen as a flat map from path to leaf. The item of a keyed list is a path of its own,
+so that an entry stays as long as anybody owns a part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.kube.base import Object
+from fleet.kube.memory.schema import Free, Series, Shape, Struct, Table
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The entry of a keyed list, by its keys (those present, sorted by name)."""
+
+    keys: tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The entry of a set."""
+
+    value: Scalar
+
+
+Element = str | Item | Member
+Path = tuple[Element, ...]
+Flat = dict[Path, Any]
+
+MARK = object()
+"""Stands for 'exists' where a path has no value of its own."""
+
+_UNOWNED: frozenset[Path] = frozenset(
+    {("apiVersion",), ("kind",), ("metadata",)}
+    | {
+        ("metadata", name)
+        for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp",
+                     "generation", "selfLink", "managedFields", "generateName",
+                     "deletionTimestamp", "deletionGracePeriodSeconds")
+    }
+)  # fmt: skip
+
+
+def flatten(value: Object, shape: Shape) -> Flat:
+    """All owned paths of an object with their leaf values."""
+    found: Flat = {}
+    _walk(value, shape, (), found)
+    return {path: leaf for path, leaf in found.items() if path[:2] not in _UNOWNED and path}
+
+
+def key_of(item: Any, keys: tuple[str, ...]) -> Item:
+    """The identity of an entry of a keyed list; absent keys are left out."""
+    entry = item if isinstance(item, Mapping) else {}
+    return Item(tuple((key, entry[key]) for key in sorted(keys) if key in entry))
+
+
+def _walk(value: Any, shape: Shape, path: Path, found: Flat) -> None:
+    if isinstance(shape, Struct | Table | Free) and isinstance(value, Mapping):
+        if (isinstance(shape, Struct) and shape.atomic) or (not value and path):
+            found[path] = value
+            return
+        for key, item in value.items():
+            inner = inner_shape(shape, key)
+            if inner is not None and item is not None:
+                if isinstance(shape, Table) and isinstance(inner, Struct):
+                    found[(*path, key)] = MARK
+                _walk(item, inner, (*path, key), found)
+    elif isinstance(shape, Series) and not shape.atomic and isinstance(value, list):
+        for item in value:
+            if shape.keys:
+                inside = (*path, key_of(item, shape.keys))
+                found[inside] = MARK
+                _walk(item, shape.element, inside, found)
+            else:
+                found[(*path, Member(item))] = MARK
+    else:
+        found[path] = value
+
+
+def inner_shape(shape: Shape, key: str) -> Shape | None:
+    """The shape of the field `key`, None where there is no such field."""
+    if isinstance(shape, Struct):
+        return shape.fields.get(key)
+    return shape.element if isinstance(shape, Table) else shape
+
+
+def changed(old: Flat, new: Flat) -> frozenset[Path]:
+    """Paths whose value a write set or changed."""
+    return frozenset(
+        path for path, leaf in new.items() if path not in old or not same(old[path], leaf)
+    )
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality of leaves; True and 1 differ."""
+    return type(left) is type(right) and bool(left == right)
+
+
+def text(path: Path) -> str:
+    """A path as causes name it: ``.status.devices[device="d0"].data``."""
+    parts = []
+    for element in path:
+        if isinstance(element, Item):
+            inside = ",".join(f"{key}={json.dumps(value)}" for key, value in element.keys)
+            parts.append(f"[{inside}]")
+        elif isinstance(element, Member):
+            parts.append(f"[={json.dumps(element.value)}]")
+        else:
+            parts.append(f".{element}")
+    return "".join(parts)
+
+
+def fields_v1(paths: Iterable[Path]) -> Object:
+    """A set of paths in the form of managedFields."""
+    root: Object = {}
+    for path in sorted(paths, key=text):
+        place = root
+        for element in path:
+            place = place.setdefault(_name(element), {})
+        if isinstance(path[-1], Item):
+            place["."] = {}
+    return root
+
+
+def _name(element: Element) -> str:
+    if isinstance(element, Item):
+        return "k:" + json.dumps(dict(element.keys), separators=(",", ":"))
+    if isinstance(element, Member):
+        return "v:" + json.dumps(element.value)
+    return f"f:{element}"
+
+
+def begins(path: Path, prefix: Path) -> bool:
+    """Whether `path` lies strictly under `prefix`."""
+    return len(path) > len(prefix) and path[: len(prefix)] == prefix

@@ -1,0 +1,236 @@
+"""Whether a claim may be prepared here at all, decided and committed in one step.
+
+A refusal changes nothing. What is committed is the intent: the record exists before a lease is
+taken, a wipe begun or a spec written for it, so that a teardown finds all there may be (case B62).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fleet import claims, errors, leases, lifecycle
+from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.journal.journal import Commit
+from fleet.lifecycle import Change, Event, Fact
+from fleet.messages import ClaimOrder
+from fleet.model import (
+    NO_TOKEN,
+    OUT_OF_SERVICE,
+    WORKING,
+    ClaimUid,
+    Device,
+    OperationId,
+    State,
+    Token,
+    Unit,
+    Uuid,
+)
+from fleet.node import confirming
+from fleet.node.ports import Leases, Specs
+from fleet.node.registry import Registry, Work
+from fleet.settings import WipePolicy
+
+FRESH = "fresh"
+"""Attribute of a claim: it demands a wipe under its own token."""
+WIPE = "wipe"
+"""Attribute of a claim: what it demands of a wipe, a `WipePolicy` as JSON."""
+NOTE = "note"
+"""Attribute of a claim: the caller's own text, answered again with every answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admits claims to this node's devices."""
+
+    registry: Registry
+    specs: Specs
+    store: Leases
+
+    def admit(self, order: ClaimOrder) -> None:
+        """Commit PREPARING for all devices of the order, or refuse and change nothing.
+
+        Raises `DeviceBusy` (retryable, field ``holder``), `DeviceUnfit`, `DeviceUnknown`,
+        `TokenStale`, `LeaseLost`, `InputInvalid` or `IllegalTransition`.
+        """
+        known = self.registry.journal.claims.get(ClaimUid(order.uid))
+        if known is None:
+            self._new(order)
+        else:
+            self._again(known, order)
+
+    def _new(self, order: ClaimOrder) -> None:
+        uid, token = ClaimUid(order.uid), _token(order)
+        spec = self.specs.name(uid)
+        devices, attached = self._named(order.devices), self._named(order.attached)
+        units = self._disjoint(uid, devices)
+        for device in devices:
+            self._refuse(device, uid)
+        if token != NO_TOKEN:
+            leases.check_token(units, token, self.registry.journal.epoch)
+            confirming.leased(self.store, uid, token, [unit.id for unit in units])
+        claim = Claim(
+            uid=uid,
+            state=self._prepared_from_absent(order),
+            devices=tuple(device.uuid for device in devices),
+            units=tuple(unit.id for unit in units),
+            token=token,
+            boot_id=self.registry.boot_id,
+            namespace=order.namespace,
+            name=order.name,
+            consumers=order.consumers,
+            spec=spec,
+            attached=tuple(device.uuid for device in attached),
+            created_at=self.registry.clock.now(),
+            attributes=_demands(order),
+        )
+        if not attached:
+            self._commit(claim, devices)
+            return
+        self._attach(claim, devices, attached)
+
+    def _again(self, known: Claim, order: ClaimOrder) -> None:
+        """A repeated prepare: the record stands as it is, under the newest token of its lease."""
+        uid, token = known.uid, _token(order)
+        if known.state is ClaimState.UNPREPARING:
+            raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
+        devices = frozenset(device.uuid for device in self._named(order.devices))
+        attached = frozenset(device.uuid for device in self._named(order.attached))
+        if devices != frozenset(known.devices) or attached != frozenset(known.attached):
+            raise errors.DeviceBusy(
+                f"claim {uid} still holds {', '.join(known.devices) or 'other devices'}"
+                " of an earlier allocation",
+                holder=f"claim:{uid}",
+                remedy="it is torn down first; then the devices asked for are prepared",
+            )
+        claims.step(known.state, ClaimEvent.PREPARE)
+        claim = self._renewed(known, order)
+        units = [self.registry.journal.units[unit] for unit in known.units]
+        exposed = any(unit.state is State.IN_USE for unit in units)
+        settled = known.state is ClaimState.PREPARED or exposed
+        if token not in (NO_TOKEN, known.token) and not settled:
+            leases.check_token(units, token, self.registry.journal.epoch)
+            confirming.leased(self.store, uid, token, known.units)
+            claim = replace(claim, token=token)
+        if claim != known:
+            with self.registry.commit() as commit:
+                commit.put_claim(claim)
+                _take(commit, claim)
+
+    def _renewed(self, known: Claim, order: ClaimOrder) -> Claim:
+        """Every pod that ever used the claim is remembered: all of them must be proven gone."""
+        consumers = (*known.consumers, *(c for c in order.consumers if c not in known.consumers))
+        attributes = {**known.attributes, **_demands(order)}
+        named = (order.namespace or known.namespace, order.name or known.name)
+        return replace(
+            known, consumers=consumers, attributes=attributes, namespace=named[0], name=named[1]
+        )
+
+    def _commit(self, claim: Claim, devices: Sequence[Device]) -> None:
+        with self.registry.commit() as commit:
+            for device in devices:
+                self._refuse(device, claim.uid)
+            commit.put_claim(claim)
+            _take(commit, claim)
+
+    def _attach(self, claim: Claim, devices: Sequence[Device], attached: Sequence[Device]) -> None:
+        """Let an administrator look into devices: never into one that is being wiped or checked.
+
+        Who looks may also write: a CLEAN device is dirty from here on.
+        """
+        works = []
+        try:
+            for device in attached:
+                work = Work(
+                    OperationId(f"attach/{claim.uid}/{device.uuid}"),
+                    device,
+                    idle=False,
+                    wipes=False,
+                )
+                other = self.registry.reserve(work)
+                if other is not None:
+                    raise errors.DeviceBusy(
+                        f"{device.name} is worked on by {other.operation}", holder=other.operation
+                    )
+                works.append(work)
+                self._refuse_working(device)
+            self._commit(claim, devices)
+            for device in attached:
+                self.registry.move(device, _distrusted, Change(frozenset({Fact.WORKER_GONE})))
+        finally:
+            for work in works:
+                self.registry.unreserve(work)
+
+    def _refuse_working(self, device: Device) -> None:
+        for unit in self.registry.units(device):
+            if unit.state in WORKING:
+                raise errors.DeviceBusy(f"{device.name} is {unit.state}", holder="the node itself")
+
+    def _named(self, names: Sequence[str]) -> list[Device]:
+        """The devices named, each once, in the order of the names."""
+        found: dict[Uuid, Device] = {}
+        for name in names:
+            device = self.registry.device(name)
+            found[device.uuid] = device
+        return list(found.values())
+
+    def _disjoint(self, uid: ClaimUid, devices: Sequence[Device]) -> list[Unit]:
+        records = [unit for device in devices for unit in self.registry.units(device)]
+        if len({unit.id for unit in records}) != len(records):
+            raise errors.InputInvalid(
+                f"claim {uid} names devices that overlap:"
+                f" {', '.join(sorted(device.name for device in devices))}",
+                remedy="a claim gets an accelerator or partitions of it, not both",
+            )
+        return records
+
+    def _prepared_from_absent(self, order: ClaimOrder) -> ClaimState:
+        buried = self.registry.journal.tombstone(ClaimUid(order.uid)) is not None
+        live = not buried or bool(order.consumers)
+        facts = frozenset({ClaimFact.LIVE_CONSUMER}) if live else frozenset()
+        return claims.step(ClaimState.ABSENT, ClaimEvent.PREPARE, facts)
+
+    def _refuse(self, device: Device, uid: ClaimUid) -> None:
+        for unit in self.registry.units(device):
+            if unit.claim not in (None, uid):
+                raise errors.DeviceBusy(
+                    f"{device.name} is held by claim {unit.claim}", holder=f"claim:{unit.claim}"
+                )
+            if unit.state in OUT_OF_SERVICE:
+                raise errors.DeviceUnfit(f"{device.name} is {unit.state}{_why(unit)}")
+
+
+def policy_of(claim: Claim, policy: WipePolicy) -> WipePolicy:
+    """The node's policy with what the claim demands beyond it."""
+    asked = claim.attributes.get(WIPE)
+    return policy.tightened_by(WipePolicy.model_validate_json(asked) if asked else None)
+
+
+def _token(order: ClaimOrder) -> Token:
+    return Token.parse(order.token) if order.token is not None else NO_TOKEN
+
+
+def _demands(order: ClaimOrder) -> dict[str, str]:
+    found = {}
+    if order.note:
+        found[NOTE] = order.note
+    if order.wipe is not None:
+        found[WIPE] = order.wipe.model_dump_json()
+    if order.fresh or order.wipe is not None:
+        found[FRESH] = "true"
+    return found
+
+
+def _take(commit: Commit, claim: Claim) -> None:
+    for unit_id in claim.units:
+        raised = lifecycle.raise_floor(commit.unit(unit_id), claim.token)
+        commit.put_unit(replace(raised, claim=claim.uid))
+
+
+def _distrusted(unit: Unit) -> Event | None:
+    return Event.TRUST_LOST if unit.state is State.CLEAN else None
+
+
+def _why(unit: Unit) -> str:
+    codes = sorted({reason.code for reason in unit.reasons})
+    return f" ({', '.join(codes)})" if codes else ""

@@ -1,0 +1,64 @@
+"""The lease a claim is exposed under: the one it has, or one the node gets for it.
+
+The record exists before the lease does, so that a teardown knows of every lease there may be. A
+lease whose token the crash kept from the record is found by its holder when the claim is buried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fleet import errors, leases, lifecycle
+from fleet.claims import Claim
+from fleet.leases import AcquireRequest
+from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State
+from fleet.node import confirming
+from fleet.node.ports import Leases
+from fleet.node.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Securing:
+    """Sees to it that a claim has a lease of all its units."""
+
+    registry: Registry
+    store: Leases
+
+    def secure(self, claim: Claim) -> Claim:
+        """The claim with the token of its lease, floors raised, durable.
+
+        Raises `LeaseHeld` (retryable, names the holder), `StoreUnavailable`, `EpochForeign`.
+        """
+        units = [self.registry.journal.units[unit] for unit in claim.units]
+        if all(unit.claim == claim.uid and unit.state is State.IN_USE for unit in units):
+            return claim  # exposed already, or nothing to hold
+        if claim.token != NO_TOKEN:
+            try:
+                leases.check_token(units, claim.token, self.registry.journal.epoch)
+                confirming.leased(self.store, claim.uid, claim.token, claim.units)
+            except (errors.TokenStale, errors.LeaseLost, errors.EpochForeign):
+                pass  # closed or gone: a new one, and then a wipe under it
+            else:
+                return claim
+        lease = self._acquire(claim)
+        leases.check_token(units, lease.token, self.registry.journal.epoch)
+        secured = replace(claim, token=lease.token)
+        with self.registry.commit() as commit:
+            commit.put_claim(secured)
+            for unit_id in claim.units:
+                commit.put_unit(lifecycle.raise_floor(commit.unit(unit_id), lease.token))
+        return secured
+
+    def _acquire(self, claim: Claim) -> Lease:
+        units = [self.registry.journal.units[unit] for unit in claim.units]
+        newest = max(units, key=lambda unit: (unit.floor, unit.closed))
+        request = AcquireRequest(
+            units=frozenset(claim.units),
+            holder=Holder(HolderKind.CLAIM, claim.uid),
+            min_token=newest.floor,
+            closed=newest.closed,
+        )
+        (answer,) = self.store.acquire([request])
+        if isinstance(answer, errors.FleetError):
+            raise answer
+        return answer

@@ -1,0 +1,151 @@
+"""The standby: a process without Ray that owns the node while Ray does not (DESIGN 5, Ray).
+
+It watches the door. While the owner answers there the standby does nothing, and hands the journal
+over when a node actor asks for it. Once nobody has answered for `grace_s` it tries to take the
+journal; where the journal is locked all the same and nothing is heard for `silence_s`, the owner
+hangs: it is killed, named by pid, start time and boot, so that nobody else can be meant. What its
+workers left is settled by the start that follows, as after any crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fleet import errors
+from fleet.clock import Clock
+from fleet.door.serving import HandOver
+from fleet.journal.lock import read_owner
+from fleet.node.service import NodeService
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the standby waits, all in seconds."""
+
+    grace_s: float = 3.0
+    """Nobody answers: an actor that Ray restarts is back within this time."""
+    silence_s: float = 30.0
+    """The journal is locked and nobody answers: the owner hangs and is killed."""
+    yield_s: float = 10.0
+    """After a hand-over: the newcomer has this long to take the journal."""
+    pulse_s: float = 1.0
+    """Between two looks at the door."""
+
+
+class Watched(Protocol):
+    """The door as the standby looks at it."""
+
+    def pulse(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
+        """Raises `FleetError` when nobody answers."""
+        ...
+
+
+@dataclass
+class Standby:
+    """Owns the node when nobody better does. `step` a few times a second; `close` at the end."""
+
+    open: Callable[[HandOver], NodeService]
+    door: Watched
+    lock: Path
+    clock: Clock
+    patience: Patience = Patience()
+    service: NodeService | None = None
+    trouble: str = ""
+    """Why the node could not be opened at the last try; empty when it could or was not tried."""
+    _asked: str = ""
+    _heard_at: float = field(init=False)
+    _looked_at: float = float("-inf")
+    _not_before: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._heard_at = self.clock.monotonic()
+
+    def step(self) -> None:
+        """What is due now. Raises nothing that a later step could mend."""
+        if self.service is None:
+            self._watch()
+        elif self._asked:
+            self._let_go()
+        else:
+            self._tick(self.service)
+
+    def close(self) -> None:
+        """Give the journal up, if it is ours."""
+        service, self.service = self.service, None
+        if service is not None:
+            service.close()
+
+    def _tick(self, service: NodeService) -> None:
+        try:
+            service.tick(self.clock.now())
+        except errors.FleetError as error:
+            LOG.warning("step failed: %s", error)
+        except Exception:
+            # The step must go on for the other devices; the log names the fault.
+            LOG.exception("step failed")
+
+    def _hand_over(self, by: str) -> bool:
+        self._asked = by
+        return True
+
+    def _let_go(self) -> None:
+        LOG.warning("handing the node over to %s", self._asked)
+        self.close()
+        self._asked = ""
+        now = self.clock.monotonic()
+        self._heard_at, self._not_before = now, now + self.patience.yield_s
+
+    def _watch(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._looked_at < self.patience.pulse_s:
+            return
+        self._looked_at = now
+        if self._answers():
+            self._heard_at = self.clock.monotonic()
+            self.trouble = ""
+            return
+        silent_s = self.clock.monotonic() - self._heard_at
+        if silent_s >= self.patience.grace_s and now >= self._not_before:
+            self._take(silent_s)
+
+    def _answers(self) -> bool:
+        try:
+            self.door.pulse()
+        except errors.FleetError:
+            return False
+        return True
+
+    def _take(self, silent_s: float) -> None:
+        try:
+            self.service = self.open(self._hand_over)
+        except errors.NotOwner as error:
+            self.trouble = error.detail
+            if silent_s >= self.patience.silence_s:
+                self._kill()
+        except errors.FleetError as error:
+            if self.trouble != error.detail:
+                LOG.warning("the node cannot be opened: %s", error)
+            self.trouble = error.detail
+        else:
+            self.trouble = ""
+            LOG.warning("nobody answered for %.1f s: this standby owns the node now", silent_s)
+
+    def _kill(self) -> None:
+        owner = read_owner(self.lock)
+        if owner is None or owner.pid == os.getpid() or not owner.alive():
+            return  # it has gone, or cannot be named: nobody is killed on a guess
+        LOG.warning("%s (pid %d) owns the node and is silent: killed", owner.owner, owner.pid)
+        try:
+            os.kill(owner.pid, signal.SIGKILL)
+        except OSError as error:
+            self.trouble = f"{owner.owner} (pid {owner.pid}) hangs and cannot be killed: {error}"
+        # What the killed one still had in work is not waited for here: the next tries find it gone.
+        self._heard_at = self.clock.monotonic() - self.patience.grace_s

@@ -1,0 +1,191 @@
+"""Taking devices back from a claim: spec gone, tenant proven gone, wiped or out of service, buried.
+
+The commit that buries a record follows the one that made its units CLEAN, instead of being the
+same: between the two the units still carry the claim, so nobody else can get them, and a restart
+finishes the burial without a second wipe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fleet import claims, errors, lifecycle
+from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.health import reasons
+from fleet.lifecycle import Change, Event, Fact
+from fleet.messages import ClaimAnswer, Published
+from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
+from fleet.node.admitting import NOTE
+from fleet.node.cleaning import Cleaner
+from fleet.node.flights import Flight
+from fleet.node.ports import Specs, TenantProof
+from fleet.node.registry import Registry
+
+HOLDER_DEADLINE_S = 600.0
+"""Time, s, a tenant's process may outlive its teardown before the device is quarantined."""
+TEARDOWN_AT = "teardown_at"
+"""Attribute of a claim record: when its teardown began, seconds since the epoch."""
+PUBLISHED_WAIT_S = 60.0
+"""Time, s, one flight waits for a quarantine to be read back; the next try waits again."""
+POLL_S = 0.05
+
+
+@dataclass
+class Visibility:
+    """Which quarantines the scheduler is known to see, as the publisher last read them back."""
+
+    required: bool = False
+    """Whether devices are published at all: without a scheduler there is nothing to read back."""
+    _seen: Mapping[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def published(self, published: Published) -> None:
+        """Take over what was just read back; what it does not name is not visible."""
+        with self._lock:
+            self._seen = dict(published.quarantined)
+
+    def covers(self, device: Uuid, since: float) -> bool:
+        """Whether a quarantine of `device` that began at `since` is visible."""
+        with self._lock:
+            return not self.required or self._seen.get(device, float("-inf")) >= since
+
+
+@dataclass
+class Teardown:
+    """Tears claims down; one flight at a time per claim is the caller's business."""
+
+    registry: Registry
+    cleaner: Cleaner
+    specs: Specs
+    tenants: TenantProof
+    visibility: Visibility
+    holder_deadline_s: float = HOLDER_DEADLINE_S
+
+    def run(self, claim: Claim, flight: Flight) -> ClaimAnswer:
+        """All steps. Raises a retryable error where one has to wait; the record stays then."""
+        self.specs.remove(claim.uid)
+        self._end_tenancy(claim)
+        self._write_off_missing(claim)
+        results = self.cleaner.clean(claim, flight, accept=settled)
+        out_of_service = self._quarantined(claim)
+        self._await_visible(claim, flight, out_of_service)
+        self._bury(claim)
+        return ClaimAnswer(
+            uid=claim.uid,
+            state=ClaimState.ABSENT,
+            devices=claim.devices,
+            certificates=tuple(r.certificate for r in results if r.certificate),
+            quarantined=out_of_service,
+            note=claim.attributes.get(NOTE, ""),
+        )
+
+    def _end_tenancy(self, claim: Claim) -> None:
+        """IN_USE to DIRTY once the tenant is gone; after the deadline to QUARANTINED."""
+        held = (State.IN_USE, State.HELD)
+        mine = [self.registry.journal.units[unit] for unit in claim.units]
+        if claim.units and not any(unit.state in held for unit in mine):
+            return
+        now = self.registry.clock.now()
+        others = self.registry.attached(claim.devices, besides=claim.uid)
+        if not others and self.tenants.gone(claim):
+            facts = frozenset({Fact.TENANT_GONE, Fact.SPEC_GONE})
+            self._release(claim, Event.RELEASED, Change(facts, holder=f"claim:{claim.uid}"))
+            return
+        who = (
+            f"claim {', '.join(others)} is attached to a device of claim {claim.uid}"
+            if others
+            else f"a process of claim {claim.uid} is still there"
+        )
+        late = now - float(claim.attributes.get(TEARDOWN_AT, now)) >= self.holder_deadline_s
+        if not late or not claim.units:
+            raise errors.DeviceBusy(
+                who,
+                holder=f"claim:{others[0] if others else claim.uid}",
+                remedy="it is not killed for you; the teardown goes on once it is gone",
+            )
+        reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=who, since=now)
+        change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
+        self._release(claim, Event.TEARDOWN_FAILED, change)
+
+    def _release(self, claim: Claim, event: Event, change: Change) -> None:
+        now = self.registry.clock.now()
+        with self.registry.commit() as commit:
+            for unit_id in claim.units:
+                unit = commit.unit(unit_id)
+                if unit.state is State.IN_USE:
+                    commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+                elif unit.state is State.HELD and event is Event.RELEASED:
+                    # Held since the journal was lost: its claim is the holder, and it has left.
+                    commit.put_unit(lifecycle.step(unit, Event.PROVEN_FREE, now=now, change=change))
+
+    def _write_off_missing(self, claim: Claim) -> None:
+        """Units of hardware that is not there any more cannot be wiped: QUARANTINED (A3)."""
+        present = {u.id for a in self.registry.accelerators.values() for u in a.units}
+        if present.issuperset(claim.units):
+            return
+        now = self.registry.clock.now()
+        reason = reasons.make("device-lost", Source.TEARDOWN, since=now)
+        change = Change(reasons=frozenset({reason}))
+        with self.registry.commit() as commit:
+            for unit_id in claim.units:
+                unit = commit.unit(unit_id)
+                if unit_id not in present and unit.state is not State.QUARANTINED:
+                    commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+
+    def _quarantined(self, claim: Claim) -> tuple[Uuid, ...]:
+        units, devices = self.registry.journal.units, self.registry.devices
+        return tuple(
+            uuid
+            for uuid in claim.devices
+            if uuid not in devices
+            or any(units[unit].state is State.QUARANTINED for unit in devices[uuid].units)
+        )
+
+    def _await_visible(self, claim: Claim, flight: Flight, devices: tuple[Uuid, ...]) -> None:
+        """Nothing of the claim is let go before its quarantine is read back (promise 6)."""
+        clock = self.registry.clock
+        until = clock.monotonic() + PUBLISHED_WAIT_S
+        while True:
+            hidden = [
+                uuid
+                for uuid in devices
+                if not self.visibility.covers(uuid, self._since(claim, uuid))
+            ]
+            if not hidden:
+                return
+            if flight.cancel.wait(POLL_S) or clock.monotonic() >= until:
+                raise errors.DeviceBusy(
+                    f"the quarantine of {', '.join(hidden)} is not visible to the scheduler yet",
+                    remedy="the claim is let go once it was read back from the ResourceSlice",
+                )
+
+    def _since(self, claim: Claim, uuid: Uuid) -> float:
+        device = self.registry.devices.get(uuid)
+        if device is None:
+            return float(claim.attributes.get(TEARDOWN_AT, 0.0))
+        return max(unit.since for unit in self.registry.units(device))
+
+    def _bury(self, claim: Claim) -> None:
+        """Record to tombstone, units free, release of the lease queued: one commit.
+
+        Raises `IllegalTransition` while a unit is neither CLEAN nor out of service.
+        """
+        now = self.registry.clock.now()
+        with self.registry.commit() as commit:
+            at_rest = all(settled(claim, commit.unit(unit)) for unit in claim.units)
+            facts = frozenset({ClaimFact.UNITS_RELEASED}) if at_rest else frozenset()
+            claims.step(claim.state, ClaimEvent.UNPREPARED, facts)
+            commit.bury_claim(claim.uid, claim.token, now)
+            for unit_id in claim.units:
+                closed = lifecycle.close_floor(commit.unit(unit_id), claim.token)
+                commit.put_unit(replace(closed, claim=None))
+            if claim.units:
+                token = str(claim.token) if claim.token != NO_TOKEN else ""
+                commit.enqueue("release", {"holder": f"claim:{claim.uid}", "token": token}, now)
+
+
+def settled(claim: Claim, unit: Unit) -> bool:  # noqa: ARG001 - shape of `accept`
+    """Whether a unit is at rest after a teardown."""
+    return unit.state in (State.CLEAN, State.QUARANTINED)

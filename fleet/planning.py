@@ -1,0 +1,223 @@
+"""What a fleet is made of, as plans that cross process borders, and where they are recorded.
+
+A plan says everything a process needs to open a node or the coordinator; `fleet.bootstrap` does it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from fleet import errors
+from fleet.backends.simulated import topology
+from fleet.messages import Message
+from fleet.profiles import Profile
+from fleet.settings import MIB, KubernetesSettings, Settings
+
+PLAN_FILE = "fleet.json"
+MEMORY_DEFAULT = 64 * MIB
+_SIMULATE = re.compile(r"^(?P<nodes>\d{1,4})x(?P<devices>\d{1,3})(?:p(?P<parts>\d{1,3}))?$")
+
+
+class SimulatedNode(Message):
+    """What to simulate on one node. `partitionable` of the accelerators have partitions."""
+
+    accelerators: int = Field(ge=1)
+    memory_bytes: int = Field(ge=1)
+    partitionable: int = Field(default=0, ge=0)
+    seed: int = 0
+
+
+class NodePlan(Message):
+    """Everything a process needs to open one node."""
+
+    node: str = Field(min_length=1)
+    state: str
+    simulated: SimulatedNode | None = None
+    settings: Settings = Settings()
+    labels: dict[str, str] = Field(default_factory=dict)
+    kubernetes: bool = False
+    """Whether kubelet hands this node's devices out: specs go where the container runtime reads
+    them, tenants are pods, and a quarantine must be visible to the scheduler before a claim is let
+    go."""
+
+
+class CoordinatorPlan(Message):
+    """Everything a process needs to open the coordinator."""
+
+    state: str
+    settings: Settings = Settings()
+
+
+class FleetPlan(Message):
+    """A fleet on one host."""
+
+    nodes: tuple[NodePlan, ...]
+    coordinator: CoordinatorPlan
+
+    @property
+    def simulated(self) -> bool:
+        """Whether every device is simulated."""
+        return all(node.simulated is not None for node in self.nodes)
+
+
+def plan_fleet(
+    state: Path,
+    *,
+    simulate: str | None = None,
+    memory_bytes: int | None = None,
+    profile: str | None = None,
+    settings: Settings | None = None,
+    serve: str = "",
+) -> FleetPlan:
+    """The fleet of a state directory: as asked for, or as recorded at its first use.
+
+    `simulate` is ``NxM`` or ``NxMpK`` (N nodes of M accelerators, K of them partitionable). `serve`
+    names the Node whose kubelet hands the devices out; that is recorded with how it does, since
+    whoever opens the node later must look for tenants in the same places. Raises `InputInvalid`
+    when an existing fleet has another shape, `DriverAbsent` when there is none.
+    """
+    state = state.absolute()
+    path = state / PLAN_FILE
+    recorded = _recorded(path)
+    chosen = settings or Settings()
+    if profile is not None:
+        chosen = chosen.model_copy(update={"profile": _profile(profile)})
+    if simulate is None:
+        if recorded is None:
+            raise errors.DriverAbsent(
+                "no accelerator driver that this version supports answers on this machine"
+            )
+        shape = recorded
+    else:
+        shape = _shape(simulate, memory_bytes or _memory(recorded))
+        if recorded is not None:
+            shape = shape.model_copy(
+                update={"name": recorded.name, "kubernetes": recorded.kubernetes}
+            )
+        if recorded is not None and recorded != shape:
+            raise errors.InputInvalid(
+                f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
+                remedy="ask for the shape it has, or name another directory with --state",
+            )
+    if recorded is None:
+        state.mkdir(parents=True, exist_ok=True)
+        shape = _write(path, shape)
+    if serve:
+        shape = _served(path, shape, serve, chosen.kubernetes)
+    return _plan(state, shape, chosen)
+
+
+def _served(path: Path, shape: _Shape, name: str, how: KubernetesSettings) -> _Shape:
+    """Record that the one node of the fleet is the Node `name`, and how it is served."""
+    if shape.nodes != 1:
+        raise errors.InputInvalid(
+            f"{path.parent} holds a fleet of {shape.nodes} nodes; a plugin serves one",
+            remedy="give the plugin a state directory of its own",
+        )
+    if shape.name not in ("", name):
+        raise errors.InputInvalid(
+            f"{path.parent} is the state of node {shape.name}, not of {name}",
+            remedy="name that node with --node, or another directory with --state",
+        )
+    served = shape.model_copy(update={"name": name, "kubernetes": how})
+    if served != shape:
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary.write_text(served.model_dump_json(indent=2))
+        temporary.replace(path)
+    return served
+
+
+def _profile(name: str) -> Profile:
+    try:
+        return Profile(name)
+    except ValueError:
+        raise errors.InputInvalid(
+            f"there is no profile {name!r}", remedy=f"choose one of: {', '.join(Profile)}"
+        ) from None
+
+
+class _Shape(Message):
+    nodes: int = Field(ge=1)
+    node: SimulatedNode
+    name: str = ""
+    """Name of the one node, where kubelet knows it; else nodes are numbered."""
+    kubernetes: KubernetesSettings | None = None
+    """How kubelet hands the devices out; None: it does not."""
+
+
+def _shape(simulate: str, memory_bytes: int) -> _Shape:
+    match = _SIMULATE.match(simulate)
+    if match is None or int(match["nodes"]) < 1 or int(match["devices"]) < 1:
+        raise errors.InputInvalid(
+            f"--simulate {simulate!r} is not NODESxDEVICES",
+            remedy="write for example 2x8, or 2x8p2 for two partitionable devices on each node",
+        )
+    figures = {
+        "accelerators": int(match["devices"]),
+        "memory_bytes": memory_bytes,
+        "partitionable": int(match["parts"] or 0),
+    }
+    # Refused before it is recorded: a recorded shape that cannot be built would be a trap.
+    topology.Shape(node="node", seed=0, **figures).check()
+    return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))
+
+
+def _memory(recorded: _Shape | None) -> int:
+    return recorded.node.memory_bytes if recorded else MEMORY_DEFAULT
+
+
+def _told(shape: _Shape) -> str:
+    parts = f"p{shape.node.partitionable}" if shape.node.partitionable else ""
+    return f"{shape.nodes}x{shape.node.accelerators}{parts}, {shape.node.memory_bytes} B each"
+
+
+def _recorded(path: Path) -> _Shape | None:
+    try:
+        return _Shape.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise errors.InputInvalid(
+            f"{path} cannot be read: {error}", remedy="restore it, or name another --state"
+        ) from error
+
+
+def _write(path: Path, shape: _Shape) -> _Shape:
+    """Record the shape, complete, unless somebody else just did; returns what is recorded."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.write_text(shape.model_dump_json(indent=2))
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        found = _recorded(path)
+        if found != shape:
+            raise errors.InputInvalid(
+                f"{path} was just made for a fleet of another shape",
+                remedy="ask for the shape it has, or name another directory with --state",
+            ) from None
+    finally:
+        temporary.unlink()
+    return shape
+
+
+def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
+    width = max(2, len(str(shape.nodes)))
+    if shape.kubernetes is not None:
+        settings = settings.model_copy(update={"kubernetes": shape.kubernetes})
+    nodes = tuple(
+        NodePlan(
+            node=shape.name or f"node-{number:0{width}d}",
+            state=str(state),
+            simulated=shape.node.model_copy(update={"seed": number}),
+            settings=settings,
+            kubernetes=shape.kubernetes is not None,
+            labels={"rack": f"rack-{(number - 1) // 4 + 1:02d}", "pool": "default"},
+        )
+        for number in range(1, shape.nodes + 1)
+    )
+    return FleetPlan(nodes=nodes, coordinator=CoordinatorPlan(state=str(state), settings=settings))

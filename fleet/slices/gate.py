@@ -1,0 +1,179 @@
+"""The pool gate: whether a device may be allocated now, and the taints that say so. Pure.
+
+A device is allocatable only while it is CLEAN, freshly checked and nobody is on its memory
+(DESIGN 5, Gates); everything else carries ``<driver>/not-clean``. The taint has no value: what the
+scheduler may do is the same for DIRTY, WIPING, stale and held, so moving between those must not
+cost a write. Quarantine is a second taint, ``<driver>/quarantined``, whose value is made of the
+reasons' codes: one taint however many reasons there are (B09); the whole list is in `fleet
+quarantine list`.
+
+Taints are for availability and for people. Safety rests on the node's own checks: it refuses an
+unfit device whatever the scheduler does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fleet.kube.base import Object
+from fleet.messages import DeviceView, NodeView
+from fleet.model import State
+
+EVICTING = frozenset({"device-lost"})
+"""Codes of NoExecute grade (B24): the tenant's pod cannot go on, so that evicting it harms nobody.
+Every other reason keeps the running tenant and only stops new ones (DESIGN 5, Slices)."""
+
+VALUE_MAX = 63
+"""Length of a label value, and of a taint's."""
+
+
+class Effect(StrEnum):
+    """What a taint does."""
+
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class GateRules:
+    """What the gate judges by. `fresh_s`: age, s, up to which a verdict or a view counts."""
+
+    driver: str
+    fresh_s: float
+    holds: bool = False
+    """Our own reservation keeps an exposed device's allocation: IN_USE then needs no taint."""
+
+    @property
+    def not_clean(self) -> str:
+        """Key of the taint of a device that may not be allocated now."""
+        return f"{self.driver}/not-clean"
+
+    @property
+    def quarantined(self) -> str:
+        """Key of the taint of a device that is out of service."""
+        return f"{self.driver}/quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """May the device be allocated; why not ("" when it may); which taints say so."""
+
+    allocatable: bool
+    why: str
+    taints: tuple[Object, ...]
+    quarantined: bool
+
+
+def verdicts(
+    view: NodeView,
+    *,
+    now: float,
+    rules: GateRules,
+    evicted: Iterable[str] = (),
+) -> Mapping[str, Verdict]:
+    """The verdict on each device of the view by UUID.
+
+    `evicted`: UUIDs of devices bound to a pod but not exposed to it; when such a device is
+    quarantined its pod is evicted, so that its owner makes it again elsewhere.
+    """
+    stale = not _fresh(view.at, now=now, rules=rules)
+    alone = _alone(view)
+    leaving = frozenset(evicted)
+    found = {}
+    for device in view.devices:
+        why = _obstacle(device, now=now, rules=rules)
+        exempt = rules.holds and device.state == State.IN_USE and device.uuid in alone
+        if stale:
+            why = "the node service has not answered of late"
+        elif exempt and not device.attached:
+            why = ""
+        found[device.uuid] = _verdict(device, why=why, rules=rules, evict=device.uuid in leaving)
+    return found
+
+
+def is_quarantined(device: DeviceView) -> bool:
+    """Whether the device is out of service: by its state, or by a reason open while in use."""
+    return bool(device.reasons) or device.state in (State.QUARANTINED, State.RETESTING)
+
+
+def unfit_taints(rules: GateRules, codes: Iterable[str], *, evict: bool) -> tuple[Object, ...]:
+    """Both taints of a device out of service for `codes`."""
+    effect = Effect.NO_EXECUTE if evict else Effect.NO_SCHEDULE
+    return (
+        not_clean_taint(rules),
+        {"key": rules.quarantined, "value": folded(codes), "effect": effect.value},
+    )
+
+
+def not_clean_taint(rules: GateRules) -> Object:
+    """The taint of a device that may not be allocated now."""
+    return {"key": rules.not_clean, "effect": Effect.NO_SCHEDULE.value}
+
+
+def folded(codes: Iterable[str]) -> str:
+    """Reason codes as one label value: evicting ones first, then by name, what does not fit
+    counted."""
+    ordered = sorted(set(codes), key=lambda code: (code not in EVICTING, code))
+    if not ordered:
+        return "unknown"
+    for kept in range(len(ordered), 0, -1):
+        left = len(ordered) - kept
+        value = ".".join((*ordered[:kept], *((f"and-{left}-more",) if left else ())))
+        if len(value) <= VALUE_MAX:
+            return value
+    return f"{len(ordered)}-reasons"
+
+
+def _verdict(device: DeviceView, *, why: str, rules: GateRules, evict: bool) -> Verdict:
+    codes = {reason.code for reason in device.reasons}
+    quarantined = is_quarantined(device)
+    if quarantined:
+        taints = unfit_taints(rules, codes, evict=evict or bool(codes & EVICTING))
+    elif why:
+        taints = (not_clean_taint(rules),)
+    else:
+        taints = ()
+    return Verdict(
+        allocatable=not taints and device.state == State.CLEAN,
+        why=why,
+        taints=taints,
+        quarantined=quarantined,
+    )
+
+
+def _obstacle(device: DeviceView, *, now: float, rules: GateRules) -> str:
+    """Why the device may not be given to anybody now, or "".
+
+    State, claim and attachments of a view are those of all units of the device, so that somebody on
+    an overlapping device shows here too.
+    """
+    if is_quarantined(device):
+        return "quarantined"
+    if device.state != State.CLEAN:
+        return device.state
+    if device.claim:
+        return "held by a claim"
+    if device.attached:
+        return "looked into with adminAccess"
+    if not _fresh(device.checked_at, now=now, rules=rules):
+        return "its health was not checked of late"
+    return ""
+
+
+def _fresh(at: float, *, now: float, rules: GateRules) -> bool:
+    """A moment far in the future is a broken clock, not a fresh answer."""
+    return abs(now - at) <= rules.fresh_s
+
+
+def _alone(view: NodeView) -> frozenset[str]:
+    """UUIDs of devices that share memory with no other: only of those does IN_USE say that the
+    device itself is allocated, and not one that overlaps it."""
+    users: dict[str, int] = {}
+    for device in view.devices:
+        for unit in device.units:
+            users[unit] = users.get(unit, 0) + 1
+    return frozenset(
+        device.uuid for device in view.devices if all(users[unit] == 1 for unit in device.units)
+    )

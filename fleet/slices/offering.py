@@ -1,0 +1,153 @@
+"""From the node's view and what was published before to the devices a pool should list. Pure.
+
+A device is not offered (it is *withdrawn*) only where offering it would be wrong: another publisher
+has it, the server refuses it, or the server drops taints and this one needs one. Being dirty, stale
+or broken is said by taints, and a device the node no longer reports stays under its old name,
+quarantined as lost: one that simply vanished would be marked bad by nobody (B24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fleet.kube.base import Object
+from fleet.messages import DeviceView, NodeView
+from fleet.slices.comparing import Feature
+from fleet.slices.gate import (
+    GateRules,
+    not_clean_taint,
+    unfit_taints,
+    verdicts,
+)
+from fleet.slices.rendering import AGENT, Terms, agent_device, attribute, names, render
+
+LOST = "device-lost"
+"""Reason code of a device the node no longer reports."""
+TAINTS_UNAVAILABLE = "the API server drops taints and the device needs one"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Everything besides the view that decides what is offered."""
+
+    terms: Terms
+    rules: GateRules
+    remembered: Mapping[str, Object] = field(default_factory=dict)
+    """Devices published before, by name, as they were read last."""
+    barred: Mapping[str, str] = field(default_factory=dict)
+    """Why a device must not be published, by UUID."""
+    dropped: frozenset[Feature] = frozenset()
+    """Fields the server does not keep."""
+    agent: bool = False
+    """Offer the agent device too."""
+    evicted: frozenset[str] = frozenset()
+    """UUIDs bound to a pod but not exposed to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the pool should list, in order, without `timeAdded` of taints."""
+
+    devices: tuple[Object, ...]
+    names: Mapping[str, str]
+    """Name in the slice by UUID, of every device of the view."""
+    withdrawn: Mapping[str, str]
+    """Why a device of the view is not offered, by UUID."""
+    quarantined: Mapping[str, float]
+    """Devices of the view out of service, by UUID: since when (`DeviceView.since`)."""
+    lost: tuple[str, ...] = ()
+
+
+def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
+    """What to publish for this view; a view older than `rules.fresh_s` makes every device stale."""
+    judged = verdicts(view, now=now, rules=given.rules, evicted=given.evicted)
+    named = names(view.devices)
+    entries: list[Object] = []
+    withdrawn: dict[str, str] = {}
+    for device in view.devices:
+        entry = render(
+            device, named[device.uuid], taints=judged[device.uuid].taints, terms=given.terms
+        )
+        if why := _obstacle(device.uuid, entry, given):
+            withdrawn[device.uuid] = why
+        else:
+            entries.append(_kept_fields(entry, given))
+    lost = _lost(view.devices, named, given)
+    certain = bool(view.devices) and not view.degraded
+    for entry in lost:
+        gone = {**entry, "taints": list(unfit_taints(given.rules, (LOST,), evict=certain))}
+        if not _obstacle(attribute(entry, "uuid"), gone, given):
+            entries.append(_kept_fields(gone, given))
+    if given.agent:
+        entries.append(_kept_fields(agent_device(given.terms, simulated=view.simulated), given))
+    return Offer(
+        devices=tuple(entries),
+        names=named,
+        withdrawn=withdrawn,
+        quarantined={d.uuid: d.since for d in view.devices if judged[d.uuid].quarantined},
+        lost=tuple(str(entry["name"]) for entry in lost),
+    )
+
+
+def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
+    """What to publish while no view was ever had: what is there, stale after `rules.fresh_s`.
+
+    None: there is nothing to hold on to, and an empty pool would claim that the node has no device.
+    """
+    if not given.remembered:
+        return None
+    stale = silent_s > given.rules.fresh_s
+    entries = [
+        _made_stale(entry, given.rules) if stale else entry for entry in given.remembered.values()
+    ]
+    return Offer(
+        devices=tuple(entry for entry in entries if not _obstacle("", entry, given)),
+        names={},
+        withdrawn={},
+        quarantined={},
+    )
+
+
+def _made_stale(entry: Object, rules: GateRules) -> Object:
+    taints = entry.get("taints") or []
+    if entry["name"] == AGENT or any(taint.get("key") == rules.not_clean for taint in taints):
+        return entry
+    return {**entry, "taints": [not_clean_taint(rules), *taints]}
+
+
+def _obstacle(uuid: str, entry: Object, given: Circumstances) -> str:
+    """Why this entry must not be offered, or ""."""
+    if why := given.barred.get(uuid):
+        return why
+    if Feature.TAINTS in given.dropped and entry.get("taints"):
+        return TAINTS_UNAVAILABLE
+    return ""
+
+
+def _kept_fields(entry: Object, given: Circumstances) -> Object:
+    """The entry without fields the server is known to drop: they would differ for ever."""
+    gone = {str(feature) for feature in given.dropped}
+    if Feature.BINDING_CONDITIONS in given.dropped:
+        gone |= {"bindingFailureConditions", "bindsToNode"}
+    return {name: value for name, value in entry.items() if name not in gone}
+
+
+def _lost(
+    devices: Iterable[DeviceView], named: Mapping[str, str], given: Circumstances
+) -> tuple[Object, ...]:
+    """Entries published before whose device the view does not list.
+
+    A name that the view uses again belongs to the device that has it now: a replaced card.
+    """
+    known = {device.uuid for device in devices}
+    taken = {*named.values(), AGENT}
+    return tuple(
+        entry
+        for name, entry in given.remembered.items()
+        if name not in taken and attribute(entry, "uuid")[:64] not in _cut(known)
+    )
+
+
+def _cut(uuids: Iterable[str]) -> frozenset[str]:
+    return frozenset(uuid.encode()[:64].decode(errors="ignore") for uuid in uuids)

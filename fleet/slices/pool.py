@@ -1,0 +1,225 @@
+"""The pool protocol: from slices that exist and devices wanted to the writes, in order. Pure.
+
+One pool per node, named after it. A slice carries 64 devices at most, also before any taint exists:
+the first taint in a larger one would make the write invalid at the moment of quarantine (B09).
+
+A change of one slice keeps the generation, so that a pool of one slice changes atomically.
+Everything else raises it: first each slice is written with the new generation (the pool is
+incomplete meanwhile, and nothing is allocated from it), then the old ones are removed. Removal
+comes last because of B73: taking a slice of the highest generation away first would make an older
+one be believed.
+
+Every write is guarded (resourceVersion, UID), so that a plan made from an outdated reading changes
+nothing. Whatever subset of a plan was carried out, the next plan made from a new reading converges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet import errors
+from fleet.kube.base import SLICES, Object, name_of, uid_of, version_of
+from fleet.slices.comparing import same_slice
+from fleet.slices.reading import devices_of, generation, pool_name
+
+DEVICES_MAX = 64
+"""Devices in a slice: the server's limit as soon as one of them has a taint."""
+_BASE_MAX = 58
+"""Where the server cuts the base of a generated name."""
+_INDEX = re.compile(r"^([0-9a-f]{5})-")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolIdentity:
+    """Whose pool it is."""
+
+    driver: str
+    node: str
+    node_uid: str
+    """UID of the Node object now; a re-created Node has another one."""
+
+    @property
+    def pool(self) -> str:
+        """The pool is named after the node: no two nodes share one."""
+        return self.node
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Replace a slice; the body carries its resourceVersion."""
+
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a slice; the server completes its name."""
+
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a slice if it is still the one that was read."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+Write = Update | Create | Delete
+
+
+def plan(
+    existing: Sequence[Object],
+    devices: Sequence[Object],
+    *,
+    identity: PoolIdentity,
+    last: int = 0,
+    outrun: bool = False,
+) -> tuple[Write, ...]:
+    """The writes that make the pool say exactly `devices`; none when it does.
+
+    `existing`: all slices of our driver on the node, whatever their pool. `last`: the highest
+    generation this writer ever sent; a pool below it was cut or wiped, and is written above it.
+    `outrun`: raise the generation in any case, because a write of ours may still land.
+    Raises `InputInvalid` when two devices have one name.
+    """
+    ours = [found for found in existing if _is_ours(found, identity)]
+    top = max(map(generation, ours), default=0)
+    wanted = max(1, -(-len(devices) // DEVICES_MAX))
+    matched = _match(ours, wanted, identity)
+    chunks = arrange(devices, {index: devices_of(found) for index, found in matched.items()})
+    kept = {uid_of(found) for found in matched.values()}
+    obsolete = [found for found in existing if uid_of(found) not in kept]
+
+    target = max(top, 1)
+    changed = _changed(matched, chunks, identity, target)
+    missing = [index for index in range(wanted) if index not in matched]
+    rival = any(generation(found) >= target for found in obsolete if found in ours)
+    if outrun or last > top or missing or len(changed) > 1 or (changed and rival):
+        target = max(top, last) + 1
+        changed = dict.fromkeys(sorted(matched), None)
+    return (
+        *(Update(_body(identity, target, chunks, at, matched[at])) for at in changed),
+        *(Create(_body(identity, target, chunks, at, None)) for at in missing),
+        *(_delete(found) for found in sorted(obsolete, key=generation)),
+    )
+
+
+def arrange(
+    devices: Sequence[Object], homes: Mapping[int, Iterable[Object]]
+) -> Sequence[Sequence[Object]]:
+    """The devices of each slice: whoever has a slice stays there while there is room.
+
+    A device that comes or goes so changes one slice only. Within a slice the order is that of
+    `devices`. Raises `InputInvalid` when two devices have one name.
+    """
+    count = max(1, -(-len(devices) // DEVICES_MAX))
+    wanted = {str(device["name"]) for device in devices}
+    if len(wanted) != len(devices):
+        raise errors.InputInvalid(
+            f"{len(devices)} devices have only {len(wanted)} names",
+            remedy="device names are unique within a pool",
+        )
+    place: dict[str, int] = {}
+    room = [DEVICES_MAX] * count
+    for index in sorted(home for home in homes if home < count):
+        for device in homes[index]:
+            name = str(device.get("name"))
+            if name in wanted and name not in place and room[index]:
+                place[name] = index
+                room[index] -= 1
+    chunks: list[list[Object]] = [[] for _ in range(count)]
+    for device in devices:
+        name = str(device["name"])
+        if name not in place:
+            place[name] = next(index for index in range(count) if room[index])
+            room[place[name]] -= 1
+        chunks[place[name]].append(device)
+    return chunks
+
+
+def slice_index(found: Object, identity: PoolIdentity) -> int | None:
+    """The index in a slice's name, None when the name is none of ours."""
+    name = name_of(found).name
+    index = _INDEX.match(name)
+    if index is None or not name.startswith(_base(int(index[1], 16), identity)):
+        return None
+    return int(index[1], 16)
+
+
+def _base(index: int, identity: PoolIdentity) -> str:
+    return f"{index:05x}-{identity.driver}-{identity.node}-"[:_BASE_MAX]
+
+
+def _is_ours(found: Object, identity: PoolIdentity) -> bool:
+    return pool_name(found) == identity.pool
+
+
+def _match(ours: Sequence[Object], wanted: int, identity: PoolIdentity) -> Mapping[int, Object]:
+    """The slice that stands for each index: of the highest generation, else of the lowest UID."""
+    found: dict[int, Object] = {}
+    for candidate in sorted(ours, key=lambda item: (-generation(item), uid_of(item))):
+        index = slice_index(candidate, identity)
+        if index is not None and index < wanted:
+            found.setdefault(index, candidate)
+    return found
+
+
+def _changed(
+    matched: Mapping[int, Object],
+    chunks: Sequence[Sequence[Object]],
+    identity: PoolIdentity,
+    target: int,
+) -> dict[int, None]:
+    return {
+        index: None
+        for index in sorted(matched)
+        if not same_slice(_body(identity, target, chunks, index, matched[index]), matched[index])
+    }
+
+
+def _body(
+    identity: PoolIdentity,
+    target: int,
+    chunks: Sequence[Sequence[Object]],
+    index: int,
+    stored: Object | None,
+) -> Object:
+    """The whole slice as it is to be; what others put into the stored metadata stays."""
+    if stored is None:
+        metadata: Object = {"generateName": _base(index, identity)}
+    else:
+        metadata = {k: v for k, v in stored["metadata"].items() if k != "managedFields"}
+        metadata["resourceVersion"] = version_of(stored)
+    metadata["ownerReferences"] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": identity.node,
+            "uid": identity.node_uid,
+            "controller": True,
+        }
+    ]
+    return {
+        "apiVersion": SLICES.api_version,
+        "kind": SLICES.kind,
+        "metadata": metadata,
+        "spec": {
+            "driver": identity.driver,
+            "nodeName": identity.node,
+            "pool": {
+                "name": identity.pool,
+                "generation": target,
+                "resourceSliceCount": len(chunks),
+            },
+            "devices": list(chunks[index]),
+        },
+    }
+
+
+def _delete(found: Object) -> Delete:
+    return Delete(name_of(found).name, uid_of(found), version_of(found))

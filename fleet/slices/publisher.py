@@ -1,0 +1,388 @@
+"""The one writer of a node's ResourceSlices: a step compares, writes what differs, reads back.
+
+The caller runs `step` on a period and feeds the events of a watch to `changed`; nothing here waits
+or loops. What is to be published is decided in `fleet.slices.offering`, in which writes in
+`fleet.slices.pool`; this module carries them out and judges the answers:
+
+* 409 and 404: somebody was faster; read again, decide anew, in the same step.
+* 422 and 400: the body will never be taken; the device named (or suspected) is left out, so that
+  its neighbours are published, and tried again after a growing wait.
+* no answer, 5xx: the write may land later; `fleet.slices.outstanding` remembers it.
+* 401, 403: a right is missing; wait.
+
+Quarantine is confirmed only by a listing made after the last write, in a complete pool, with
+nothing of ours under way (promise 6).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fleet import errors
+from fleet.kube.base import SLICES, Cluster, Event, Name, Object
+from fleet.messages import NodeView
+from fleet.settings import Settings
+from fleet.slices import refusals as refusing
+from fleet.slices.cache import NodeSlices
+from fleet.slices.comparing import Feature, dropped, with_times
+from fleet.slices.exclusivity import Exclusivity
+from fleet.slices.foreign import covered
+from fleet.slices.gate import GateRules
+from fleet.slices.offering import Circumstances, Offer, offer, offer_unseen
+from fleet.slices.outstanding import Outstanding
+from fleet.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
+from fleet.slices.reading import PoolReading, blocked, devices_of, generation, pool_name, read_pools
+from fleet.slices.rendering import Terms, attribute
+from fleet.slices.reporting import PublishReport, Trouble
+
+ROUNDS = 6
+"""Times a step reads, decides and writes: enough to settle a race, a refusal and a dropped field
+together; more is left to the next step."""
+OUTAGE_WAIT_MAX_S = 5.0
+"""Longest wait, s, after the server did not answer or a right was missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherTerms:
+    """What a publisher is made from. Periods and ages in seconds."""
+
+    terms: Terms
+    rules: GateRules
+    resync_s: float
+    settle_s: float
+    """Time a write of an earlier process may still need to land."""
+    agent: bool = False
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, *, node: str, agent: bool = False, holds: bool = False
+    ) -> PublisherTerms:
+        """The terms for the Node named `node`.
+
+        `agent`: publish the agent device too. `holds`: our own reservations keep allocations.
+        """
+        kubernetes = settings.kubernetes
+        return cls(
+            terms=Terms(driver=kubernetes.driver, node=node, profile=settings.profile),
+            rules=GateRules(driver=kubernetes.driver, fresh_s=settings.health.fresh_s, holds=holds),
+            resync_s=kubernetes.resync_period_s,
+            settle_s=kubernetes.api_timeout_s,
+            agent=agent,
+        )
+
+
+class Publisher:
+    """Publishes one node's devices. `step` is for one thread at a time, `changed` for any."""
+
+    def __init__(
+        self, cluster: Cluster, given: PublisherTerms, *, exclusivity: Exclusivity | None = None
+    ) -> None:
+        """`exclusivity` None: no other publisher can exist."""
+        self._cluster = cluster
+        self._given = given
+        self._exclusivity = exclusivity or Exclusivity()
+        self._slices = NodeSlices(
+            cluster,
+            node=given.terms.node,
+            driver=given.terms.driver,
+            resync_s=given.resync_s,
+        )
+        self._refusals = refusing.Refusals()
+        self._pause = refusing.Pause()
+        self._outstanding = Outstanding()
+        self._remembered: dict[str, Object] | None = None
+        self._dropped: frozenset[Feature] = frozenset()
+        self._evicted: frozenset[str] = frozenset()
+        self._last = 0
+        self._view: NodeView | None = None
+        self._begun: float | None = None
+        self._trouble: list[Trouble] = []
+        self._turn = threading.Lock()
+
+    def changed(self, event: Event) -> None:
+        """Take what a watch on the node's slices (all drivers) reports; from any thread."""
+        self._slices.changed(event)
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Devices bound to a pod but not exposed to it: a quarantine of these evicts the pod."""
+        self._evicted = frozenset(uuids)
+
+    def retire(self, uuid: str) -> None:
+        """Forget a device that the node no longer reports: it leaves the slices."""
+        with self._turn:
+            for name, entry in list((self._remembered or {}).items()):
+                if attribute(entry, "uuid") == uuid and self._remembered is not None:
+                    del self._remembered[name]
+
+    def close(self) -> None:
+        """Let go of the host's locks. Slices stay: kubelet removes them if nobody comes back."""
+        self._exclusivity.close()
+
+    def step(self, now: float, view: NodeView | None) -> PublishReport:
+        """Make the slices say what `view` says; raises nothing the API or a store can cause.
+
+        `now`: seconds since the epoch. `view` None: the node service is silent; what was published
+        stays, and becomes stale after `fresh_s`.
+        """
+        with self._turn:
+            self._begun = now if self._begun is None else self._begun
+            self._view = view or self._view
+            self._trouble = []
+            writes = 0
+            wanted: Offer | None = None
+            quiet = False
+            for _ in range(ROUNDS):
+                if not self._read(now):
+                    break
+                wanted = self._wanted(now)
+                if wanted is None:
+                    break
+                ordered = self._plan(wanted)
+                quiet = not ordered
+                if quiet or self._pause.holds(now=now, content=wanted.devices):
+                    break
+                done, go_on = self._carry_out(ordered, wanted, now=now)
+                writes += done
+                if not go_on:
+                    break
+            return self._report(wanted, writes=writes, quiet=quiet, now=now)
+
+    # --- reading ---
+
+    def _read(self, now: float) -> bool:
+        """Make the cache current; whether it is."""
+        try:
+            if self._slices.refresh(now):
+                self._outstanding.settle(self._slices.ours)
+        except errors.FleetError as error:
+            self._note(error)
+            return False
+        self._last = max([self._last, *map(generation, self._own_pool())])
+        if self._remembered is None:
+            self._remembered = _inherited(self._own_pool())
+        return True
+
+    def _own_pool(self) -> Sequence[Object]:
+        return [s for s in self._slices.ours if pool_name(s) == self._given.terms.node]
+
+    # --- deciding ---
+
+    def _wanted(self, now: float) -> Offer | None:
+        """What the pool should list now, without refused devices and with stored times."""
+        remembered = self._remembered or {}
+        given = Circumstances(
+            terms=self._given.terms,
+            rules=self._given.rules,
+            remembered=remembered,
+            barred=self._barred(now),
+            dropped=self._dropped,
+            agent=self._given.agent,
+            evicted=self._evicted,
+        )
+        if self._view is None:
+            found = offer_unseen(silent_s=now - (self._begun or now), given=given)
+        else:
+            found = offer(self._view, now=now, given=given)
+        if found is None:
+            return None
+        withdrawn = dict(found.withdrawn)
+        devices = []
+        uuids = {name: uuid for uuid, name in found.names.items()}
+        for device in found.devices:
+            name = str(device["name"])
+            if why := self._refusals.withheld(device, now=now):
+                withdrawn[uuids.get(name, name)] = why
+            else:
+                devices.append(with_times(device, remembered.get(name, {})))
+        return replace(found, devices=tuple(devices), withdrawn=withdrawn)
+
+    def _barred(self, now: float) -> Mapping[str, str]:
+        """Why each device of the view must not be published by us."""
+        if self._view is None:
+            return {}
+        devices = self._view.devices
+        found = covered(
+            devices,
+            slices=self._slices.foreign,
+            driver=self._given.terms.driver,
+            node=self._slices.node,
+        )
+        refused = self._exclusivity.barred(devices, now=now)
+        if self._exclusivity.trouble is not None:
+            self._note(self._exclusivity.trouble)
+        return {**refused, **found}
+
+    def _plan(self, wanted: Offer) -> tuple[Write, ...]:
+        return plan(
+            self._slices.ours,
+            wanted.devices,
+            identity=PoolIdentity(
+                driver=self._given.terms.driver,
+                node=self._given.terms.node,
+                node_uid=self._slices.node_uid,
+            ),
+            last=self._last,
+            outrun=bool(self._outstanding),
+        )
+
+    # --- writing ---
+
+    def _carry_out(
+        self, ordered: Sequence[Write], wanted: Offer, *, now: float
+    ) -> tuple[int, bool]:
+        """Perform the writes up to the first that fails: (writes done, decide again now)."""
+        for done, write in enumerate(ordered):
+            try:
+                self._perform(write)
+            except (errors.ApiConflict, errors.ApiNotFound):
+                self._slices.expire()
+                return done, True
+            except errors.ApiInvalid as error:
+                return done, self._refused(write, error, wanted, now=now)
+            except errors.ApiFailed as error:
+                self._unanswered(write)
+                return done, self._refused(write, error, wanted, now=now)
+            except errors.ApiUnavailable as error:
+                self._unanswered(write)
+                return done, self._wait(error, now=now)
+            except errors.FleetError as error:
+                return done, self._wait(error, now=now)
+        self._pause.end()
+        return len(ordered), True
+
+    def _perform(self, write: Write) -> None:
+        if isinstance(write, Delete):
+            self._cluster.delete(
+                SLICES, Name(write.name), uid=write.uid, resource_version=write.resource_version
+            )
+            self._slices.expire()
+            return
+        if isinstance(write, Update):
+            answer = self._cluster.replace(SLICES, write.body)
+        else:
+            answer = self._cluster.create(SLICES, write.body)
+        self._slices.written(answer)
+        self._last = max(self._last, generation(write.body))
+        sent, stored = devices_of(write.body), devices_of(answer)
+        self._refusals.accepted(sent)
+        if self._remembered is not None:
+            self._remembered |= {str(entry["name"]): entry for entry in stored}
+        self._learn(dropped(sent, stored))
+
+    def _learn(self, fields: frozenset[Feature]) -> None:
+        """Remember fields the server drops, and say so once."""
+        for feature in sorted(fields - self._dropped):
+            self._trouble.append(
+                Trouble(
+                    kind="dropped-field",
+                    detail=f"the API server drops {feature} of slice devices",
+                    remedy=_REMEDIES[feature],
+                )
+            )
+        self._dropped |= fields
+
+    def _unanswered(self, write: Write) -> None:
+        """The write may have been carried out, or may be later."""
+        self._slices.expire()
+        if isinstance(write, Update):
+            self._outstanding.add(write.body)
+        if isinstance(write, Update | Create):
+            self._last = max(self._last, generation(write.body))
+
+    def _refused(
+        self, write: Write, error: errors.FleetError, wanted: Offer, *, now: float
+    ) -> bool:
+        """Leave out the devices at fault; whether to decide again at once."""
+        self._slices.expire()
+        sent = () if isinstance(write, Delete) else tuple(devices_of(write.body))
+        guilty = refusing.blamed(sent, error.fields.get("causes", ())) or refusing.suspects(
+            sent, self._stored()
+        )
+        named = tuple(str(device["name"]) for device in guilty)
+        self._note(error, devices=named)
+        self._refusals.refuse(guilty, now=now, why=f"the API server refuses it: {error.detail}")
+        if not guilty:
+            self._pause.begin(now=now, content=wanted.devices, longest_s=refusing.LONGEST_WAIT_S)
+        return bool(guilty)
+
+    def _stored(self) -> Mapping[str, Object]:
+        """What the server has of each device, as read last."""
+        return {str(d.get("name")): d for found in self._own_pool() for d in devices_of(found)}
+
+    def _wait(self, error: errors.FleetError, *, now: float) -> bool:
+        self._note(error)
+        self._pause.begin(now=now, content=None, longest_s=OUTAGE_WAIT_MAX_S)
+        return False
+
+    # --- telling ---
+
+    def _note(self, error: errors.FleetError, *, devices: tuple[str, ...] = ()) -> None:
+        found = Trouble(
+            kind=type(error).__name__, detail=error.detail, remedy=error.remedy, devices=devices
+        )
+        if found not in self._trouble:
+            self._trouble.append(found)
+
+    def _report(
+        self, wanted: Offer | None, *, writes: int, quiet: bool, now: float
+    ) -> PublishReport:
+        terms = self._given.terms
+        reading = read_pools(self._own_pool()).get((terms.driver, terms.node))
+        still = self._slices.current and not self._outstanding
+        settled = quiet and still and reading is not None and reading.complete
+        confirmed: Mapping[str, float] = {}
+        if settled and wanted is not None and reading is not None:
+            confirmed = self._confirmed(wanted, reading, now=now)
+        return PublishReport(
+            settled=settled,
+            writes=writes,
+            generation=reading.generation if reading else 0,
+            offered=tuple(str(device["name"]) for device in wanted.devices) if wanted else (),
+            withdrawn=wanted.withdrawn if wanted else {},
+            lost=wanted.lost if wanted else (),
+            confirmed_quarantine=confirmed,
+            trouble=tuple(self._trouble),
+            refused_total=self._refusals.total,
+            dropped=self._dropped,
+        )
+
+    def _confirmed(self, wanted: Offer, reading: PoolReading, *, now: float) -> Mapping[str, float]:
+        """Quarantined devices that no scheduler can allocate by what was read.
+
+        A slice this process did not write may still be overwritten by what an earlier one sent just
+        before it ended: such a slice counts after `settle_s`.
+        """
+        old_enough = now - (self._begun or now) >= self._given.settle_s
+        reliable = [s for s in reading.slices if old_enough or self._slices.is_own(s)]
+        names_there = {str(d.get("name")) for found in reliable for d in devices_of(found)}
+        all_reliable = len(reliable) == len(reading.slices)
+        found = {}
+        for uuid, since in wanted.quarantined.items():
+            name = wanted.names[uuid]
+            entries = reading.devices.get(name, ())
+            key = self._given.rules.quarantined
+            tainted = reading.taint(name, key) is not None and all(map(blocked, entries))
+            if (tainted and name in names_there) or (not entries and all_reliable):
+                found[uuid] = since
+        return found
+
+
+_REMEDIES: Mapping[Feature, str] = {
+    Feature.TAINTS: "switch the gate DRADeviceTaints on; until then a device that is not fit to be"
+    " allocated is taken out of the slice",
+    Feature.BINDING_CONDITIONS: "switch the gate DRADeviceBindingConditions on; until then the"
+    " scheduler does not wait for pre-bind, and devices are wiped in prepare",
+    Feature.ALLOCATION_LIMIT: "nothing: without the gate DRAConsumableCapacity no device can be"
+    " allocated twice",
+}
+
+
+def _inherited(slices: Iterable[Object]) -> dict[str, Object]:
+    """Devices an earlier process published, by name; of several entries the newest."""
+    found: dict[str, Object] = {}
+    for part in sorted(slices, key=generation, reverse=True):
+        for entry in devices_of(part):
+            found.setdefault(str(entry.get("name")), entry)
+    return found

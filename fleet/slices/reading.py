@@ -1,0 +1,118 @@
+"""How a reader judges a pool: the highest generation, whether it is complete, what it says. Pure.
+
+Slices of a lower generation do not exist for a reader, however many there are (B73). A pool that is
+incomplete or contradicts itself is good for one thing only: what it shows tainted is tainted.
+Whoever needs all of it, or needs a device to be free, has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.kube.base import Object
+
+BLOCKING = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep a device from being allocated."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """A pool at its highest generation."""
+
+    driver: str
+    pool: str
+    generation: int
+    slices: tuple[Object, ...]
+    trouble: str
+    """Why the pool is incomplete or contradicts itself; "" when it can be relied on."""
+    devices: Mapping[str, tuple[Object, ...]]
+    """All entries seen by device name; more than one is a contradiction."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether decisions that need the whole pool may be based on this reading."""
+        return not self.trouble
+
+    def taint(self, device: str, key: str) -> Object | None:
+        """The taint of this key on any entry of the device."""
+        for entry in self.devices.get(device, ()):
+            for taint in entry.get("taints") or ():
+                if taint.get("key") == key:
+                    return dict(taint)
+        return None
+
+    def allocatable(self, device: str) -> bool | None:
+        """Whether a scheduler may allocate the device; None: the pool does not tell.
+
+        False as soon as one entry is tainted, complete or not; True only in a complete pool.
+        """
+        entries = self.devices.get(device, ())
+        if any(blocked(entry) for entry in entries):
+            return False
+        if not self.complete:
+            return None
+        return bool(entries)
+
+
+def blocked(device: Object) -> bool:
+    """Whether a taint keeps the device from being allocated."""
+    return any(taint.get("effect") in BLOCKING for taint in device.get("taints") or ())
+
+
+def read_pools(slices: Iterable[Object]) -> Mapping[tuple[str, str], PoolReading]:
+    """All pools of these slices by (driver, pool name)."""
+    groups: dict[tuple[str, str], list[Object]] = {}
+    for found in slices:
+        key = (str(found.get("spec", {}).get("driver", "")), pool_name(found))
+        groups.setdefault(key, []).append(found)
+    return {key: _read(key, group) for key, group in groups.items()}
+
+
+def pool_name(found: Object) -> str:
+    """Name of the slice's pool."""
+    return str(found.get("spec", {}).get("pool", {}).get("name", ""))
+
+
+def generation(found: Object) -> int:
+    """Pool generation a slice belongs to; 0 when it tells none."""
+    value = found.get("spec", {}).get("pool", {}).get("generation")
+    return value if isinstance(value, int) else 0
+
+
+def slice_count(found: Object) -> int:
+    """How many slices the slice says its pool has."""
+    value = found.get("spec", {}).get("pool", {}).get("resourceSliceCount")
+    return value if isinstance(value, int) else 0
+
+
+def devices_of(found: Object) -> Sequence[Object]:
+    """The devices of a slice."""
+    return found.get("spec", {}).get("devices") or ()
+
+
+def _read(key: tuple[str, str], group: Sequence[Object]) -> PoolReading:
+    top = max(map(generation, group))
+    current = tuple(found for found in group if generation(found) == top)
+    devices: dict[str, tuple[Object, ...]] = {}
+    for found in current:
+        for device in devices_of(found):
+            name = str(device.get("name", ""))
+            devices[name] = (*devices.get(name, ()), device)
+    return PoolReading(
+        driver=key[0],
+        pool=key[1],
+        generation=top,
+        slices=current,
+        trouble=_trouble(current, devices),
+        devices=devices,
+    )
+
+
+def _trouble(current: Sequence[Object], devices: Mapping[str, tuple[Object, ...]]) -> str:
+    counts = {slice_count(found) for found in current}
+    if counts != {len(current)}:
+        asked = ", ".join(str(count) for count in sorted(counts))
+        return f"{len(current)} slices of {asked} are there"
+    twice = sorted(name for name, entries in devices.items() if len(entries) > 1)
+    return f"devices named twice: {', '.join(twice)}" if twice else ""

@@ -1,0 +1,47 @@
+"""What one step of the publisher found and did, for logs, metrics and promise 6. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet.slices.comparing import Feature
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that keeps the slices from saying what they should, with what to do."""
+
+    kind: str
+    """Class name in `fleet.errors`, or `dropped-field`."""
+    detail: str
+    remedy: str
+    devices: tuple[str, ...] = ()
+    """Names of the devices concerned."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """One step. UUIDs are those of the view."""
+
+    settled: bool = False
+    """The pool read from the API is complete, says what was wanted, and nothing of ours is under
+    way that could change it."""
+    writes: int = 0
+    """Writes carried out in this step."""
+    generation: int = 0
+    """Pool generation read last."""
+    offered: tuple[str, ...] = ()
+    """Names of the devices wanted in the slices, in order."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """Why a device of the view is not offered at all, by UUID."""
+    lost: tuple[str, ...] = ()
+    """Names of devices the node no longer reports, kept in the slice as quarantined."""
+    confirmed_quarantine: Mapping[str, float] = field(default_factory=dict)
+    """Quarantined devices read back as such (or as absent), by UUID: the `since` of their view.
+    Nothing of ours that is older can land any more (promise 6)."""
+    trouble: tuple[Trouble, ...] = ()
+    refused_total: int = 0
+    """Bodies the server refused since the start."""
+    dropped: frozenset[Feature] = frozenset()
+    """Fields the server does not keep."""

@@ -1,0 +1,140 @@
+"""The node plugin as a process: ``fleet-node-plugin``, or ``python -m node_plugin``.
+
+Runs until SIGTERM or SIGINT: then kubelet's registration goes first, calls in flight get their
+time, and slices stay published for whoever comes next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet import bootstrap, errors
+from fleet.bootstrap import NodePlan
+from fleet.settings_file import load
+from node_plugin.http import HttpServer
+from node_plugin.vitals import Vitals
+from node_plugin.wiring import Options, Plugin, open_plugin
+
+LOG = logging.getLogger("node_plugin")
+GRACE_S = 10.0
+"""Time, s, calls in flight have at the end; kubelet repeats what was cut off."""
+HTTP_DEFAULT = "127.0.0.1:8086"
+
+
+def run() -> None:
+    """Console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until asked to stop; the exit code."""
+    asked = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if asked.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        return _serve(asked, stop)
+    except errors.FleetError as error:
+        print(f"fleet-node-plugin: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+        return error.exit_code
+
+
+def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
+    plan = _plan(asked)
+    cluster = bootstrap.open_cluster(plan, asked.kubeconfig or None)
+    options = Options(
+        instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address
+    )
+    plugin = open_plugin(plan, cluster, options)
+    host, port = _address(asked.http)
+    pages = HttpServer(host, port, Vitals(plugin.server, plugin).pages())
+    try:
+        plugin.start()
+        _announce(plan, plugin)
+        stop.wait()
+    finally:
+        plugin.stop(GRACE_S)
+        pages.close()
+    return 0
+
+
+def _announce(plan: NodePlan, plugin: Plugin) -> None:
+    simulated = " SIMULATED devices," if plan.simulated is not None else ""
+    LOG.warning(
+        "serving%s driver %s on node %s at %s",
+        simulated,
+        plan.settings.kubernetes.driver,
+        plan.node,
+        plugin.server.paths.dra,
+    )
+
+
+def _plan(asked: argparse.Namespace) -> NodePlan:
+    if not asked.node:
+        raise errors.InputInvalid(
+            "the name of the Node is not known", remedy="give it with --node or $NODE_NAME"
+        )
+    settings = load(asked.policy) if asked.policy else None
+    fleet = bootstrap.plan_fleet(
+        asked.state,
+        simulate=f"1x{asked.simulate}" if asked.simulate else None,
+        memory_bytes=asked.memory,
+        profile=asked.profile,
+        settings=settings,
+        serve=asked.node,
+    )
+    return fleet.nodes[0]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise errors.InputInvalid(
+            f"--http {text!r} is not HOST:PORT", remedy=f"write for example {HTTP_DEFAULT}"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _size(text: str) -> int:
+    from fleet.cli.options import parse_size
+
+    try:
+        return parse_size(text)
+    except errors.FleetError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fleet-node-plugin",
+        description="Serves this node's accelerators to kubelet: wiped, verified, certified.",
+    )
+    add = parser.add_argument
+    add("--node", default=os.environ.get("NODE_NAME", ""), help="Name of the Node ($NODE_NAME).")
+    add("--state", type=Path, default=Path("/var/lib/fleetscrub"), help="State directory.")
+    add("--policy", type=Path, help="Settings file (TOML).")
+    add("--profile", help="Sanitization profile: strict, fast or lab.")
+    add("--simulate", metavar="N", help="Serve N simulated devices, labelled so everywhere.")
+    add("--memory", type=_size, help="Memory of each simulated device, for example 256MiB.")
+    add("--kubeconfig", default="", help="API server; default: the pod's own, else the user's.")
+    add("--instance", default=os.environ.get("POD_UID", ""), help="UID of this pod ($POD_UID).")
+    add("--ray-address", default="", help="Ray to attach to; without it the standby serves.")
+    add("--no-standby", action="store_true", help="The standby runs elsewhere.")
+    add("--http", default=HTTP_DEFAULT, help="HOST:PORT of /healthz, /readyz and /metrics.")
+    add("--verbose", action="store_true", help="Log more.")
+    return parser
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,1 @@
+"""A stand-in for kubelet, container runtime, scheduler and controller: for demos and tests."""

@@ -1,0 +1,45 @@
+"""What the gRPC side needs of the rest: the claims behind it, and what it may say of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.errors import FleetError
+
+
+class Claims(Protocol):
+    """Prepares and unprepares claims. Blocking, safe for threads, idempotent.
+
+    Each call runs in a thread of its own and goes on when kubelet has given up the RPC: single
+    flight for each claim, its order and its budget are decided behind this port.
+    """
+
+    def prepare(self, asked: Sequence[AskedClaim]) -> Mapping[str, PreparedClaim | FleetError]:
+        """The outcome for each UID. The gRPC side asks for one claim at a time."""
+        ...
+
+    def unprepare(self, asked: AskedClaim) -> FleetError | None:
+        """Take the claim's devices back. None: nothing of it is left on this node."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the node behind the plugin stands now."""
+
+    owner: str = ""
+    """Kind of process that owns the node's journal (``actor``, ``standby``); "" unknown."""
+    owner_reachable: bool = False
+    published_at: float | None = None
+    """When the node's slices were last confirmed at the API, s since the epoch; None never."""
+
+
+class Surroundings(Protocol):
+    """Tells how the node stands. Called from any thread, answers at once from memory."""
+
+    def standing(self) -> Standing:
+        """The latest known."""
+        ...

@@ -1,0 +1,130 @@
+"""What the plugin tells probes and scrapers about itself.
+
+``/healthz`` fails only for what a restart of this process can cure: an event loop that stands, or a
+socket that somebody took away. ``/readyz`` also wants kubelet's registration and an owner of the
+node's journal, and names what is missing. ``/metrics`` has the figures behind both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from node_plugin.http import Page, Pages
+from node_plugin.metrics import CONTENT_TYPE, Family, Sample, gauge, rendered
+from node_plugin.ports import Standing, Surroundings
+from node_plugin.registration import Registered
+from node_plugin.server import PluginServer
+
+SILENCE_MAX_S = 10.0
+"""Time, s, the event loop may take to show that it runs: ten of its beats."""
+
+
+class Vitals:
+    """The pages of one plugin. Safe for threads."""
+
+    def __init__(
+        self,
+        server: PluginServer,
+        surroundings: Surroundings,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._server = server
+        self._surroundings = surroundings
+        self._now = now
+
+    def pages(self) -> Pages:
+        """Pages by path."""
+        return {"/healthz": self.healthz, "/readyz": self.readyz, "/metrics": self.metrics}
+
+    def healthz(self) -> Page:
+        """Whether this process should be left running."""
+        return _verdict(self._sick())
+
+    def readyz(self) -> Page:
+        """Whether kubelet's calls get work done now."""
+        registration = self._server.registration
+        standing = self._surroundings.standing()
+        missing = self._sick()
+        if registration.state is Registered.WAITING:
+            missing.append("kubelet has not registered the plugin yet")
+        if registration.state is Registered.REFUSED:
+            missing.append(f"kubelet refused the registration: {registration.reason}")
+        if not standing.owner_reachable:
+            missing.append("no owner of the node's journal answers; claims get retryable errors")
+        return _verdict(missing)
+
+    def metrics(self) -> Page:
+        """All figures in Prometheus' text format."""
+        standing = self._surroundings.standing()
+        families = (*self._server.figures.families(), *self._gauges(standing))
+        return Page(rendered(families), content_type=CONTENT_TYPE)
+
+    def _sick(self) -> list[str]:
+        found = []
+        if self._server.silent_s > SILENCE_MAX_S:
+            found.append(f"the event loop does not run since more than {SILENCE_MAX_S:g} s")
+        if not self._server.serving:
+            found.append("not serving: a socket is missing, replaced or being closed")
+        return found
+
+    def _gauges(self, standing: Standing) -> tuple[Family, ...]:
+        registration = self._server.registration
+        published_at = standing.published_at
+        age_s = None if published_at is None else max(0.0, self._now() - published_at)
+        owner = (Sample(1, (("owner", standing.owner),)),) if standing.owner else ()
+        return (
+            gauge(
+                "fleet_plugin_claims_in_work",
+                "Claims in work, also those whose call was given up.",
+                self._server.claims_in_work,
+            ),
+            gauge(
+                "fleet_plugin_registered",
+                "Whether kubelet has the plugin registered, as last told.",
+                registration.state is Registered.ACCEPTED,
+            ),
+            Family(
+                "fleet_plugin_registrations_total",
+                "counter",
+                "Registrations by what kubelet said.",
+                (
+                    Sample(registration.accepted, (("result", "accepted"),)),
+                    Sample(registration.refused, (("result", "refused"),)),
+                ),
+            ),
+            gauge(
+                "fleet_plugin_owner_reachable",
+                "Whether an owner of the node's journal answers.",
+                standing.owner_reachable,
+            ),
+            Family(
+                "fleet_plugin_journal_owner",
+                "gauge",
+                "1 for the kind of process that owns the node's journal.",
+                owner,
+            ),
+            gauge(
+                "fleet_plugin_slices_confirmed_timestamp_seconds",
+                "When the node's slices were last confirmed at the API.",
+                published_at,
+            ),
+            gauge(
+                "fleet_plugin_slices_age_seconds",
+                "Time since the node's slices were last confirmed at the API.",
+                age_s,
+            ),
+            gauge(
+                "fleet_plugin_health_streams",
+                "Health streams open to kubelet.",
+                self._server.board.streams,
+            ),
+        )
+
+
+def _verdict(missing: list[str]) -> Page:
+    if not missing:
+        return Page("ok\n")
+    return Page("".join(f"{line}\n" for line in missing), HTTPStatus.SERVICE_UNAVAILABLE)

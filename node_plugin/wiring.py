@@ -1,0 +1,230 @@
+"""One plugin put together: kubelet's servers in front, the node's door behind, slices beside.
+
+`fleet.bootstrap` builds what belongs to the node; here is only what a plugin adds to it. The loops
+of the product's kubelet side are the threads of `Plugin`; each runs a step that may fail without
+ending the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet import bootstrap, errors
+from fleet.bootstrap import NodePlan
+from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.dra.health import Health as Judged
+from fleet.dra.health import HealthVerdict
+from fleet.dra.keeping import Keeper
+from fleet.dra.orphans import Orphans
+from fleet.dra.serving import ClaimServing
+from fleet.errors import FleetError
+from fleet.kube.base import SLICES, Cluster, Selection
+from fleet.slices.publisher import Publisher
+from node_plugin.children import Child
+from node_plugin.health import DeviceHealth, Health, HealthBoard
+from node_plugin.ports import Standing
+from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
+
+LOG = logging.getLogger(__name__)
+
+ORPHANS_PERIOD_S = 30.0
+"""Period, s, in which claims are compared with the API."""
+WATCH_S = 300.0
+"""Time, s, one watch request lasts."""
+RETRY_S = 2.0
+"""Pause, s, after a step or watch that failed as a whole."""
+_HEALTH = {
+    Judged.HEALTHY: Health.HEALTHY,
+    Judged.UNHEALTHY: Health.UNHEALTHY,
+    Judged.UNKNOWN: Health.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the process that runs the plugin decides. Empty means: not wanted."""
+
+    instance: str = ""
+    """UID of the plugin's pod, where several instances may meet during an update."""
+    standby: bool = True
+    """Run the standby as a child; False where it runs beside, in a container of its own."""
+    ray_address: str = ""
+    """The Ray to attach to; without one the standby serves alone."""
+
+
+@dataclass
+class Behind:
+    """`Claims` of the gRPC side over `ClaimServing`: errors become values."""
+
+    serving: ClaimServing
+
+    def prepare(self, asked: Sequence[AskedClaim]) -> Mapping[str, PreparedClaim | FleetError]:
+        """The outcome for each UID."""
+        return {claim.uid: self._prepared(claim) for claim in asked}
+
+    def unprepare(self, asked: AskedClaim) -> FleetError | None:
+        """None when nothing of the claim is left."""
+        try:
+            self.serving.unprepare(asked)
+        except FleetError as error:
+            return error
+        return None
+
+    def _prepared(self, claim: AskedClaim) -> PreparedClaim | FleetError:
+        try:
+            return self.serving.prepare(claim)
+        except FleetError as error:
+            return error
+
+
+@dataclass
+class Plugin:
+    """A running plugin. `start` returns once kubelet can find it."""
+
+    plan: NodePlan
+    server: PluginServer
+    keeper: Keeper
+    publisher: Publisher
+    orphans: Orphans
+    cluster: Cluster
+    serving: ClaimServing
+    children: Sequence[Child] = ()
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _threaded: ThreadedServer | None = None
+
+    def start(self) -> None:
+        """Start children and threads, then serve. Raises `SocketTaken` and the like."""
+        if self.serving.agents is not None:
+            self.serving.agents.settle()
+        for child in self.children:
+            child.start()
+        kubernetes = self.plan.settings.kubernetes
+        self._loop("keeper", lambda: self.keeper.step(time.time()), kubernetes.publish_period_s)
+        self._loop("orphans", self._judge_orphans, ORPHANS_PERIOD_S)
+        self._loop("watch", self._watch, 0.0)
+        self._threaded = ThreadedServer(self.server)
+        try:
+            self._threaded.start()
+        except BaseException:
+            self._threaded = None
+            self.stop()
+            raise
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Kubelet first, then our threads, then the children; slices stay published."""
+        if self._threaded is not None:
+            self._threaded.stop(grace_s)
+        self._stop.set()
+        for thread in self._threads:
+            if thread.name != "watch":  # it ends with its request, and nothing waits for it
+                thread.join(grace_s)
+        for child in self.children:
+            child.stop()
+        self.publisher.close()
+
+    def standing(self) -> Standing:
+        """How the node stands, for probes and metrics."""
+        try:
+            pulse = bootstrap.open_door(self.plan).pulse()
+        except FleetError:
+            return Standing(published_at=self.keeper.published_at)
+        return Standing(
+            owner=str(pulse.get("owner", "")),
+            owner_reachable=True,
+            published_at=self.keeper.published_at,
+        )
+
+    def _judge_orphans(self) -> None:
+        for uid in self.orphans.step():
+            LOG.warning("claim %s is orphaned: its teardown has begun", uid)
+
+    def _watch(self) -> None:
+        selection = Selection(fields=f"spec.nodeName={self.plan.node}")
+        for event in self.cluster.watch(SLICES, selection, timeout_s=WATCH_S):
+            if self._stop.is_set():
+                return
+            self.publisher.changed(event)
+
+    def _loop(self, name: str, step: Callable[[], None], period_s: float) -> None:
+        def run() -> None:
+            while not self._stop.is_set():
+                pause_s = period_s
+                try:
+                    step()
+                except FleetError as error:
+                    LOG.warning("%s: %s", name, error)
+                    pause_s = max(period_s, RETRY_S)
+                except Exception:
+                    # The thread must go on; the log names the fault.
+                    LOG.exception("%s: step failed", name)
+                    pause_s = max(period_s, RETRY_S)
+                self._stop.wait(pause_s)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) -> Plugin:
+    """Put a plugin together; nothing is started yet. Raises `SettingsInvalid`."""
+    _check(plan)
+    door = bootstrap.open_door(plan)
+    parts = bootstrap.plugin_parts(plan, cluster, door)
+    kubernetes = plan.settings.kubernetes
+    board = HealthBoard(fresh_s=plan.settings.health.fresh_s)
+    server = PluginServer(
+        ServerSettings(
+            driver=kubernetes.driver,
+            kubelet_root=Path(kubernetes.kubelet_root),
+            instance=options.instance,
+        ),
+        Behind(parts.serving),
+        board,
+    )
+
+    def show(found: Mapping[str, HealthVerdict]) -> None:
+        board.update([_shown(parts.serving.seat.pool, name, told) for name, told in found.items()])
+
+    return Plugin(
+        plan=plan,
+        server=server,
+        keeper=Keeper(door, parts.publisher, show),
+        publisher=parts.publisher,
+        orphans=parts.orphans,
+        cluster=cluster,
+        serving=parts.serving,
+        children=_children(plan, options),
+    )
+
+
+def _shown(pool: str, name: str, told: HealthVerdict) -> DeviceHealth:
+    return DeviceHealth(pool, name, _HEALTH[told.health], told.message, told.checked_at)
+
+
+def _check(plan: NodePlan) -> None:
+    health = plan.settings.health
+    if health.fresh_s < 2 * health.sweep_period_s:
+        raise errors.SettingsInvalid(
+            f"health.fresh_s is {health.fresh_s:g} s, less than two sweeps of"
+            f" {health.sweep_period_s:g} s: every device would be stale between two sweeps",
+            remedy="raise health.fresh_s or lower health.sweep_period_s",
+        )
+
+
+def _children(plan: NodePlan, options: Options) -> list[Child]:
+    plan_file = str(bootstrap.write_plan(plan))
+    found = []
+    if options.standby:
+        command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby"]
+        found.append(Child("standby", [*command, "--plan", plan_file, "--supervised"]))
+    if options.ray_address:
+        command = [sys.executable, "-P", "-m", "actors.bridge", plan_file, options.ray_address]
+        found.append(Child("bridge", command))
+    return found

@@ -1,0 +1,89 @@
+"""Reading specs of others: JSON and YAML, strict where laxness would show another device."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.cdi import reading
+
+YAML = """\
+# written by hand
+cdiVersion: 0.5.0
+kind: vendor.com/gpu
+devices:
+- name: d0
+  containerEdits:
+    deviceNodes: [{path: /dev/a, fileMode: 0660, major: 195}]
+    env: ["A=2024-01-01", B=1]
+"""
+
+
+def test_yaml_reads_as_the_same_spec_as_json() -> None:
+    """B68: the YAML form of a spec is a spec; an octal mode is the decimal number it means."""
+    tree = reading.tree(YAML, "x.yaml")
+    spec = reading.spec(tree)
+    assert spec == reading.spec(reading.tree(json.dumps(tree), "x.json"))
+    assert spec.devices[0].container_edits.device_nodes is not None
+    assert spec.devices[0].container_edits.device_nodes[0].file_mode == 0o660
+
+
+def test_json_is_yaml_too() -> None:
+    """B68: a file that was given JSON content under its YAML name reads the same."""
+    text = json.dumps(reading.tree(YAML, "x.yaml"), indent=2)
+    assert reading.tree(text, "x.yaml") == reading.tree(text, "x.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.json", "", "empty"),
+        ("x.json", " \n", "empty"),
+        ("x.json", '{"a": 1', "cannot be read"),
+        ("x.json", '{"a": 1}{', "cannot be read"),
+        ("x.json", '{"a": 1, "a": 2}', "twice"),
+        ("x.json", '{"a": NaN}', "NaN"),
+        ("x.json", "[]", "no object"),
+        ("x.json", YAML, "cannot be read"),
+        ("x.json", "[" * 200_000, "cannot be read"),
+        ("x.json", " " * reading.SIZE_MAX_BYTES + "{}", "larger"),
+        ("x.yaml", "a: [", "cannot be read"),
+        ("x.yaml", "a: 1\na: 2", "twice"),
+        ("x.yaml", "a: &x [1]\nb: *x", "aliases"),
+        ("x.yaml", "1: a", "no text"),
+        ("x.yaml", "a: .nan", "cannot be read"),
+        ("x.yaml", "a: !!binary aGk=", "JSON does not have"),
+        ("x.yaml", "a: !!python/object:os.system x", "cannot be read"),
+        ("x.yaml", "a: 1\n---\nb: 2", "cannot be read"),
+        ("x.yaml", "just text", "no object"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_what_is_no_object_is_refused_with_the_reason(name: str, text: str, said: str) -> None:
+    """Reference 7.2: what a runtime cannot read, or reads otherwise than we, is malformed."""
+    with pytest.raises(reading.Malformed, match=said):
+        reading.tree(text, name)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    """B68: a file of any bytes is malformed, never an error of another kind."""
+    with pytest.raises(reading.Malformed, match="UTF-8"):
+        reading.tree(b"\xff{}", "x.json")
+
+
+def test_dates_stay_text() -> None:
+    """Reference 7.4: what looks like a date is a text in JSON."""
+    assert reading.tree("a: 2024-01-01", "x.yaml") == {"a": "2024-01-01"}
+
+
+@given(st.binary(max_size=200), st.sampled_from(["x.json", "x.yaml"]))
+def test_reading_anything_raises_only_malformed(text: bytes, name: str) -> None:
+    """B68: whatever is planted in the directory, settling goes on."""
+    found: object = {}
+    with suppress(reading.Malformed):
+        found = reading.tree(text, name)
+    assert isinstance(found, dict)

@@ -1,0 +1,214 @@
+"""Opaque configuration: precedence, strictness, and that a claim can only ask for more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet import errors
+from fleet.dra.configuration import (
+    API_VERSION,
+    KIND,
+    NOTHING_ASKED,
+    Demand,
+    Entry,
+    Origin,
+    demand,
+)
+from fleet.settings import ResetPolicy, WipePolicy
+from fleet.settings_parse import Problem
+
+
+def entry(origin: str = "claim", *requests: str, **fields: Any) -> Entry:
+    return Entry(
+        path=f"{origin}.parameters",
+        origin=Origin.CLASS if origin == "class" else Origin.CLAIM,
+        requests=requests,
+        parameters={"apiVersion": API_VERSION, "kind": KIND, **fields},
+    )
+
+
+def problems(*entries: Entry, policy: WipePolicy | None = None) -> list[Problem]:
+    with pytest.raises(errors.ClaimConfigInvalid) as caught:
+        demand(entries, ["gpu"], policy=policy)
+    found: list[Problem] = caught.value.problems
+    assert all(problem.path in str(caught.value) for problem in found)
+    return found
+
+
+def effective(*entries: Entry, policy: WipePolicy) -> WipePolicy:
+    return policy.tightened_by(demand(entries, ["gpu"], policy=policy).wipe)
+
+
+def test_nothing_named_demands_nothing() -> None:
+    """No entry, or one that names no field, leaves the node's policy as it is."""
+    assert demand([], ["gpu"]) == Demand()
+    assert demand([entry()], ["gpu"]) == Demand()
+    assert demand([entry(profile=None, coverageFloor=None, reset=None)], ["gpu"]) == Demand()
+
+
+@given(
+    floor=st.floats(0.01, 1.0),
+    deadline=st.floats(1.0, 1e6),
+    rate=st.floats(1.0, 1e12),
+    slow=st.floats(1.5, 1e6),
+    reset=st.sampled_from(ResetPolicy),
+)
+def test_a_wish_tightens_only_what_it_names(
+    floor: float, deadline: float, rate: float, slow: float, reset: ResetPolicy
+) -> None:
+    """A demand for a reset leaves deadlines, rates and floor of every node's policy alone."""
+    policy = WipePolicy(
+        coverage_floor=floor,
+        deadline_base_s=deadline,
+        deadline_s_per_gib=deadline,
+        expected_bytes_per_s=rate,
+        slow_factor=slow,
+        reset=reset,
+    )
+    assert policy.tightened_by(NOTHING_ASKED) == policy
+    found = effective(entry(reset="always"), policy=policy)
+    assert found == policy.model_copy(update={"reset": ResetPolicy.ALWAYS})
+
+
+def test_a_claim_may_ask_for_more() -> None:
+    """Floor, reset and a fresh wipe rise by the claim's word."""
+    found = demand(
+        [entry(coverageFloor=1, reset="always", profile="strict")], ["gpu"], policy=WipePolicy()
+    )
+    assert found.fresh
+    assert found.wipe is not None
+    assert (found.wipe.coverage_floor, found.wipe.reset) == (1.0, ResetPolicy.ALWAYS)
+
+
+def test_a_claim_cannot_ask_for_less_than_the_node() -> None:
+    """Less than the node's policy is refused with the field, what is allowed, and a remedy."""
+    policy = WipePolicy(coverage_floor=0.9, reset=ResetPolicy.ON_FAULT)
+    found = problems(entry(coverageFloor=0.5, reset="never"), policy=policy)
+    assert found == [
+        Problem(
+            "claim.parameters.coverageFloor",
+            "0.5 is less than class and node demand",
+            "a number at least 0.9 and at most 1, or leave it out",
+        ),
+        Problem(
+            "claim.parameters.reset",
+            '"never" is less than class and node demand',
+            '"on-fault" or "always", or leave it out',
+        ),
+    ]
+
+
+def test_a_claim_cannot_ask_for_less_than_its_class() -> None:
+    """Less than the class is refused, also where the node's policy is not known."""
+    floor = entry("class", coverageFloor=0.99, reset="always")
+    found = problems(floor, entry(coverageFloor=0.98, reset="on-fault"))
+    assert [problem.path for problem in found] == [
+        "claim.parameters.coverageFloor",
+        "claim.parameters.reset",
+    ]
+    assert demand([floor, entry(coverageFloor=0.99)], ["gpu"]) == demand([floor], ["gpu"])
+
+
+def test_the_order_of_class_and_claim_does_not_matter() -> None:
+    """Invariant 13: the class comes before the claim wherever it stands in the list."""
+    asked, given_by_class = entry(coverageFloor=0.999), entry("class", coverageFloor=0.99)
+    assert demand([asked, given_by_class], ["gpu"]) == demand([given_by_class, asked], ["gpu"])
+
+
+def test_later_entries_replace_earlier_ones_field_by_field() -> None:
+    """Invariant 13: of two entries of one origin the later counts, for the fields it names."""
+    policy = WipePolicy(coverage_floor=0.5, reset=ResetPolicy.NEVER)
+    found = effective(
+        entry("class", coverageFloor=0.99, reset="always"),
+        entry("class", coverageFloor=0.9),
+        policy=policy,
+    )
+    assert (found.coverage_floor, found.reset) == (0.9, ResetPolicy.ALWAYS)
+    twice = effective(entry(coverageFloor=0.99), entry(coverageFloor=0.95), policy=policy)
+    assert twice.coverage_floor == 0.95
+
+
+def test_a_class_below_the_node_changes_nothing() -> None:
+    """A class serves many pools; what it asks less than a node's policy is no error and no gain."""
+    policy = WipePolicy()
+    found = effective(entry("class", coverageFloor=0.1, reset="never"), policy=policy)
+    assert found == policy
+
+
+def test_a_fresh_wipe_cannot_be_taken_back() -> None:
+    """The class asked for a wipe under the claim's own token: no later entry drops it."""
+    assert demand([entry("class", profile="strict"), entry(reset="always")], ["gpu"]).fresh
+
+
+@pytest.mark.parametrize(
+    ("named", "request_name", "covered"),
+    [
+        ((), "gpu", True),
+        (("gpu",), "gpu", True),
+        (("gpu",), "gpu/big", True),
+        (("gpu/big",), "gpu/big", True),
+        (("gpu/small",), "gpu/big", False),
+        (("gpu/big",), "gpu", False),
+        (("nic", "gpu"), "gpu", True),
+        (("gp",), "gpu", False),
+    ],
+)
+def test_entries_cover_the_requests_they_name(
+    named: tuple[str, ...], request_name: str, covered: bool
+) -> None:
+    """Invariant 13: exactly the request, or its base name; no names cover all."""
+    found = demand([entry("claim", *named, profile="strict")], [request_name])
+    assert found.fresh is covered
+
+
+def test_several_requests_join_to_the_strictest() -> None:
+    """One claim is wiped in one way: each result's strictest wish counts."""
+    found = demand(
+        [
+            entry("claim", "a", coverageFloor=0.9, reset="always"),
+            entry("claim", "b", coverageFloor=0.99, profile="strict"),
+        ],
+        ["a", "b"],
+    )
+    assert found.fresh
+    assert found.wipe is not None
+    assert (found.wipe.coverage_floor, found.wipe.reset) == (0.99, ResetPolicy.ALWAYS)
+
+
+def test_all_problems_come_at_once() -> None:
+    """Unknown fields, wrong versions and wrong values of all entries are one error."""
+    found = problems(
+        entry("class", apiVersion="fleetscrub.dev/v9", wipes=3),
+        entry(kind="Other", profile="lab", coverageFloor="0.99", reset="sometimes"),
+        Entry("bare", Origin.CLAIM, (), {}),
+        Entry("text", Origin.CLAIM, ("other",), "strict"),
+    )
+    assert {problem.path for problem in found} == {
+        "class.parameters.apiVersion",
+        "class.parameters.wipes",
+        "claim.parameters.kind",
+        "claim.parameters.profile",
+        "claim.parameters.coverageFloor",
+        "claim.parameters.reset",
+        "bare.apiVersion",
+        "bare.kind",
+        "text",
+    }
+    assert all(problem.write for problem in found)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf"), True, 10**400, "1"])
+def test_a_floor_is_a_fraction(value: Any) -> None:
+    """Nothing but a number between 0 and 1 is a coverage floor."""
+    (found,) = problems(entry(coverageFloor=value))
+    assert found.write == "a number at least 0 and at most 1"
+
+
+def test_wrong_values_are_shown_short() -> None:
+    """The message becomes an event of a pod: a large value is cut."""
+    (found,) = problems(entry(profile="x" * 10_000))
+    assert len(found.wrong) < 100

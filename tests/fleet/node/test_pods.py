@@ -1,0 +1,258 @@
+"""The tenant is gone when its pods' cgroups say so; a process list alone never does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from fleet.backends.simulated import clients
+from fleet.claims import Claim, ClaimState
+from fleet.clock import ManualClock
+from fleet.journal import schema
+from fleet.journal.journal import Journal
+from fleet.journal.opening import Place
+from fleet.model import BootId, ClaimUid, Device, NodeName, Token, Uuid
+from fleet.node.bounded import BoundedCalls
+from fleet.node.cgroups import CgroupTree
+from fleet.node.pods import PodTenants
+from fleet.node.registry import Registry
+from fleet.node.tenancy import ProcessTenants
+from fleet.node.validating import Validator
+from fleet.settings import HealthPolicy
+from fleet.sqlite import open_database
+from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree, checkpoint_text
+from tests.fleet.wipe.orders import eventually, node
+
+THIRD = "3f9c1e0a-0000-4000-8000-00000000000c"
+
+
+@dataclass
+class Bench:
+    """A registry of one partitionable accelerator, a cgroup tree and a checkpoint."""
+
+    registry: Registry
+    tree: Tree
+    checkpoint: Path
+
+    @property
+    def tenants(self) -> PodTenants:
+        validator = Validator(self.registry, BoundedCalls(), HealthPolicy())
+        processes = ProcessTenants(self.registry, validator)
+        return PodTenants(self.registry, processes, CgroupTree(self.tree.root), self.checkpoint)
+
+    def device(self, name: str = "gpu-0") -> Device:
+        return self.registry.device(name)
+
+    def claim(self, uid: str, name: str = "gpu-0", consumers: tuple[str, ...] = (POD,)) -> Claim:
+        """A prepared claim of this boot, in the journal."""
+        device = self.device(name)
+        claim = Claim(
+            ClaimUid(uid),
+            ClaimState.PREPARED,
+            (device.uuid,),
+            device.units,
+            Token(1, 1),
+            self.registry.boot_id,
+            consumers=consumers,
+        )
+        return self.put(claim)
+
+    def put(self, claim: Claim) -> Claim:
+        with self.registry.commit() as commit:
+            commit.put_claim(claim)
+        return claim
+
+    def kubelet_knows(self, **claims: list[str]) -> None:
+        self.checkpoint.write_text(checkpoint_text(claims))
+
+
+def made(tmp_path: Path, layout: str) -> Bench:
+    backend = node(tmp_path / "sim", partitionable=1)
+    database = open_database(tmp_path / "journal.db", schema=schema.SCHEMA, timeout_s=5.0)
+    place = Place(tmp_path / "journal.db", tmp_path / "witness", NodeName("n0"), "m")
+    registry = Registry(
+        backend, Journal(database), place, ManualClock(1.0), boot_id=backend.boot_id()
+    )
+    registry.load()
+    return Bench(registry, Tree(tmp_path / "cgroup", layout), tmp_path / "dra_manager_state")
+
+
+@pytest.fixture(params=LAYOUTS)
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """A node in each layout of cgroups."""
+    bench = made(tmp_path, request.param)
+    yield bench
+    bench.registry.journal.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A node with cgroup v1."""
+    found = made(tmp_path, "v1-cgroupfs")
+    yield found
+    found.registry.journal.close()
+
+
+def test_a_claim_is_gone_with_the_last_process_of_its_pods(anywhere: Bench) -> None:
+    """Promise 4, B01: a force-deleted pod's process that ignores SIGTERM keeps the device."""
+    claim, pod = anywhere.claim("c"), anywhere.tree.pod(POD)
+    anywhere.tree.enter(pod)
+    assert not anywhere.tenants.gone(claim)
+    assert POD in anywhere.tenants.obstacle(claim)
+    anywhere.tree.leave(pod)
+    assert anywhere.tenants.gone(claim), "kubelet removes the pod's cgroup after unprepare only"
+    anywhere.tree.remove(pod)
+    assert anywhere.tenants.gone(claim)
+
+
+def test_every_consumer_counts(bench: Bench) -> None:
+    """Reference 1.5 a: an early unprepare does not end the tenancy of the other pod."""
+    claim = bench.claim("c", consumers=(POD, OTHER))
+    bench.tree.pod(POD)
+    bench.tree.enter(bench.tree.pod(OTHER, "besteffort"))
+    assert not bench.tenants.gone(claim)
+
+
+def test_a_pod_that_only_kubelet_knows_counts(bench: Bench) -> None:
+    """Issue 3: a further pod of a shared claim gets no call of its own, kubelet notes it alone."""
+    claim = bench.claim("c")
+    bench.tree.enter(bench.tree.pod(OTHER))
+    bench.kubelet_knows(c=[POD, OTHER], d=[THIRD])
+    assert not bench.tenants.gone(claim)
+    bench.kubelet_knows(c=[POD], d=[OTHER])
+    assert bench.tenants.gone(claim)
+
+
+def test_a_neighbours_pod_does_not_count(bench: Bench) -> None:
+    """Promise 9: another claim's pod keeps nobody waiting."""
+    bench.tree.enter(bench.tree.pod(OTHER))
+    assert bench.tenants.gone(bench.claim("c"))
+
+
+def test_a_process_outside_of_the_pods_counts(bench: Bench) -> None:
+    """Promise 4: empty cgroups are not enough while a process has the device open."""
+    claim, device = bench.claim("c"), bench.device()
+    registers = bench.registry.backend.registers(device.uuid)  # type: ignore[attr-defined]
+    memory = bench.registry.backend.memory(device.uuid)  # type: ignore[attr-defined]
+    clients.start(registers, memory, name="tenant", units=device.units, seconds=60)
+    try:
+        assert not bench.tenants.gone(claim)
+        assert "process" in bench.tenants.obstacle(claim)
+    finally:
+        clients.stop(registers.read().clients)
+    assert eventually(lambda: bench.tenants.gone(claim))
+
+
+def test_a_later_boot_ends_every_tenancy(bench: Bench) -> None:
+    """Promise 4: no process survives a reboot; an unknown boot proves nothing."""
+    bench.tree.enter(bench.tree.pod(POD))
+    claim = bench.claim("c")
+    assert bench.tenants.gone(replace(claim, boot_id=BootId("before")))
+    assert not bench.tenants.gone(replace(claim, boot_id=BootId("")))
+
+
+def lose_tree(bench: Bench) -> None:
+    bench.tree.root.rename(bench.tree.root.with_name("elsewhere"))
+
+
+def damage_checkpoint(bench: Bench) -> None:
+    bench.checkpoint.write_text('{"Data": "{", "Checksum": 1}')
+
+
+def hide_processes(bench: Bench) -> None:
+    (bench.tree.pod(POD)[0] / "cgroup.procs").unlink()
+
+
+def break_driver(bench: Bench) -> None:
+    backend = bench.registry.backend
+    backend.registers(bench.device().uuid).path.write_text("{")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("doubt", [lose_tree, damage_checkpoint, hide_processes, break_driver])
+def test_what_is_unknown_is_not_gone(bench: Bench, doubt: Callable[[Bench], None]) -> None:
+    """Promise 5: no cgroups, a corrupt checkpoint, an unreadable cgroup, a silent driver."""
+    claim = bench.claim("c")
+    assert bench.tenants.gone(claim)
+    doubt(bench)
+    assert not bench.tenants.gone(claim)
+    assert "unknown" in bench.tenants.obstacle(claim)
+
+
+def test_nobody_known_is_gone_only_when_kubelet_says_so(bench: Bench) -> None:
+    """Promise 5: a record without consumers (a lost journal) needs kubelet's own word."""
+    claim = bench.claim("c", consumers=())
+    assert not bench.tenants.gone(claim)
+    bench.kubelet_knows(d=[OTHER])
+    assert bench.tenants.gone(claim)
+
+
+def test_what_no_pod_can_be_called_is_not_gone(bench: Bench) -> None:
+    """Promise 5: a consumer that cannot be looked for is not taken for absent."""
+    assert not bench.tenants.gone(bench.claim("c", consumers=("../x",)))
+
+
+def test_running_names_the_pods_that_run(anywhere: Bench) -> None:
+    """Reference 1.5 a: before a teardown, those of the API's pods that still run."""
+    anywhere.tree.enter(anywhere.tree.pod(POD))
+    anywhere.tree.pod(OTHER)
+    assert anywhere.tenants.running([THIRD, POD, OTHER, POD]) == (POD,)
+    lose_tree(anywhere)
+    assert anywhere.tenants.running([POD]) == (), "for certain, or not named"
+
+
+def test_a_consumers_process_keeps_the_wipe_away(anywhere: Bench) -> None:
+    """DESIGN 4, WipeStarted: no non-empty cgroup of a consumer, whether it uses the device yet."""
+    tenants, pod = anywhere.tenants, anywhere.tree.pod(POD)
+    assert not tenants.created(anywhere.device().uuid)
+    anywhere.claim("c")
+    assert not tenants.created(anywhere.device().uuid)
+    anywhere.tree.enter(pod)
+    assert tenants.created(anywhere.device().uuid)
+
+
+def test_a_partition_is_wiped_beside_its_neighbours_tenant(bench: Bench) -> None:
+    """Promise 9: only claims that share memory with the device asked for keep it from a wipe."""
+    bench.claim("c", "gpu-0-1g-0")
+    bench.tree.enter(bench.tree.pod(POD))
+    answers = {
+        name: bench.tenants.created(bench.device(name).uuid)
+        for name in ("gpu-0-1g-0", "gpu-0-1g-1", "gpu-0-2g-0", "gpu-0")
+    }
+    assert answers == {"gpu-0-1g-0": True, "gpu-0-1g-1": False, "gpu-0-2g-0": True, "gpu-0": True}
+
+
+def test_an_attachment_keeps_the_wipe_away(bench: Bench) -> None:
+    """B35: somebody with adminAccess is a tenant for a wipe, running or not."""
+    part = bench.device("gpu-0-1g-0")
+    claim = replace(bench.claim("c"), devices=(), units=(), attached=(part.uuid,))
+    bench.put(claim)
+    assert bench.tenants.created(part.uuid)
+    assert bench.tenants.created(bench.device().uuid)
+    assert not bench.tenants.created(bench.device("gpu-0-1g-1").uuid)
+    bench.put(replace(claim, boot_id=BootId("before")))
+    assert not bench.tenants.created(part.uuid)
+
+
+@pytest.mark.parametrize("doubt", [lose_tree, damage_checkpoint, hide_processes])
+def test_what_is_unknown_counts_as_created(bench: Bench, doubt: Callable[[Bench], None]) -> None:
+    """Promise 5: nothing is wiped while it is unknown whether a consumer is there."""
+    bench.claim("c")
+    doubt(bench)
+    assert bench.tenants.created(bench.device().uuid)
+
+
+def test_a_device_that_vanished_is_not_wiped(bench: Bench) -> None:
+    """Promise 5: nobody knows who is on a device that the inventory does not list."""
+    assert not bench.tenants.created(bench.device().uuid)
+    assert bench.tenants.created(Uuid("SIM-gone"))
+
+
+def test_free_is_what_processes_say(bench: Bench) -> None:
+    """DESIGN 4, ProvenFree: (d) for simulated devices; a real one is adopted by a person."""
+    device = bench.device().uuid
+    assert bench.tenants.free(device)
+    bench.registry.backend.simulated = False
+    assert not bench.tenants.free(device)

@@ -1,0 +1,189 @@
+"""The pool gate: who may be allocated, and which taints say so."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.health.reasons import CATALOGUE
+from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.model import State
+from fleet.slices.gate import EVICTING, VALUE_MAX, GateRules, Verdict, folded, verdicts
+
+NOW = 1_000_000.0
+RULES = GateRules(driver="d.example.com", fresh_s=60.0)
+LABEL_VALUE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+
+
+def device(uuid: str = "G0", **changes: Any) -> DeviceView:
+    """A clean, freshly checked device."""
+    given: dict[str, Any] = {
+        "uuid": uuid,
+        "name": uuid.lower(),
+        "accelerator": uuid,
+        "units": (f"{uuid}/all",),
+        "memory_bytes": 1024,
+        "state": "CLEAN",
+        "checked_at": NOW - 10,
+        **changes,
+    }
+    return DeviceView(**given)
+
+
+def node(*devices: DeviceView, at: float = NOW) -> NodeView:
+    """A node with these devices."""
+    return NodeView(
+        node="n", incarnation="i", boot_id="b", at=at, simulated=True, backend="simulated",
+        devices=devices,
+    )  # fmt: skip
+
+
+def reason(code: str) -> ReasonView:
+    """An open reason."""
+    return ReasonView(code=code, source="health", liftable=True)
+
+
+def judge(found: DeviceView, *, rules: GateRules = RULES, at: float = NOW) -> Verdict:
+    """The verdict on a node's only device."""
+    return verdicts(node(found, at=at), now=NOW, rules=rules)[found.uuid]
+
+
+def keys(verdict: Verdict) -> set[str]:
+    """Taint keys without the driver."""
+    return {str(taint["key"]).partition("/")[2] for taint in verdict.taints}
+
+
+def test_a_clean_fresh_device_carries_no_taint() -> None:
+    """B7: proven clean and freshly healthy: allocatable."""
+    verdict = judge(device())
+    assert verdict.allocatable
+    assert verdict.taints == ()
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.CLEAN])
+def test_every_other_state_is_tainted(state: State) -> None:
+    """B2: dirty, in work, in use, held or out of service: never allocatable."""
+    verdict = judge(device(state=state))
+    assert not verdict.allocatable
+    assert "not-clean" in keys(verdict)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"checked_at": 0.0}, {"checked_at": NOW - 61}, {"checked_at": NOW + 61}, {"claim": "c1"},
+     {"attached": ("c2",)}],
+)  # fmt: skip
+def test_clean_alone_is_not_enough(changes: dict[str, Any]) -> None:
+    """B7, B35: an old check, a broken clock, a claim or an onlooker keep a device from anybody."""
+    verdict = judge(device(**changes))
+    assert not verdict.allocatable
+    assert keys(verdict) == {"not-clean"}
+
+
+def test_a_silent_node_makes_every_device_stale() -> None:
+    """B7: what nobody has looked at for a minute is not known to be clean."""
+    assert judge(device(), at=NOW - 59).allocatable
+    assert keys(judge(device(), at=NOW - 61)) == {"not-clean"}
+
+
+def test_moving_between_unfit_states_changes_no_taint() -> None:
+    """DESIGN 5, Slices: no write for states that do not change what the scheduler may do."""
+    unfit = [
+        judge(device(state=state)).taints
+        for state in (State.DIRTY, State.WIPING, State.CHECKING, State.HELD, State.IN_USE)
+    ]
+    unfit.append(judge(device(), at=NOW - 1000).taints)
+    assert all(one == other for one, other in itertools.pairwise(unfit))
+    retest = device(state=State.RETESTING, reasons=(reason("xid"),))
+    broken = device(state=State.QUARANTINED, reasons=(reason("xid"),))
+    assert judge(retest).taints == judge(broken).taints
+
+
+def test_quarantine_is_a_second_taint_with_the_code() -> None:
+    """DESIGN 5: quarantined comes beside not-clean, so that tolerating one is not enough (B17)."""
+    verdict = judge(device(state=State.QUARANTINED, reasons=(reason("remap-failed"),)))
+    assert keys(verdict) == {"not-clean", "quarantined"}
+    assert verdict.taints[1]["value"] == "remap-failed"
+    assert {taint["effect"] for taint in verdict.taints} == {"NoSchedule"}
+    assert verdict.quarantined
+
+
+def test_a_fault_in_use_is_published_at_once() -> None:
+    """DESIGN 4: FaultSeen keeps IN_USE but the reason shows, and the tenant is not evicted."""
+    verdict = judge(device(state=State.IN_USE, claim="c", reasons=(reason("xid"),)))
+    assert "quarantined" in keys(verdict)
+    assert {taint["effect"] for taint in verdict.taints} == {"NoSchedule"}
+
+
+def test_a_lost_device_evicts() -> None:
+    """B24: a lost device gets a NoExecute-grade quarantine taint that names the reason."""
+    verdict = judge(device(state=State.IN_USE, claim="c", reasons=(reason("device-lost"),)))
+    assert verdict.taints[1] == {
+        "key": "d.example.com/quarantined",
+        "value": "device-lost",
+        "effect": "NoExecute",
+    }
+
+
+def test_evicting_codes_exist() -> None:
+    """A code that evicts is one of the catalogue's."""
+    assert CATALOGUE.keys() >= EVICTING
+
+
+def test_a_bound_but_unexposed_device_evicts_only_when_quarantined() -> None:
+    """DESIGN 5: bound but not exposed when the device fails: NoExecute."""
+    broken = device(state=State.QUARANTINED, reasons=(reason("xid"),))
+    view = node(broken, device("G1", state=State.DIRTY))
+    found = verdicts(view, now=NOW, rules=RULES, evicted=("G0", "G1"))
+    assert [taint["effect"] for taint in found["G0"].taints] == ["NoSchedule", "NoExecute"]
+    assert [taint["effect"] for taint in found["G1"].taints] == ["NoSchedule"]
+
+
+def test_seventeen_reasons_fold_into_one_taint() -> None:
+    """B09: more reasons than taints are allowed (16, 4 on 1.34) are one taint with a legal value."""
+    codes = sorted(CATALOGUE)[:17]
+    found = device(state=State.QUARANTINED, reasons=tuple(map(reason, codes)))
+    taints = judge(found).taints
+    assert len(taints) == 2
+    value = str(taints[1]["value"])
+    assert LABEL_VALUE.fullmatch(value)
+    assert value.endswith("more")
+
+
+@given(st.sets(st.from_regex(r"[a-z0-9]([a-z0-9-]{0,70}[a-z0-9])?", fullmatch=True)))
+def test_folded_codes_are_always_a_label_value(codes: set[str]) -> None:
+    """B09: whatever the reasons, the value is one the server accepts."""
+    value = folded(codes)
+    assert len(value) <= VALUE_MAX
+    assert LABEL_VALUE.fullmatch(value)
+
+
+def test_the_evicting_code_is_never_folded_away() -> None:
+    """B24: the reason that evicts comes first, so that the pod's event names it."""
+    assert folded(set(CATALOGUE)).startswith("device-lost.")
+
+
+def test_with_holds_an_exposed_device_needs_no_taint() -> None:
+    """DESIGN 5: where our reservation keeps the allocation, exposing costs no slice write."""
+    holds = GateRules(driver="d.example.com", fresh_s=60.0, holds=True)
+    found = device(state=State.IN_USE, claim="c")
+    assert judge(found, rules=holds).taints == ()
+    assert not judge(found, rules=holds).allocatable
+    assert keys(judge(found)) == {"not-clean"}
+    assert keys(judge(found.model_copy(update={"attached": ("x",)}), rules=holds)) == {"not-clean"}
+
+
+def test_with_holds_a_parent_of_a_used_partition_is_still_tainted() -> None:
+    """Promise 9: IN_USE of an overlapping device does not say that this one is allocated."""
+    holds = GateRules(driver="d.example.com", fresh_s=60.0, holds=True)
+    part = device("P0", accelerator="G0", units=("G0/m0",), state=State.IN_USE, claim="c")
+    whole = device(units=("G0/m0", "G0/m1"), state=State.IN_USE, claim="c")
+    free = device("P1", accelerator="G0", units=("G0/m1",))
+    found = verdicts(node(whole, part, free), now=NOW, rules=holds)
+    assert keys(found["G0"]) == {"not-clean"}
+    assert found["P1"].allocatable

@@ -1,0 +1,679 @@
+"""The publisher against the in-memory API server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.errors import ApiConflict, ApiFailed, ApiForbidden, ApiInvalid, ApiUnavailable
+from fleet.kube.base import NODES, SLICES, Change, Event, Name, Object, Selection, name_of
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
+from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, Features
+from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.settings_parse import parse
+from fleet.slices.comparing import Feature
+from fleet.slices.exclusivity import Exclusivity
+from fleet.slices.publisher import Publisher, PublisherTerms
+from fleet.slices.reading import PoolReading, read_pools
+from fleet.slices.reporting import PublishReport
+
+NODE = "node-a"
+DRIVER = "gpu.fleetscrub.dev"
+QUARANTINED = f"{DRIVER}/quarantined"
+
+
+class Bench:
+    """A cluster with one node, a publisher, and devices whose state a test sets."""
+
+    def __init__(self, count: int = 8, *, features: Features | None = None) -> None:
+        self.clock = ManualClock(1_700_000_000.0)
+        self.engine = Engine(clock=self.clock, features=features)
+        self.cluster = MemoryCluster(self.engine)
+        self.make_node()
+        self.changes: dict[str, dict[str, Any]] = {f"GPU-{n}": {} for n in range(count)}
+        self.publisher = self.start()
+        self.report = PublishReport()
+
+    def make_node(self) -> None:
+        """Create the Node object."""
+        head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        self.cluster.create(NODES, head)
+
+    def start(self, **changes: Any) -> Publisher:
+        """A new process."""
+        settings = parse({"profile": "strict"})
+        exclusivity = changes.pop("exclusivity", None)
+        given = PublisherTerms.from_settings(settings, node=NODE, **changes)
+        self.publisher = Publisher(self.cluster, given, exclusivity=exclusivity)
+        return self.publisher
+
+    def view(self) -> NodeView:
+        """The node now."""
+        now = self.clock.now()
+        devices = tuple(
+            DeviceView(
+                **{
+                    "uuid": uuid, "name": uuid.lower(), "accelerator": uuid,
+                    "units": (f"{uuid}/all",), "memory_bytes": 80 * 2**30, "state": "CLEAN",
+                    "checked_at": now, "since": 7.0, **changes,
+                }
+            )
+            for uuid, changes in self.changes.items()
+        )  # fmt: skip
+        return NodeView(
+            node=NODE, incarnation="i", boot_id="b", at=now, simulated=True, backend="simulated",
+            devices=devices,
+        )  # fmt: skip
+
+    def step(self, *, after: float = 1.0, silent: bool = False) -> PublishReport:
+        """One step, `after` seconds later."""
+        self.clock.advance(after)
+        view = None if silent else self.view()
+        self.report = self.publisher.step(self.clock.now(), view)
+        return self.report
+
+    def quarantine(self, uuid: str, *codes: str) -> None:
+        """Take a device out of service."""
+        reasons = tuple(ReasonView(code=c, source="health", liftable=True) for c in codes)
+        self.changes[uuid] = {"state": "QUARANTINED", "reasons": reasons}
+
+    def slices(self) -> list[Object]:
+        """What the server holds."""
+        return list(self.engine.list(SLICES, Selection()).items)
+
+    def pool(self) -> PoolReading:
+        """The pool as a reader sees it."""
+        return read_pools(self.slices())[(DRIVER, NODE)]
+
+    def taints(self, device: str) -> Mapping[str, str]:
+        """Taints of a device in a complete pool: key without driver -> value."""
+        reading = self.pool()
+        assert reading.complete, reading.trouble
+        (entry,) = reading.devices[device]
+        return {t["key"].partition("/")[2]: t.get("value", "") for t in entry.get("taints") or ()}
+
+    def wipe(self) -> None:
+        """What kubelet does when a plugin was away."""
+        self.engine.delete_collection(SLICES, Selection(fields=f"spec.nodeName={NODE}"))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Eight clean devices, published."""
+    made = Bench()
+    assert made.step().settled
+    return made
+
+
+# --- publishing ----------------------------------------------------------------
+
+
+def test_a_node_is_published_once_and_then_left_alone(bench: Bench) -> None:
+    """Invariant 28: one slice; neither time nor a restart causes a write."""
+    assert len(bench.slices()) == 1
+    assert bench.pool().allocatable("gpu-0")
+    before = len(bench.cluster.writes())
+    for _ in range(100):
+        assert bench.step().settled
+    bench.start()
+    assert bench.step().settled
+    assert len(bench.cluster.writes()) == before
+
+
+def test_reading_is_frugal_without_news(bench: Bench) -> None:
+    """A step a second lists once a resync period, not once a second."""
+    before = len(bench.cluster.calls)
+    for _ in range(60):
+        bench.step()
+    assert len(bench.cluster.calls) - before == 2 * 2
+
+
+def test_states_that_change_nothing_for_the_scheduler_are_not_written(bench: Bench) -> None:
+    """DESIGN 5, Slices: from DIRTY over WIPING to CHECKING is one write, back to CLEAN another."""
+    before = len(bench.cluster.writes())
+    for state in ("IN_USE", "DIRTY", "WIPING", "CHECKING"):
+        bench.changes["GPU-0"] = {"state": state}
+        bench.step()
+        assert bench.taints("gpu-0") == {"not-clean": ""}
+    bench.changes["GPU-0"] = {}
+    assert bench.step().settled
+    assert bench.taints("gpu-0") == {}
+    assert len(bench.cluster.writes()) - before == 2
+
+
+def test_one_hundred_devices_and_a_quarantine(bench: Bench) -> None:
+    """B09: a hundred partitions, then device 37 is quarantined: the taint lands."""
+    made = Bench(100)
+    made.step()
+    assert len(made.slices()) == 2
+    made.quarantine("GPU-37", "ecc-uncorrectable")
+    report = made.step()
+    assert report.settled
+    assert made.taints("gpu-37") == {"not-clean": "", "quarantined": "ecc-uncorrectable"}
+    assert all(len(found["spec"]["devices"]) <= 64 for found in made.slices())
+
+
+def test_seventeen_reasons_are_one_taint_on_any_server() -> None:
+    """B09: also where only four taints fit on a device (1.34)."""
+    gates = GATES_1_34 | {"DRADeviceTaints"}
+    made = Bench(8, features=Features(gates=gates, limits=LIMITS_1_34))
+    made.quarantine("GPU-0", *(f"reason-{n}" for n in range(17)))
+    assert made.step().settled
+    assert made.taints("gpu-0").keys() == {"not-clean", "quarantined"}
+
+
+def test_the_agent_device_is_published_when_asked(bench: Bench) -> None:
+    """DESIGN 7: the agent device comes with the others and stays free of taints."""
+    bench.start(agent=True)
+    bench.changes["GPU-0"] = {"state": "DIRTY"}
+    assert bench.step().settled
+    assert bench.taints("agent") == {}
+    bench.step(after=100.0, silent=True)
+    assert bench.taints("agent") == {}
+
+
+def test_no_device_is_an_empty_slice() -> None:
+    """Reference 2.2: driver up, no devices: one empty slice."""
+    made = Bench(0)
+    assert made.step().settled
+    (found,) = made.slices()
+    assert not found["spec"].get("devices")
+
+
+# --- the node service is silent --------------------------------------------------
+
+
+def test_a_silent_owner_makes_devices_stale_and_removes_none(bench: Bench) -> None:
+    """Issue 3: with the owner gone the slices stay published, and nothing old is allocatable."""
+    bench.step(after=59.0, silent=True)
+    assert bench.taints("gpu-0") == {}
+    assert bench.step(after=2.0, silent=True).settled
+    assert bench.taints("gpu-0") == {"not-clean": ""}
+    assert bench.step().settled
+    assert bench.taints("gpu-0") == {}
+
+
+def test_a_restart_with_a_silent_owner_keeps_what_is_there(bench: Bench) -> None:
+    """Promise 5: a plugin that knows nothing claims nothing: old slices stay, then grow stale."""
+    bench.quarantine("GPU-1", "xid")
+    bench.step()
+    bench.start()
+    assert bench.step(silent=True).writes == 0
+    bench.step(after=61.0, silent=True)
+    assert bench.taints("gpu-0") == {"not-clean": ""}
+    assert bench.taints("gpu-1") == {"not-clean": "", "quarantined": "xid"}
+
+
+def test_nothing_known_publishes_nothing() -> None:
+    """An empty pool would claim that the node has no device."""
+    made = Bench()
+    assert made.step(silent=True).writes == 0
+    assert made.slices() == []
+
+
+def test_a_lost_device_stays_under_its_name_until_retired(bench: Bench) -> None:
+    """B24: seven devices go on, gpu-3 is kept with reason lost, also over a restart."""
+    del bench.changes["GPU-3"]
+    for _ in range(2):
+        report = bench.step()
+        assert report.settled
+        assert report.lost == ("gpu-3",)
+        assert bench.taints("gpu-3")["quarantined"] == "device-lost"
+        assert all(bench.pool().allocatable(f"gpu-{n}") for n in range(8) if n != 3)
+        bench.start()
+        bench.step()
+    bench.publisher.retire("GPU-3")
+    assert bench.step().settled
+    assert bench.pool().devices.keys() == {f"gpu-{n}" for n in range(8) if n != 3}
+
+
+# --- B34 ------------------------------------------------------------------------
+
+
+def watched(bench: Bench, change: Change, found: Object) -> None:
+    """A watch event reaches the publisher."""
+    bench.publisher.changed(Event(change, found))
+
+
+def restored(bench: Bench, *, generation: int) -> None:
+    """All is back: one copy, the same taints, above `generation`, owned by the Node of now."""
+    assert bench.taints("gpu-1") == {"not-clean": "", "quarantined": "xid"}
+    assert bench.pool().generation > generation
+    uid = bench.cluster.get(NODES, Name(NODE))["metadata"]["uid"]
+    (found,) = bench.slices()
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uid]
+
+
+@pytest.fixture
+def faulty(bench: Bench) -> Bench:
+    """A published node with one quarantined device."""
+    bench.quarantine("GPU-1", "xid")
+    assert bench.step().settled
+    return bench
+
+
+def test_b34_a_deleted_at_once(faulty: Bench) -> None:
+    """B34 a: deleted right after it was created: back at the next step, quarantine included."""
+    (found,) = faulty.slices()
+    added = found["spec"]["devices"][1]["taints"]
+    faulty.wipe()
+    watched(faulty, Change.DELETED, found)
+    assert faulty.step().settled
+    restored(faulty, generation=1)
+    assert faulty.slices()[0]["spec"]["devices"][1]["taints"] == added
+
+
+def test_b34_b_deleted_right_after_an_update(faulty: Bench) -> None:
+    """B34 b: deleted 50 ms after an update, the events arriving late and in order."""
+    faulty.changes["GPU-0"] = {"state": "DIRTY"}
+    faulty.step()
+    (found,) = faulty.slices()
+    faulty.wipe()
+    watched(faulty, Change.MODIFIED, found)
+    watched(faulty, Change.DELETED, found)
+    assert faulty.step(after=0.05).settled
+    restored(faulty, generation=1)
+
+
+def test_b34_c_deleted_while_the_watch_is_down(faulty: Bench) -> None:
+    """B34 c: no event at all: back within the resync period."""
+    faulty.wipe()
+    for _ in range(30):
+        faulty.step()
+    assert faulty.report.settled
+    restored(faulty, generation=1)
+
+
+def test_b34_d_the_node_is_created_anew(faulty: Bench) -> None:
+    """B34 d: the Node has a new UID and its slices were collected: back with the new owner."""
+    (found,) = faulty.slices()
+    faulty.cluster.delete(NODES, Name(NODE))
+    faulty.engine.collect_garbage()
+    assert faulty.slices() == []
+    watched(faulty, Change.DELETED, found)
+    assert not faulty.step().settled
+    assert [trouble.kind for trouble in faulty.report.trouble] == ["ApiNotFound"]
+    faulty.make_node()
+    assert faulty.step().settled
+    restored(faulty, generation=1)
+    faulty.engine.collect_garbage()
+    assert len(faulty.slices()) == 1
+
+
+def test_b34_d_the_owner_is_corrected_before_collection(faulty: Bench) -> None:
+    """Invariant 30: a Node re-created while slices still exist: the owner is rewritten in time."""
+    faulty.cluster.delete(NODES, Name(NODE))
+    faulty.make_node()
+    assert faulty.step(after=31.0).settled
+    faulty.engine.collect_garbage()
+    restored(faulty, generation=0)
+
+
+def test_b34_e_deleted_while_our_update_is_in_flight(faulty: Bench) -> None:
+    """B34 e: DeleteCollection between our reading and our PUT: 404, then back in the same step."""
+    faulty.changes["GPU-0"] = {"state": "DIRTY"}
+    faulty.cluster.faults.before_next("replace", faulty.wipe)
+    assert faulty.step().settled
+    restored(faulty, generation=1)
+    assert faulty.taints("gpu-0") == {"not-clean": ""}
+
+
+def test_the_kubelet_clean_up_that_comes_after_us_is_noticed(faulty: Bench) -> None:
+    """Invariant 5: the wipe comes after the plugin re-published; the watch tells."""
+    faulty.start()
+    faulty.step()
+    (found,) = faulty.slices()
+    faulty.wipe()
+    watched(faulty, Change.DELETED, found)
+    assert faulty.step().settled
+    restored(faulty, generation=1)
+
+
+# --- others write ---------------------------------------------------------------
+
+
+def test_a_foreign_edit_is_reverted(faulty: Bench) -> None:
+    """Invariant 30: a removed quarantine taint is back at the next step; fake devices go."""
+    (found,) = faulty.slices()
+    devices = [{k: v for k, v in d.items() if k != "taints"} for d in found["spec"]["devices"]]
+    edited = {**found, "spec": {**found["spec"], "devices": [*devices, {"name": "fake"}]}}
+    answer = faulty.cluster.replace(SLICES, edited)
+    watched(faulty, Change.MODIFIED, answer)
+    assert faulty.step().settled
+    assert faulty.taints("gpu-1")["quarantined"] == "xid"
+    assert "fake" not in faulty.pool().devices
+
+
+def test_a_race_is_decided_anew_in_the_same_step(faulty: Bench) -> None:
+    """B5: 409: read again, decide again; the other's metadata survives, its spec does not."""
+
+    def race() -> None:
+        (found,) = faulty.slices()
+        found["metadata"]["annotations"] = {"somebody": "else"}
+        faulty.engine.replace(_target(found), found)
+
+    faulty.changes["GPU-0"] = {"state": "DIRTY"}
+    faulty.cluster.faults.before_next("replace", race)
+    assert faulty.step().settled
+    assert faulty.taints("gpu-0") == {"not-clean": ""}
+    assert faulty.slices()[0]["metadata"]["annotations"] == {"somebody": "else"}
+
+
+def test_another_drivers_slice_over_the_same_card_stops_ours(bench: Bench) -> None:
+    """B4: the device is withdrawn with the reason, its neighbours stay; and it comes back."""
+    foreign = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "driver": "gpu.other.example.com", "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "x", "attributes": {"uuid": {"string": "GPU-2"}}}],
+        },
+    }  # fmt: skip
+    watched(bench, Change.ADDED, bench.cluster.create(SLICES, foreign))
+    report = bench.step()
+    assert report.settled
+    assert report.withdrawn.keys() == {"GPU-2"}
+    assert "gpu.other.example.com" in report.withdrawn["GPU-2"]
+    assert "gpu-2" not in bench.pool().devices
+    assert bench.pool().allocatable("gpu-3")
+    bench.cluster.delete(SLICES, Name("theirs"))
+    bench.step(after=31.0)
+    assert bench.pool().allocatable("gpu-2")
+
+
+def test_a_device_without_publisher_lease_is_not_published(bench: Bench) -> None:
+    """B4: no lease, no slice entry; the reason is told."""
+
+    class Refusing:
+        def hold(self, uuids: object, *, now: float) -> Mapping[str, str]:
+            return {"GPU-5": "held by publisher:elsewhere"}
+
+    bench.start(exclusivity=Exclusivity(lease=Refusing()))
+    report = bench.step()
+    assert report.withdrawn == {"GPU-5": "held by publisher:elsewhere"}
+    assert "gpu-5" not in bench.pool().devices
+
+
+# --- the server refuses ---------------------------------------------------------
+
+
+def refuse(field: str) -> ApiInvalid:
+    """A 422 about one field."""
+    return ApiInvalid("the server refuses", causes=[("FieldValueInvalid", field, "bad")])
+
+
+def test_a_refused_device_leaves_and_its_neighbours_land(bench: Bench) -> None:
+    """B09: a 422 is told and counted; the device named is left out, the others are published."""
+    bench.changes["GPU-3"] = {"state": "DIRTY"}
+    bench.quarantine("GPU-4", "xid")
+    bench.cluster.faults.fail_next("replace", refuse("spec.devices[3].taints[0].value"))
+    report = bench.step()
+    assert report.settled
+    assert report.refused_total == 1
+    assert report.trouble[0].kind == "ApiInvalid"
+    assert report.trouble[0].devices == ("gpu-3",)
+    assert "refuses" in report.withdrawn["GPU-3"]
+    assert "gpu-3" not in bench.pool().devices
+    assert bench.taints("gpu-4")["quarantined"] == "xid"
+    assert bench.step(after=6.0).settled
+    assert bench.taints("gpu-3") == {"not-clean": ""}
+
+
+def test_a_refusal_that_names_nobody_suspects_what_changed(bench: Bench) -> None:
+    """B09: without a place in the causes the changed devices leave, then return one by one."""
+    for uuid in ("GPU-3", "GPU-4"):
+        bench.changes[uuid] = {"state": "DIRTY"}
+    bench.cluster.faults.fail_next("replace", refuse("spec"))
+    report = bench.step()
+    assert report.withdrawn.keys() == {"GPU-3", "GPU-4"}
+    assert bench.pool().allocatable("gpu-0")
+    bench.step(after=5.5)
+    assert "gpu-4" not in bench.pool().devices
+    bench.step(after=5.5)
+    assert bench.taints("gpu-4") == {"not-clean": ""}
+
+
+def test_a_server_that_refuses_everything_is_not_hammered(bench: Bench) -> None:
+    """B09: an admission policy that denies every write: told each time, tried ever more rarely."""
+    bench.cluster.faults.fail_next("replace", refuse(""), times=1000)
+    bench.changes["GPU-3"] = {"state": "DIRTY"}
+    before = len(bench.cluster.writes())
+    for _ in range(600):
+        bench.step()
+    assert len(bench.cluster.writes()) - before < 40
+    assert bench.report.refused_total > 3
+    bench.cluster.faults.clear()
+    for _ in range(301):
+        bench.step()
+    assert bench.report.settled
+    assert bench.taints("gpu-3") == {"not-clean": ""}
+
+
+def test_a_failing_server_is_not_hammered_either(bench: Bench) -> None:
+    """Port: 500 is never repeated blindly (the server answers so to malformed bodies)."""
+    bench.cluster.faults.fail_next("replace", ApiFailed("500"), times=1000)
+    bench.changes["GPU-3"] = {"state": "DIRTY"}
+    before = len(bench.cluster.writes())
+    for _ in range(600):
+        bench.step()
+    assert len(bench.cluster.writes()) - before < 40
+
+
+@pytest.mark.parametrize("error", [ApiForbidden("no right"), ApiUnavailable("away")])
+def test_missing_rights_and_outages_are_told_and_waited_for(
+    bench: Bench, error: ApiForbidden | ApiUnavailable
+) -> None:
+    """Invariant 37: the trouble carries its remedy, and the write is made once it is gone."""
+    bench.cluster.faults.fail_next("replace", error, times=3)
+    bench.changes["GPU-3"] = {"state": "DIRTY"}
+    report = bench.step()
+    assert not report.settled
+    assert report.trouble[0].kind == type(error).__name__
+    assert report.trouble[0].remedy
+    for _ in range(15):
+        bench.step()
+    assert bench.report.settled
+    assert bench.taints("gpu-3") == {"not-clean": ""}
+
+
+def test_times_survive_unrelated_changes(faulty: Bench) -> None:
+    """Invariant 32: timeAdded of a quarantine is not moved by another device's life."""
+
+    def added() -> str:
+        (entry,) = faulty.pool().devices["gpu-1"]
+        return str(next(t["timeAdded"] for t in entry["taints"] if t["key"] == QUARANTINED))
+
+    before = added()
+    faulty.changes["GPU-0"] = {"state": "DIRTY"}
+    faulty.step(after=20.0)
+    assert added() == before
+    faulty.start()
+    faulty.changes["GPU-0"] = {}
+    faulty.step(after=20.0)
+    assert added() == before
+    faulty.quarantine("GPU-1", "xid", "remap-failed")
+    faulty.step(after=20.0)
+    assert added() != before
+
+
+# --- gates off ------------------------------------------------------------------
+
+
+def test_where_taints_are_dropped_unfit_devices_are_withdrawn() -> None:
+    """Invariant 31: on a server without the gates an unfit device leaves the slice, told once."""
+    made = Bench(4, features=Features(gates=GATES_1_34, limits=LIMITS_1_34))
+    made.quarantine("GPU-1", "xid")
+    report = made.step()
+    assert report.settled
+    assert report.dropped == frozenset(Feature)
+    assert {trouble.kind for trouble in report.trouble} == {"dropped-field"}
+    assert report.withdrawn.keys() == {"GPU-1"}
+    assert made.pool().devices.keys() == {"gpu-0", "gpu-2", "gpu-3"}
+    writes = len(made.cluster.writes())
+    for _ in range(40):
+        report = made.step()
+    assert report.trouble == ()
+    assert report.confirmed_quarantine == {"GPU-1": 7.0}
+    assert len(made.cluster.writes()) == writes
+    made.changes["GPU-1"] = {}
+    made.step()
+    assert made.pool().allocatable("gpu-1")
+
+
+# --- quarantine read back --------------------------------------------------------
+
+
+def test_quarantine_is_confirmed_when_read_back(bench: Bench) -> None:
+    """Promise 6: confirmed after a listing that follows the write, with the view's since."""
+    bench.quarantine("GPU-1", "xid")
+    assert bench.step().confirmed_quarantine == {"GPU-1": 7.0}
+    assert [call.verb for call in bench.cluster.calls][-3:] == ["replace", "get", "list"]
+
+
+@pytest.mark.parametrize("verb", ["list", "replace"])
+def test_without_a_read_back_nothing_is_confirmed(bench: Bench, verb: str) -> None:
+    """Promise 6: neither an unanswered write nor an answer without a reading confirms."""
+    bench.quarantine("GPU-1", "xid")
+    bench.cluster.faults.before_next(
+        "replace",
+        lambda: (
+            bench.cluster.faults.fail_next("list", ApiUnavailable("away"))
+            if verb == "list"
+            else bench.cluster.faults.lose_answer_next("replace")
+        ),
+    )
+    assert bench.step().confirmed_quarantine == {}
+    assert bench.step(after=2.0).confirmed_quarantine == {"GPU-1": 7.0}
+
+
+def test_an_older_write_that_may_still_land_is_outrun(faulty: Bench) -> None:
+    """Promise 6: an unanswered write that lifts the taint cannot undo a later confirmation."""
+    late: list[Object] = []
+    faulty.cluster.faults.fail_next("replace", ApiUnavailable("no answer"))
+    faulty.changes["GPU-1"] = {}
+    faulty.step()
+    late.append(faulty.cluster.writes()[-1].body)
+    assert faulty.taints("gpu-1")["quarantined"] == "xid"
+    faulty.quarantine("GPU-1", "xid")
+    report = faulty.step(after=2.0)
+    assert report.confirmed_quarantine == {"GPU-1": 7.0}
+    with pytest.raises(ApiConflict):
+        faulty.cluster.replace(SLICES, late[0])
+    assert faulty.taints("gpu-1")["quarantined"] == "xid"
+
+
+def test_a_creation_that_lands_late_misleads_nobody() -> None:
+    """B34: an unanswered creation that arrives after ours is older, and is removed."""
+    made = Bench()
+    made.cluster.faults.fail_next("create", ApiUnavailable("no answer"))
+    made.step()
+    late = made.cluster.writes()[-1].body
+    made.quarantine("GPU-1", "xid")
+    assert made.step(after=2.0).settled
+    watched(made, Change.ADDED, made.cluster.create(SLICES, late))
+    assert made.taints("gpu-1")["quarantined"] == "xid"
+    assert made.step().settled
+    assert len(made.slices()) == 1
+
+
+def test_a_lost_answer_to_a_creation_makes_no_second_slice() -> None:
+    """B34: one copy only, also when the answer to the creation was lost."""
+    made = Bench()
+    made.cluster.faults.lose_answer_next("create")
+    made.step()
+    assert made.step(after=2.0).settled
+    assert len(made.slices()) == 1
+
+
+def test_what_an_earlier_process_wrote_counts_after_a_while(faulty: Bench) -> None:
+    """Promise 6: a write of the process before us may still be under way for a request's time."""
+    faulty.start()
+    assert faulty.step().confirmed_quarantine == {}
+    assert faulty.step(after=11.0).confirmed_quarantine == {"GPU-1": 7.0}
+
+
+def test_a_foreign_edit_takes_the_confirmation_back(faulty: Bench) -> None:
+    """Promise 6: confirmed means visible now: while the server is away after news, nothing is."""
+    (found,) = faulty.slices()
+    faulty.cluster.faults.offline = True
+    watched(faulty, Change.DELETED, found)
+    assert faulty.step().confirmed_quarantine == {}
+
+
+# --- everything at once ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_trouble_settles(seed: int) -> None:
+    """Promise 7, invariants 28 to 31: faults, races, wipes and restarts in any order; then quiet.
+
+    On the way a quarantine that was confirmed is never allocatable while it lasts, except by the
+    hand of somebody else.
+    """
+    chance = random.Random(seed)
+    made = Bench(chance.choice([3, 8, 70]))
+    confirmed: set[str] = set()
+    for _ in range(60):
+        tampered = _disturb(made, chance)
+        report = made.step(after=chance.choice([0.2, 1.0, 12.0]), silent=chance.random() < 0.1)
+        bad = {uuid for uuid, change in made.changes.items() if change.get("reasons")}
+        confirmed = (confirmed | set(report.confirmed_quarantine)) & bad
+        if tampered:
+            confirmed = set(report.confirmed_quarantine) & bad
+        pools = read_pools(made.slices())
+        for uuid in confirmed:
+            if (DRIVER, NODE) in pools:
+                assert not pools[(DRIVER, NODE)].allocatable(uuid.lower())
+    made.cluster.faults.clear()
+    for _ in range(400):
+        made.step()
+    assert made.report.settled
+    assert made.report.withdrawn == {}
+    writes = len(made.cluster.writes())
+    assert made.step().settled
+    assert len(made.cluster.writes()) == writes
+    for uuid, change in made.changes.items():
+        assert bool(made.pool().allocatable(uuid.lower())) is (change == {})
+
+
+def _disturb(made: Bench, chance: random.Random) -> bool:
+    """One random event; whether somebody else changed the slices."""
+    uuid = chance.choice(sorted(made.changes))
+    faults, verb = made.cluster.faults, chance.choice(["create", "replace", "delete", "list"])
+    kind = chance.randrange(9)
+    if kind == 0:
+        made.changes[uuid] = {}
+    elif kind == 1:
+        made.changes[uuid] = {"state": chance.choice(["DIRTY", "IN_USE"])}
+    elif kind == 2:
+        made.quarantine(uuid, chance.choice(["xid", "device-lost"]))
+    elif kind == 3:
+        faults.lose_answer_next(verb)
+    elif kind == 4:
+        faults.fail_next(verb, ApiUnavailable("away"), times=chance.randrange(1, 3))
+    elif kind == 5:
+        faults.fail_next(chance.choice(["create", "replace"]), refuse(f"spec.devices[{1}]"))
+    elif kind == 6:
+        made.start()
+    elif kind == 7 and (found := made.slices()):
+        one = chance.choice(found)
+        made.cluster.faults.clear()
+        made.cluster.delete(SLICES, name_of(one))
+        watched(made, Change.DELETED, one)
+        return True
+    elif kind == 8:
+        faults.offline = not faults.offline
+    return False
+
+
+def _target(found: Object) -> Any:
+    from fleet.kube.memory.engine import Target
+
+    return Target(SLICES, name_of(found))

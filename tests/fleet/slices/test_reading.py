@@ -1,0 +1,74 @@
+"""How a reader judges a pool (B73)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet.slices.reading import PoolReading, read_pools
+
+
+def part(
+    generation: int, count: int, *devices: tuple[str, str], pool: str = "node-a", driver: str = "d"
+) -> dict[str, Any]:
+    """A slice of devices given as (name, effect of its taint or "")."""
+    return {
+        "metadata": {"name": f"s{generation}-{count}-{devices}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": "node-a",
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": count},
+            "devices": [
+                {"name": name, **({"taints": [{"key": "q", "effect": effect}]} if effect else {})}
+                for name, effect in devices
+            ],
+        },
+    }
+
+
+def read(*parts: dict[str, Any]) -> PoolReading:
+    """The reading of the only pool."""
+    (found,) = read_pools(parts).values()
+    return found
+
+
+def test_a_half_updated_pool_is_not_believed() -> None:
+    """B73: generation 4 is ignored, the pool is incomplete, and gpu-0 counts as tainted."""
+    found = read(part(4, 2, ("gpu-0", "")), part(5, 2, ("gpu-0", "NoSchedule")))
+    assert found.generation == 5
+    assert not found.complete
+    assert found.allocatable("gpu-0") is False
+    assert found.taint("gpu-0", "q") == {"key": "q", "effect": "NoSchedule"}
+
+
+def test_an_incomplete_pool_proves_nobody_free() -> None:
+    """B73: no decision that needs completeness: untainted or missing in half a pool is unknown."""
+    found = read(part(5, 2, ("gpu-0", "")))
+    assert found.allocatable("gpu-0") is None
+    assert found.allocatable("gpu-1") is None
+
+
+def test_a_complete_pool_tells() -> None:
+    """All slices of the highest generation there: free, tainted and absent are known."""
+    found = read(part(5, 2, ("a", ""), ("b", "NoExecute")), part(5, 2, ("c", "None")))
+    assert found.complete
+    assert [found.allocatable(name) for name in ("a", "b", "c", "x")] == [True, False, True, False]
+
+
+def test_too_many_slices_or_a_name_twice_is_a_contradiction() -> None:
+    """Reference 2.1: names are unique in the pool, across slices; a wrong count is no pool."""
+    assert not read(part(5, 1, ("a", "")), part(5, 1, ("b", ""))).complete
+    twice = read(part(5, 2, ("a", "")), part(5, 2, ("a", "NoSchedule"), ("b", "")))
+    assert "a" in twice.trouble
+    assert twice.allocatable("a") is False
+    assert twice.allocatable("b") is None
+
+
+def test_pools_and_drivers_are_kept_apart() -> None:
+    """A pool is known by driver and name; a damaged slice belongs to none of ours."""
+    found = read_pools([part(1, 1, ("a", "")), part(9, 1, driver="e"), part(3, 1, pool="p"), {}])
+    assert {key: reading.generation for key, reading in found.items()} == {
+        ("d", "node-a"): 1,
+        ("e", "node-a"): 9,
+        ("d", "p"): 3,
+        ("", ""): 0,
+    }

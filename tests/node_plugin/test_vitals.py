@@ -1,0 +1,106 @@
+"""Rules of what the plugin tells probes and scrapers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from node_plugin.ports import Standing
+from node_plugin.vitals import SILENCE_MAX_S, Vitals
+from tests.node_plugin.standins import dra_of, plugin, started, to_prepare, told, until
+
+NOW = 1_000_000.0
+
+
+WELL = Standing(owner="actor", owner_reachable=True, published_at=NOW - 5)
+
+
+@dataclass
+class Around:
+    """A node that stands as a test says."""
+
+    found: Standing = WELL
+
+    def standing(self) -> Standing:
+        return self.found
+
+
+def test_health_is_about_this_process_readiness_about_its_use(place: Path) -> None:
+    """B82: a plugin kubelet refused is healthy (a restart cures nothing) and not ready, and says
+    why; an owner that does not answer is named too."""
+
+    async def story() -> None:
+        around = Around()
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, around, now=lambda: NOW)
+            await until(lambda: server.silent_s < SILENCE_MAX_S, "the loop's first beat")
+            assert vitals.healthz().status == 200
+            assert "not registered" in vitals.readyz().text
+            await told(server.paths.registration, registered=False, error="wrong version")
+            assert "refused the registration: wrong version" in vitals.readyz().text
+            assert vitals.readyz().status == 503
+            assert vitals.healthz().status == 200
+            await told(server.paths.registration, registered=True)
+            assert (vitals.readyz().status, vitals.readyz().text) == (200, "ok\n")
+            around.found = Standing()
+            assert "no owner" in vitals.readyz().text
+            assert vitals.healthz().status == 200
+
+    asyncio.run(story())
+
+
+def test_a_plugin_that_does_not_run_is_ill(place: Path) -> None:
+    """Before its start, after its stop, and with a socket taken away, health fails."""
+
+    async def story() -> None:
+        server = plugin(place)
+        vitals = Vitals(server, Around())
+        assert vitals.healthz().status == 503
+        async with started(server):
+            await until(lambda: vitals.healthz().status == 200, "health")
+            server.paths.dra.unlink()
+            assert "a socket is missing" in vitals.healthz().text
+        assert vitals.healthz().status == 503
+
+    asyncio.run(story())
+
+
+def test_metrics_tell_what_happened(place: Path) -> None:
+    """B83: counts, registration, owner and the age of the slices are those of this moment."""
+
+    async def story() -> str:
+        async with started(plugin(place)) as server, dra_of(server.paths.dra) as stub:
+            await stub.NodePrepareResources(to_prepare("a", "b"))
+            await told(server.paths.registration, registered=True)
+            return Vitals(server, Around(), now=lambda: NOW).metrics().text
+
+    page = asyncio.run(story())
+    for line in (
+        'fleet_plugin_claims_total{verb="prepare",result="done"} 2',
+        'fleet_plugin_claim_seconds_count{verb="prepare"} 2',
+        "fleet_plugin_claims_in_work 0.0",
+        "fleet_plugin_registered 1.0",
+        'fleet_plugin_registrations_total{result="accepted"} 1',
+        "fleet_plugin_owner_reachable 1.0",
+        'fleet_plugin_journal_owner{owner="actor"} 1',
+        "fleet_plugin_slices_age_seconds 5.0",
+        "fleet_plugin_health_streams 0.0",
+    ):
+        assert line in page.splitlines()
+
+
+def test_metrics_do_not_make_things_up(place: Path) -> None:
+    """B83: what was never published has no age, and an unknown owner no series."""
+    server = plugin(place)
+    page = Vitals(server, Around(Standing())).metrics().text
+    assert "slices" not in page
+    assert "journal_owner" not in page
+    assert "fleet_plugin_owner_reachable 0.0" in page
+
+
+def test_there_is_a_page_for_each_question(place: Path) -> None:
+    """Probes and scrapers find their pages at the usual paths."""
+    pages = Vitals(plugin(place), Around()).pages()
+    assert set(pages) == {"/healthz", "/readyz", "/metrics"}
+    assert pages["/metrics"]().content_type.startswith("text/plain; version=0.0.4")

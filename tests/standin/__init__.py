@@ -1,0 +1,1 @@
+"""A Kubernetes API server for tests: HTTP on loopback over the engine of fleet.kube.memory."""

@@ -1,0 +1,45 @@
+"""The stand-in as a process: `python -m tests.standin --port-file F --kubeconfig K [--token T]`.
+
+For tests that kill the processes which talk to it. Ends at SIGTERM or when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tests.standin.server import StandIn
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="tests.standin")
+    parser.add_argument("--port-file", type=Path, required=True)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--token", default="")
+    parser.add_argument("--until-eof", action="store_true", help="end when standard input ends")
+    chosen = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    if chosen.until_eof:
+        threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+    with StandIn(token=chosen.token) as standin:
+        standin.kubeconfig(chosen.kubeconfig)
+        whole = chosen.port_file.with_name(chosen.port_file.name + ".tmp")
+        whole.write_text(f"{standin.port}\n")
+        whole.replace(chosen.port_file)
+        ended.wait()
+    return 0
+
+
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
