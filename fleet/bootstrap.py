@@ -12,8 +12,6 @@ is `DriverAbsent`, never an empty fleet.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +25,12 @@ from fleet.coordinator import Coordinator
 from fleet.door import paths
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, HandOver, keep
-from fleet.dra.agents import Agents
-from fleet.dra.orphans import Orphans
-from fleet.dra.ports import Node
-from fleet.dra.serving import ClaimServing, Seat
-from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import heads, layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
-from fleet.kube.base import Cluster
 from fleet.model import BootId, NodeName
 from fleet.node.admitting import Admission
 from fleet.node.bounded import BoundedCalls
@@ -47,13 +39,13 @@ from fleet.node.cgroups import CgroupTree
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
+from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
 from fleet.node.ports import TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
 from fleet.node.securing import Securing
-from fleet.node.service import NodeService, Parts
-from fleet.node.standing import Standby
+from fleet.node.service import NodeService
 from fleet.node.sweep import Sweep
 from fleet.node.teardown import Teardown, Visibility
 from fleet.node.tenancy import ProcessTenants
@@ -68,9 +60,6 @@ from fleet.planning import (
     SimulatedNode,
     plan_fleet,
 )
-from fleet.slices.exclusivity import Exclusivity, HostLocks
-from fleet.slices.leasing import StoreLease
-from fleet.slices.publisher import Publisher, PublisherTerms
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import host_identity, open_stores, store_path
 from fleet.wipe.identity import kernel_boot_id
@@ -119,7 +108,7 @@ def open_node(
     state = Path(plan.state)
     directory = layout.node_directory(state, plan.node)
     directory.mkdir(parents=True, exist_ok=True)
-    backend = _backend(plan, directory)
+    backend = backend_of(plan, directory)
     lock = OwnerLock(directory / LOCK)
     lock.acquire(owner=f"{owner} of {plan.node}")
     parts: Parts | None = None
@@ -150,89 +139,8 @@ def lock_path(plan: NodePlan) -> Path:
     return layout.node_directory(Path(plan.state), plan.node) / LOCK
 
 
-def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
-    """The API server of `kubeconfig`; None: of the pod we run in, else the user's default.
-
-    Raises `SettingsInvalid`, and `ApiUnavailable` or `ApiForbidden` when it does not serve what is
-    needed.
-    """
-    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
-
-    kubernetes = plan.settings.kubernetes
-    found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
-    found.require()
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class PluginParts:
-    """What the node plugin is made of besides its servers."""
-
-    serving: ClaimServing
-    orphans: Orphans
-    publisher: Publisher
-
-
-def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
-    """The plugin's domain over a cluster and a node, whoever owns it. Touches no device."""
-    settings, clock = plan.settings, SystemClock()
-    kubernetes = settings.kubernetes
-    directory = layout.node_directory(Path(plan.state), plan.node)
-    seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
-    agents = _agents(plan, directory) if kubernetes.agent_namespace else None
-    store = LateStore(store_path(Path(plan.state)), clock, timeout_s=settings.store.timeout_s)
-    run = directory / "run" if plan.simulated is not None else RUN_DIRECTORY
-    exclusivity = Exclusivity(
-        locks=HostLocks(run / "publishers"),
-        lease=StoreLease(store, f"{plan.node}/{kubernetes.driver}"),
-    )
-    terms = PublisherTerms.from_settings(settings, node=plan.node, agent=agents is not None)
-    return PluginParts(
-        serving=ClaimServing(
-            seat=seat,
-            node=node,
-            cluster=cluster,
-            waiting=Waiting(clock, time.sleep, leaving(node)),
-            clock=clock,
-            policy=settings.wipe,
-            checkpoint=Path(kubernetes.kubelet_root) / CHECKPOINT,
-            agents=agents,
-            budget_s=kubernetes.budget_s,
-        ),
-        orphans=Orphans(seat, node, cluster, agents),
-        publisher=Publisher(cluster, terms, exclusivity=exclusivity),
-    )
-
-
-def _agents(plan: NodePlan, directory: Path) -> Agents:
-    backend = _backend(plan, directory)
-    specs = _specs(plan, directory)
-    namespace = plan.settings.kubernetes.agent_namespace
-    return Agents(directory / "agents", specs, backend.agent_grant(), namespace)
-
-
-def write_plan(plan: NodePlan) -> Path:
-    """The plan as a file for child processes, complete or not at all; its path."""
-    directory = layout.node_directory(Path(plan.state), plan.node)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / "plan.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(plan.model_dump_json(indent=2))
-    temporary.replace(path)
-    return path
-
-
-def open_standby(plan: NodePlan) -> Standby:
-    """The standby of a node; it owns nothing before its first steps."""
-    return Standby(
-        open=lambda hand_over: open_node(plan, owner="standby", hand_over=hand_over),
-        door=open_door(plan),
-        lock=lock_path(plan),
-        clock=SystemClock(),
-    )
-
-
-def _backend(plan: NodePlan, directory: Path) -> Backend:
+def backend_of(plan: NodePlan, directory: Path) -> Backend:
+    """The back end of the plan's devices. Raises `DriverAbsent`."""
     if plan.simulated is None:
         raise errors.DriverAbsent(f"no accelerator driver answers on node {plan.node}")
     root = directory / "sim"
@@ -282,7 +190,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     ledger = Ledger(layout.ledger_directory(state, plan.node))
     certifier = Certifier(registry, ledger, key, settings.profile)
     validator = Validator(registry, BoundedCalls(), settings.health)
-    specs = _specs(plan, directory)
+    specs = specs_of(plan, directory)
     tenants = _tenants(plan, registry, validator)
     sweep = Sweep(registry, validator)
     wiper = Wiper(
@@ -292,29 +200,16 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         validator=validator,
         certifier=certifier,
         max_parallel=settings.node.max_parallel,
+        spares=settings.node.spare_workers if plan.kubernetes else 0,
     )
     cleaner = Cleaner(registry, wiper, settings.wipe)
+    exposer = Exposer(registry, validator, sweep, settings.profile, ledger)
     store = LateStore(store_path(state), clock, timeout_s=settings.store.timeout_s)
     return Parts(
         registry=registry,
         recovery=Recovery(registry, specs, settings.wipe.kill_wait_s, ledger),
         wiper=wiper,
-        holding=Holding(
-            registry,
-            Admission(registry, specs, store),
-            Securing(registry, store),
-            cleaner,
-            Exposer(registry, validator, sweep, settings.profile, ledger),
-            Teardown(
-                registry,
-                cleaner,
-                specs,
-                tenants,
-                Visibility(required=plan.kubernetes),
-                settings.node.holder_deadline_s,
-            ),
-            settings.wipe.kill_wait_s,
-        ),
+        holding=_holding(plan, cleaner, exposer, specs, tenants, store),
         sweep=sweep,
         tenants=tenants,
         store=store,
@@ -330,6 +225,28 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         labels=plan.labels,
         troubles=opened.troubles,
         close_store=store.close,
+    )
+
+
+def _holding(
+    plan: NodePlan,
+    cleaner: Cleaner,
+    exposer: Exposer,
+    specs: SpecDirectory,
+    tenants: TenantProof,
+    store: LateStore,
+) -> Holding:
+    settings, registry = plan.settings, cleaner.registry
+    visibility = Visibility(required=plan.kubernetes)
+    deadline_s = settings.node.holder_deadline_s
+    return Holding(
+        registry,
+        Admission(registry, specs, store),
+        Securing(registry, store),
+        cleaner,
+        exposer,
+        Teardown(registry, cleaner, specs, tenants, visibility, deadline_s),
+        settings.wipe.kill_wait_s,
     )
 
 
@@ -356,7 +273,8 @@ def _tenants(plan: NodePlan, registry: Registry, validator: Validator) -> Tenant
     return PodTenants(registry, processes, cgroups, Path(kubernetes.kubelet_root) / CHECKPOINT)
 
 
-def _specs(plan: NodePlan, directory: Path) -> SpecDirectory:
+def specs_of(plan: NodePlan, directory: Path) -> SpecDirectory:
+    """Where the node's CDI specs are written."""
     chosen = plan.settings.kubernetes
     where = Path(chosen.cdi_directory) if plan.kubernetes else directory / "cdi"
     return SpecDirectory(where, chosen.cdi_vendor, chosen.cdi_class)

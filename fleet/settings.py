@@ -221,6 +221,12 @@ class NodeSettings(Section):
         ge=1,
         description="Wipes at once on the node, whoever asked: all eight devices of a usual host.",
     )
+    spare_workers: int = Field(
+        default=8,
+        ge=0,
+        description="Accelerators for which a wipe worker is kept started, where kubelet hands the"
+        " devices out: it saves 0.2 s of each wipe and costs about 35 MB each.",
+    )
     idle_delay_s: float = Field(
         default=30.0,
         ge=0,

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
 from fleet.settings_file import load
 from node_plugin.http import HttpServer
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
     plan = _plan(asked)
-    cluster = bootstrap.open_cluster(plan, asked.kubeconfig or None)
+    cluster = plugging.open_cluster(plan, asked.kubeconfig or None)
     options = Options(
         instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.health import Health as Judged
@@ -176,7 +176,7 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     """Put a plugin together; nothing is started yet. Raises `SettingsInvalid`."""
     _check(plan)
     door = bootstrap.open_door(plan)
-    parts = bootstrap.plugin_parts(plan, cluster, door)
+    parts = plugging.plugin_parts(plan, cluster, door)
     kubernetes = plan.settings.kubernetes
     board = HealthBoard(fresh_s=plan.settings.health.fresh_s)
     server = PluginServer(
@@ -219,7 +219,7 @@ def _check(plan: NodePlan) -> None:
 
 
 def _children(plan: NodePlan, options: Options) -> list[Child]:
-    plan_file = str(bootstrap.write_plan(plan))
+    plan_file = str(plugging.write_plan(plan))
     found = []
     if options.standby:
         command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby"]

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from fleet import bootstrap, errors
+from fleet import errors, plugging
 from fleet.bootstrap import NodePlan
 
 STEP_S = 0.2
@@ -34,7 +34,7 @@ def standby(
         signal.signal(number, lambda *_: stop.set())
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    standing = bootstrap.open_standby(_plan(plan))
+    standing = plugging.open_standby(_plan(plan))
     try:
         while not stop.is_set():
             standing.step()

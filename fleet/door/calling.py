@@ -110,6 +110,9 @@ class DoorNode:
         if not answered:
             connection.close()
             raise _Stale
+        if not answered.endswith(b"\n"):
+            connection.close()  # what is left of the answer is no answer to the next call
+            return wire.parse_answer(answered)
         with self._lock:
             self._idle.append(connection)
         return wire.parse_answer(answered)

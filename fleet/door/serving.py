@@ -18,6 +18,10 @@ from fleet.door import paths, wire
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
 
 BACKLOG = 64
+BUDGET_MAX_S = 3600.0
+"""Longest time, s, a call may ask to be kept waiting; kubelet's calls end after 45 s."""
+SHORTAGE_PAUSE_S = 0.1
+"""Pause, s, after a connection could not be taken for want of descriptors or threads."""
 LOG = logging.getLogger(__name__)
 
 HandOver = Callable[[str], bool]
@@ -65,7 +69,7 @@ class Door:
         self._hand_over = hand_over
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._closed = False
+        self._closed = threading.Event()
         self._calls: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "pulse": self._pulse,
             "view": self._view,
@@ -82,9 +86,9 @@ class Door:
     def close(self) -> None:
         """Take no more calls; connections end, work they started goes on in the service."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             connections = list(self._open)
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
@@ -100,24 +104,38 @@ class Door:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 LOG.exception("the door at %s cannot take a connection", self._path)
+                self._closed.wait(SHORTAGE_PAUSE_S)
                 continue
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     connection.close()
                     return
                 self._open.add(connection)
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Converse on a thread of its own. Without one the caller is let go: it asks again."""
+        try:
             threading.Thread(
                 target=self._converse, args=(connection,), name="door call", daemon=True
             ).start()
+        except RuntimeError:
+            LOG.exception("the door at %s has no thread for a connection", self._path)
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+            self._closed.wait(SHORTAGE_PAUSE_S)
 
     def _converse(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rb") as lines:
                 while line := lines.readline(wire.LINE_MAX):
                     connection.sendall(self._answered(line))
+                    if not line.endswith(b"\n"):
+                        return  # the rest of it is no call
         except OSError:
             return  # who asked has gone; the work goes on
         finally:
@@ -154,22 +172,32 @@ class Door:
         return [claim.model_dump(mode="json") for claim in self._service.claims()]
 
     def _prepare(self, arguments: Mapping[str, Any]) -> Any:
-        order = ClaimOrder.model_validate(arguments["order"])
-        answer = self._service.prepare(order, budget_s=float(arguments["budget_s"]))
+        order = ClaimOrder.model_validate(arguments.get("order"))
+        answer = self._service.prepare(order, budget_s=_budget_s(arguments))
         return answer.model_dump(mode="json")
 
     def _unprepare(self, arguments: Mapping[str, Any]) -> Any:
-        order = TeardownOrder.model_validate(arguments["order"])
+        order = TeardownOrder.model_validate(arguments.get("order"))
         answer = self._service.unprepare(
             order.uid,
-            budget_s=float(arguments["budget_s"]),
+            budget_s=_budget_s(arguments),
             consumers=order.consumers,
             reserved=order.reserved,
         )
         return answer.model_dump(mode="json")
 
     def _published(self, arguments: Mapping[str, Any]) -> Any:
-        self._service.published(Published.model_validate(arguments["published"]))
+        self._service.published(Published.model_validate(arguments.get("published")))
 
     def _asked(self, arguments: Mapping[str, Any]) -> Any:
         return self._hand_over(str(arguments.get("by", "somebody")))
+
+
+def _budget_s(arguments: Mapping[str, Any]) -> float:
+    """How long the caller waits, s. Raises `InputInvalid`."""
+    found = arguments.get("budget_s")
+    if isinstance(found, int | float) and 0 <= found <= BUDGET_MAX_S:
+        return float(found)
+    raise errors.InputInvalid(
+        f"budget_s is {found!r}", remedy=f"give seconds from 0 to {BUDGET_MAX_S:g}"
+    )

@@ -17,8 +17,11 @@ LINE_MAX = 32 * 1024 * 1024
 
 
 def call(name: str, arguments: Mapping[str, Any]) -> bytes:
-    """A call as a line."""
-    return _line({"call": name, "with": dict(arguments)})
+    """A call as a line. Raises `InputInvalid` for one that the other side would not read."""
+    line = _line({"call": name, "with": dict(arguments)})
+    if len(line) > LINE_MAX:
+        raise errors.InputInvalid(f"a call of {len(line)} bytes is too long for the node's door")
+    return line
 
 
 def answer(value: Any) -> bytes:
@@ -29,7 +32,7 @@ def answer(value: Any) -> bytes:
 def refusal(error: errors.FleetError) -> bytes:
     """An error as a line; fields that are no JSON cross as text."""
     told = {
-        "kind": type(error).__name__,
+        "kind": _shared(type(error)),
         "detail": error.detail,
         "remedy": error.remedy,
         "fields": {name: _plain(value) for name, value in error.fields.items()},
@@ -38,7 +41,11 @@ def refusal(error: errors.FleetError) -> bytes:
 
 
 def parse_call(line: bytes) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a call. Raises `InputInvalid`."""
+    """The name and arguments of a call. Raises `InputInvalid`, also for a line cut short."""
+    if not line.endswith(b"\n"):
+        raise errors.InputInvalid(
+            f"a line at the node's door was cut short or is longer than {LINE_MAX} bytes"
+        )
     found = _object(line)
     name, arguments = found.get("call"), found.get("with", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -54,6 +61,12 @@ def parse_answer(line: bytes) -> Any:
     if "error" in found:
         raise _error(found["error"])
     return found.get("answer")
+
+
+def _shared(kind: type[errors.FleetError]) -> str:
+    """The nearest class both sides know: that of a module of its own keeps what it derives from."""
+    known = (one.__name__ for one in kind.__mro__ if getattr(errors, one.__name__, None) is one)
+    return next(known, errors.Unforeseen.__name__)
 
 
 def _line(found: Mapping[str, Any]) -> bytes:
@@ -84,6 +97,6 @@ def _error(told: Mapping[str, Any]) -> errors.FleetError:
 def _plain(value: Any) -> Any:
     try:
         json.dumps(value)
-    except TypeError:
+    except (TypeError, ValueError):
         return str(value)
     return value

@@ -10,6 +10,7 @@ down while pods are force-deleted: nothing here depends on it. Unknown is never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,9 @@ class PodTenants:
                 occupied = next((path for path in paths if self.cgroups.occupied(path)), None)
                 if occupied is not None:
                     return f"pod {uid} of claim {claim.uid} still runs: {occupied}"
-            if not self.processes.gone(claim):
-                return f"a process still has a device of claim {claim.uid} open"
+            return self.processes.obstacle(claim)
         except FleetError as error:
             return f"it is unknown whether claim {claim.uid} is still used: {error.detail}"
-        return ""
 
     def running(self, consumers: Sequence[str]) -> tuple[str, ...]:
         """Which of these pods run now for certain: a process is in one of their cgroups.
@@ -65,27 +64,29 @@ class PodTenants:
         """
         return tuple(uid for uid in dict.fromkeys(consumers) if self._runs(uid))
 
-    def created(self, device: Uuid) -> bool:
-        """Whether a consumer's process exists for the device, or anybody is attached to it.
+    def created(self, device: Uuid) -> str:
+        """Whose process exists for memory of the device, or who is attached to it.
 
         Given a whole accelerator it answers for all of it, given a partition for claims that share
-        memory with that partition only. Unknown counts as yes.
+        memory with that partition only. What cannot be told counts as somebody.
         """
         known = self.registry.devices.get(device)
         if known is None:
-            return True
+            return f"somebody unknown: {device} is not in the inventory"
         units = set(known.units)
         claims = [c for c in tuple(self.registry.journal.claims.values()) if self._of_now(c)]
-        attached = (self.registry.devices.get(uuid) for claim in claims for uuid in claim.attached)
-        if any(one is not None and units.intersection(one.units) for one in attached):
-            return True
         here = [claim for claim in claims if units.intersection(claim.units)]
         try:
             pods = _consumers(here, kubelet_checkpoint.read(self.checkpoint)) if here else ()
             found = self.cgroups.find(pods) if pods else {}
-            return any(self.cgroups.occupied(path) for paths in found.values() for path in paths)
-        except FleetError:
-            return True
+            running = [
+                uid
+                for uid, paths in found.items()
+                if any(self.cgroups.occupied(path) for path in paths)
+            ]
+        except FleetError as error:
+            return f"a pod, for all that is known: {error.detail}"
+        return f"pod {running[0]}" if running else ""
 
     def free(self, accelerator: Uuid) -> bool:
         """As by processes: simulated without a tenant; real devices are adopted by a person."""
@@ -96,10 +97,14 @@ class PodTenants:
         return claim.boot_id in ("", self.registry.boot_id)
 
     def _runs(self, uid: str) -> bool:
-        try:
-            return any(self.cgroups.occupied(path) for path in self.cgroups.pods(uid))
-        except FleetError:
-            return False
+        paths: list[Path] = []
+        with suppress(FleetError):
+            paths = self.cgroups.pods(uid)
+        for path in paths:
+            with suppress(FleetError):
+                if self.cgroups.occupied(path):
+                    return True
+        return False
 
 
 def _consumers(claims: Iterable[Claim], checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from fleet import errors
@@ -36,6 +36,13 @@ class Specs(Protocol):
         """Claims that have a spec now."""
         ...
 
+    def settle(self, live: Collection[ClaimUid]) -> Sequence[str]:
+        """Once, at start, before anything is written: files of earlier versions and damaged ones.
+
+        `live` have a record. Returns what was found and done, in words. Raises `SpecUnavailable`.
+        """
+        ...
+
 
 class Leases(Protocol):
     """What a node needs of the lease store. Any `FleetError` means: not now."""
@@ -60,16 +67,16 @@ class Leases(Protocol):
 class TenantProof(Protocol):
     """Proof that nobody of a claim is left: never an idle device or an empty process list alone."""
 
-    def gone(self, claim: Claim) -> bool:
-        """Whether every consumer of the claim is proven gone."""
+    def obstacle(self, claim: Claim) -> str:
+        """Why the consumers of the claim are not all proven gone; empty when they are."""
         ...
 
     def running(self, consumers: Sequence[str]) -> tuple[str, ...]:
         """Which of these pods run now for certain; without pods to look at: none."""
         ...
 
-    def created(self, device: Uuid) -> bool:
-        """Whether a consumer's container exists for memory of the device, started or not."""
+    def created(self, device: Uuid) -> str:
+        """Whose container exists for memory of the device, started or not; empty: nobody's."""
         ...
 
     def free(self, accelerator: Uuid) -> bool:

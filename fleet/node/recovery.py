@@ -53,6 +53,8 @@ class Recovery:
     ledger: Ledger
     troubles: tuple[str, ...] = ()
     """What could not be brought in order yet; tried again by `settle`."""
+    found: tuple[str, ...] = ()
+    """What was found among the specs at the start, for whoever looks."""
     _started: bool = False
 
     def run(self) -> None:
@@ -62,6 +64,7 @@ class Recovery:
         self._end_workers(None)
         self._answer_operations((), "the node service was restarted")
         self._compare_evidence()
+        self._settle_specs()
         self._orphans()
         self._rebuild()
 
@@ -219,6 +222,13 @@ class Recovery:
         shown = outcomes.Shown(self.registry.place.node, self.registry.state(device))
         work = Work(row.id, device, idle=False)
         return outcomes.result(work, shown, Outcome.INTERRUPTED, [found], None)
+
+    def _settle_specs(self) -> None:
+        """Specs of earlier versions get today's names, damaged ones are moved aside (B68)."""
+        try:
+            self.found = tuple(self.specs.settle(tuple(self.registry.journal.claims)))
+        except errors.FleetError as error:
+            self.found = (f"specs of an earlier version are not settled: {error.detail}",)
 
     def _orphans(self) -> None:
         """A spec exists only while a claim record names its devices (promise 3).

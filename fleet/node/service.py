@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from fleet import errors, leases
-from fleet.evidence.ledger import Ledger, LedgerHead
+from fleet.evidence.ledger import LedgerHead
 from fleet.journal.journal import OperationRow
-from fleet.journal.lock import OwnerLock
 from fleet.leases import Closure
 from fleet.messages import (
     Acceptance,
@@ -36,61 +34,14 @@ from fleet.model import (
     Token,
 )
 from fleet.node import confirming, outcomes, recovery, sweep, viewing
-from fleet.node.certifying import Certifier
 from fleet.node.deciding import Decisions
-from fleet.node.holding import Holding
-from fleet.node.ports import Leases, TenantProof
-from fleet.node.recovery import Recovery
-from fleet.node.registry import Registry, Work
+from fleet.node.parts import Parts
+from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask
-from fleet.node.tending import Cadence, Tending
-from fleet.node.wiping import Wiper
-from fleet.settings import WipePolicy
+from fleet.node.tending import Tending
 
 BUDGET_S = 40.0
 """Time a claim call waits for its work: inside the kubelet's 45 s."""
-
-
-class Closing(Protocol):
-    """What ends with the service."""
-
-    def close(self) -> None:
-        """Let nobody in any more."""
-
-
-@dataclass
-class Parts:
-    """What a node service is made of; built by `fleet.bootstrap` only."""
-
-    registry: Registry
-    recovery: Recovery
-    wiper: Wiper
-    holding: Holding
-    sweep: sweep.Sweep
-    tenants: TenantProof
-    store: Leases
-    ledger: Ledger
-    certifier: Certifier
-    lock: OwnerLock
-    policy: WipePolicy
-    cadence: Cadence
-    labels: Mapping[str, str] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-    close_store: Callable[[], None] = lambda: None
-    """Closes the connection behind `store`."""
-    door: Closing | None = None
-    """Where callers of other processes come in; set once the service exists."""
-
-    def close(self) -> None:
-        """Close everything, what writes memory first and the right to own the node last."""
-        with ExitStack() as closing:  # in reverse order, each whatever the others do
-            closing.callback(self.lock.release)
-            closing.callback(self.close_store)
-            closing.callback(self.registry.journal.close)
-            closing.callback(self.certifier.close)
-            closing.callback(self.wiper.close)
-            if self.door is not None:
-                closing.callback(self.door.close)
 
 
 class NodeService:
@@ -151,7 +102,8 @@ class NodeService:
         return DeviceResult.model_validate(row.result)
 
     def _degraded(self) -> tuple[str, ...]:
-        found = [*self._parts.troubles, *self._parts.recovery.troubles]
+        recovery = self._parts.recovery
+        found = [*self._parts.troubles, *recovery.troubles, *recovery.found]
         if not self._registry.journal.epoch:
             found.append(
                 f"no lease store was reachable yet, no order is accepted: {self._store_trouble}"
@@ -342,6 +294,8 @@ class NodeService:
             return  # nothing is known of holders yet: nothing is freed, wiped or given back
         with suppress(errors.NotOwner):
             self._parts.holding.resume(now)
+            if not self._registry.works():
+                self._parts.wiper.keep_ready()
             for device in self._tending.step(now):
                 operation = OperationId(f"idle/{device.uuid}/{uuid.uuid4().hex[:8]}")
                 self._begin(WipeTask(Work(operation, device, idle=True), self._parts.policy))

@@ -89,14 +89,15 @@ class Teardown:
             return
         now = self.registry.clock.now()
         others = self.registry.attached(claim.devices, besides=claim.uid)
-        if not others and self.tenants.gone(claim):
+        obstacle = "" if others else self.tenants.obstacle(claim)
+        if not others and not obstacle:
             facts = frozenset({Fact.TENANT_GONE, Fact.SPEC_GONE})
             self._release(claim, Event.RELEASED, Change(facts, holder=f"claim:{claim.uid}"))
             return
         who = (
             f"claim {', '.join(others)} is attached to a device of claim {claim.uid}"
             if others
-            else f"a process of claim {claim.uid} is still there"
+            else obstacle
         )
         late = now - float(claim.attributes.get(TEARDOWN_AT, now)) >= self.holder_deadline_s
         if not late or not claim.units:

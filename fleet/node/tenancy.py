@@ -27,17 +27,32 @@ class ProcessTenants:
     registry: Registry
     validator: Validator
 
-    def gone(self, claim: Claim) -> bool:
-        """Whether no foreign process is left on any device of the claim that still exists."""
+    def obstacle(self, claim: Claim) -> str:
+        """Which foreign process is left on a device of the claim that still exists; empty: none."""
         exposed = claim.attributes.get(EXPOSED_TICKS)
         since = int(exposed) if exposed is not None else None
         found = (self.registry.devices.get(uuid) for uuid in claim.devices)
-        return not any(
-            self._is_tenant(process, since)
-            for device in found
-            if device
-            for process in self.validator.processes(device)
+        left = next(
+            (
+                (device, process)
+                for device in found
+                if device
+                for process in self.validator.processes(device)
+                if self._is_tenant(process, since)
+            ),
+            None,
         )
+        if left is None:
+            return ""
+        device, process = left
+        return (
+            f"process {process.name} (pid {process.pid}) still has {device.name}"
+            f" of claim {claim.uid} open"
+        )
+
+    def gone(self, claim: Claim) -> bool:
+        """Whether no foreign process is left on any device of the claim."""
+        return not self.obstacle(claim)
 
     def _is_tenant(self, process: Process, since: int | None) -> bool:
         """A process of the tenant: foreign, or come after the exposure under any name."""
@@ -50,9 +65,9 @@ class ProcessTenants:
         """There are no pods here to look at."""
         return ()
 
-    def created(self, device: Uuid) -> bool:  # noqa: ARG002 - part of the protocol
+    def created(self, device: Uuid) -> str:  # noqa: ARG002 - part of the protocol
         """Nothing here creates a consumer before it runs."""
-        return False
+        return ""
 
     def free(self, accelerator: Uuid) -> bool:
         """Whether a simulated accelerator has no tenant in its register file; real: never."""

@@ -6,15 +6,14 @@ policy asks; the certificate durable; only then CLEAN. Every way out is a row of
 and every step is committed before the next begins, so that a crash at any point leaves a state
 from which a start recovers.
 
-`perform` runs straight through on a thread of its own and waits only with bounds. One device's
-trouble never holds up another: the journal is locked for milliseconds only.
+`perform` runs straight through on a thread of its own, waits only with bounds, and locks the
+journal for milliseconds only: one device's trouble never holds up another.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -59,6 +58,7 @@ class Wiper:
         validator: Validator,
         certifier: Certifier,
         max_parallel: int = 8,
+        spares: int = 0,
     ) -> None:
         self._registry = registry
         self._workers = workers
@@ -66,11 +66,17 @@ class Wiper:
         self._validator = validator
         self._certifier = certifier
         self._tell = outcomes.Teller(registry)
+        self._spares = spares
         self._slots = threading.BoundedSemaphore(max_parallel)
 
     def close(self) -> None:
         """End the spawner, and with it whatever still runs. No wipe starts afterwards."""
         self._workers.close()
+
+    def keep_ready(self) -> None:
+        """Have workers started for some accelerators, before anybody asks."""
+        for device in self._registry.whole()[: self._spares]:
+            self._workers.keep_ready(device.uuid, self._registry.backend.kind)
 
     def perform(self, task: WipeTask) -> DeviceResult:
         """Wipe, check and certify once a slot is free; the caller has reserved the units.
@@ -147,16 +153,15 @@ class Wiper:
             doubt = frozenset({self._reason(code, Source.HEALTH, error.detail)})
             self._registry.move(device, outcomes.fault_event, Change(reasons=doubt))
             raise Stopped(self._tell.quarantined(task.work)) from error
-        attached = self._registry.attached((device.uuid,))
-        if foreign or attached or self._tenants.created(device.uuid):
+        found = [f"{p.name} (pid {p.pid})" for p in foreign]
+        found += [f"claim {c} with adminAccess" for c in self._registry.attached((device.uuid,))]
+        who = ", ".join(found) or self._tenants.created(device.uuid)
+        if who:
             self._registry.move(
                 device,
                 lambda unit: Event.TRUST_LOST if unit.state is State.CLEAN else None,
                 Change(facts=frozenset({Fact.WORKER_GONE})),
             )
-            found = [f"{p.name} (pid {p.pid})" for p in foreign]
-            found += [f"claim {uid} with adminAccess" for uid in attached]
-            who = ", ".join(found) or "a container"
             raise Stopped(self._tell.result(task.work, Outcome.BUSY, [outcomes.holder(who)]))
 
     def _end_survivors(self, device: Device) -> str:
@@ -176,8 +181,7 @@ class Wiper:
     # --- the worker ---
 
     def _start(self, task: WipeTask) -> Worker:
-        device, policy = task.device, task.policy
-        size = device.memory_bytes
+        device, policy, size = task.device, task.policy, task.device.memory_bytes
         target = plan.Target(
             backend=self._registry.backend.kind,
             settings=self._registry.backend.settings(),
@@ -186,7 +190,8 @@ class Wiper:
             units=device.units,
             size_bytes=size,
         )
-        order = plan.order(target, policy, worker_id=uuid.uuid4().hex, nonce=secrets.token_hex(32))
+        name = self._workers.next_id(device.uuid)
+        order = plan.order(target, policy, worker_id=name, nonce=secrets.token_hex(32))
         try:
             worker = self._workers.spawn(order)
         except errors.BackendFailed as error:

@@ -120,10 +120,6 @@ class NodeSlices:
         """The cache is known to be outdated."""
         self._dirty = True
 
-    def is_own(self, found: Object) -> bool:
-        """Whether this process wrote the slice as it is."""
-        return (name_of(found).name, version_of(found)) in self._own
-
     def _of(self, *, own: bool) -> Sequence[Object]:
         with self._lock:
             return tuple(

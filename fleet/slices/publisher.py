@@ -27,13 +27,15 @@ from fleet.settings import Settings
 from fleet.slices import refusals as refusing
 from fleet.slices.cache import NodeSlices
 from fleet.slices.comparing import Feature, dropped, with_times
+from fleet.slices.confirming import Version, version
+from fleet.slices.confirming import confirmed as read_back
 from fleet.slices.exclusivity import Exclusivity
 from fleet.slices.foreign import covered
 from fleet.slices.gate import GateRules
 from fleet.slices.offering import Circumstances, Offer, offer, offer_unseen
 from fleet.slices.outstanding import Outstanding
 from fleet.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
-from fleet.slices.reading import PoolReading, blocked, devices_of, generation, pool_name, read_pools
+from fleet.slices.reading import devices_of, generation, pool_name, read_pools
 from fleet.slices.rendering import Terms, attribute
 from fleet.slices.reporting import PublishReport, Trouble
 
@@ -93,6 +95,7 @@ class Publisher:
         self._pause = refusing.Pause()
         self._outstanding = Outstanding()
         self._remembered: dict[str, Object] | None = None
+        self._found: frozenset[Version] = frozenset()
         self._dropped: frozenset[Feature] = frozenset()
         self._evicted: frozenset[str] = frozenset()
         self._last = 0
@@ -162,6 +165,15 @@ class Publisher:
         self._last = max([self._last, *map(generation, self._own_pool())])
         if self._remembered is None:
             self._remembered = _inherited(self._own_pool())
+            self._found = frozenset(map(version, self._own_pool()))
+        if self._slices.skipped:
+            self._trouble.append(
+                Trouble(
+                    kind="skipped-objects",
+                    detail=f"{self._slices.skipped} entries of the list of slices are no objects",
+                    remedy="look for slices that no client can read; they are not judged here",
+                )
+            )
         return True
 
     def _own_pool(self) -> Sequence[Object]:
@@ -334,7 +346,13 @@ class Publisher:
         settled = quiet and still and reading is not None and reading.complete
         confirmed: Mapping[str, float] = {}
         if settled and wanted is not None and reading is not None:
-            confirmed = self._confirmed(wanted, reading, now=now)
+            confirmed = read_back(
+                wanted.quarantined,
+                names=wanted.names,
+                reading=reading,
+                key=self._given.rules.quarantined,
+                doubtful=self._doubtful(now),
+            )
         return PublishReport(
             settled=settled,
             writes=writes,
@@ -348,25 +366,10 @@ class Publisher:
             dropped=self._dropped,
         )
 
-    def _confirmed(self, wanted: Offer, reading: PoolReading, *, now: float) -> Mapping[str, float]:
-        """Quarantined devices that no scheduler can allocate by what was read.
-
-        A slice this process did not write may still be overwritten by what an earlier one sent just
-        before it ended: such a slice counts after `settle_s`.
-        """
+    def _doubtful(self, now: float) -> frozenset[Version]:
+        """Slices an earlier process may still overwrite, as long as they are as they were found."""
         old_enough = now - (self._begun or now) >= self._given.settle_s
-        reliable = [s for s in reading.slices if old_enough or self._slices.is_own(s)]
-        names_there = {str(d.get("name")) for found in reliable for d in devices_of(found)}
-        all_reliable = len(reliable) == len(reading.slices)
-        found = {}
-        for uuid, since in wanted.quarantined.items():
-            name = wanted.names[uuid]
-            entries = reading.devices.get(name, ())
-            key = self._given.rules.quarantined
-            tainted = reading.taint(name, key) is not None and all(map(blocked, entries))
-            if (tainted and name in names_there) or (not entries and all_reliable):
-                found[uuid] = since
-        return found
+        return frozenset() if old_enough else self._found
 
 
 _REMEDIES: Mapping[Feature, str] = {

@@ -34,9 +34,10 @@ REFUSED = 3
 _PR_SET_PDEATHSIG = 1
 
 
-def main(orders: TextIO, reports: TextIO) -> int:
-    """Serve one order; returns the exit code."""
+def main(orders: TextIO, reports: TextIO, backend: str = "") -> int:
+    """Serve one order; returns the exit code. `backend`: loaded while the order is waited for."""
     _die_with_parent()
+    registry.preload(backend)
     line = orders.readline()
     if not line:
         return REFUSED
@@ -116,4 +117,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin, sys.stdout))
+    sys.exit(main(sys.stdin, sys.stdout, *sys.argv[1:2]))

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -85,7 +86,7 @@ class Died:
 Ended = Finished | Died
 
 
-def environment(inherited: Mapping[str, str], order: WipeOrder) -> dict[str, str]:
+def environment(inherited: Mapping[str, str], worker_id: str, device: str) -> dict[str, str]:
     """The worker's environment: whatever visibility we inherited is replaced by the one device.
 
     Ray hands its own CUDA_VISIBLE_DEVICES down even to actors without accelerators, and an index
@@ -96,8 +97,8 @@ def environment(inherited: Mapping[str, str], order: WipeOrder) -> dict[str, str
     paths = [source, *filter(None, [found.get("PYTHONPATH")])]
     return {
         **found,
-        MARKER: order.worker_id,
-        VISIBILITY: order.device,
+        MARKER: worker_id,
+        VISIBILITY: device,
         "PYTHONPATH": os.pathsep.join(paths),
     }
 
@@ -107,8 +108,30 @@ class Spawner:
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._spares: dict[str, Worker] = {}
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="wipe-spawner", daemon=True)
         self._thread.start()
+
+    def keep_ready(self, device: str, backend: str) -> None:
+        """Have a worker for `device` started already when it is asked for; does not wait.
+
+        A spare has imported what it needs and has been told nothing: it opens no device before its
+        order, and it is journalled like any other before its `go`.
+        """
+        with self._lock:
+            spare = self._spares.get(device)
+            if spare is not None and spare.waiting:
+                return
+        self._asked.put(lambda: self._add_spare(device, backend))
+
+    def next_id(self, device: str) -> str:
+        """The id to order a wipe of `device` under: the spare's, or a new one."""
+        with self._lock:
+            spare = self._spares.get(device)
+            if spare is not None and spare.waiting:
+                return spare.worker_id
+        return uuid.uuid4().hex
 
     def spawn(self, order: WipeOrder, *, ready_wait_s: float = READY_WAIT_S) -> Worker:
         """Start a worker and wait until it is ready; it touches nothing before `Worker.go`.
@@ -121,7 +144,9 @@ class Spawner:
 
         def start() -> None:
             try:
-                made.set_result(Worker(order))
+                worker = self._spare(order) or Worker(order.worker_id, order.device, order.backend)
+                worker.give(order)
+                made.set_result(worker)
             except (OSError, ValueError) as error:
                 made.set_exception(BackendFailed(f"no wipe worker could be started: {error}"))
 
@@ -138,6 +163,31 @@ class Spawner:
         """End the thread, and with it every worker still running."""
         self._asked.put(None)
         self._thread.join()
+        with self._lock:
+            spares, self._spares = list(self._spares.values()), {}
+        for spare in spares:
+            spare.abandon(0.0)
+
+    def _spare(self, order: WipeOrder) -> Worker | None:
+        """The spare of exactly this order's id, taken from the shelf."""
+        with self._lock:
+            spare = self._spares.get(order.device)
+            if spare is None or spare.worker_id != order.worker_id:
+                return None
+            return self._spares.pop(order.device)
+
+    def _add_spare(self, device: str, backend: str) -> None:
+        with self._lock:
+            known = self._spares.get(device)
+            if known is not None and known.waiting:
+                return
+            self._spares.pop(device, None)
+        if known is not None:
+            known.abandon(0.0)
+        with suppress(OSError, ValueError):  # without a spare the wipe starts its own worker
+            spare = Worker(uuid.uuid4().hex, device, backend)
+            with self._lock:
+                self._spares[device] = spare
 
     def _work(self) -> None:
         while (task := self._asked.get()) is not None:
@@ -147,17 +197,17 @@ class Spawner:
 class Worker:
     """One running worker. Safe to use from several threads."""
 
-    def __init__(self, order: WipeOrder) -> None:
-        """Start the process: only called by the spawner's thread."""
-        self._order = order
+    def __init__(self, worker_id: str, device: str, backend: str) -> None:
+        """Start the process: only called by the spawner's thread. It waits for its order."""
+        self.worker_id = worker_id
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._process = subprocess.Popen(
-            (sys.executable, "-P", "-m", "fleet.wipe.worker"),
+            (sys.executable, "-P", "-m", "fleet.wipe.worker", backend),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(os.environ, order),
+            env=environment(os.environ, worker_id, device),
         )
         self._reports = _stream(self._process.stdout)
         self._orders = _stream(self._process.stdin)
@@ -171,6 +221,14 @@ class Worker:
         self._killed = False
         self._silent = False
         self._ended: Ended | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the process runs; before `give` it waits for its order."""
+        return self._process.poll() is None
+
+    def give(self, order: WipeOrder) -> None:
+        """Hand the order over. A worker that is gone is found by `wait_ready`."""
         self._tell(json.dumps({"order": order.as_json(), "parent": os.getpid()}) + "\n")
 
     @property
@@ -272,7 +330,7 @@ class Worker:
                 self._progress = Progressed(*content)
             elif topic == "ready":
                 self._identity = WorkerIdentity(
-                    self._order.worker_id,
+                    self.worker_id,
                     int(content["pid"]),
                     int(content["start_time"]),
                     kernel_boot_id(),
@@ -280,7 +338,7 @@ class Worker:
             elif topic == "result":
                 self._result = WipeResult.from_json(content)
             elif topic == "end":
-                self._complete = content == self._order.worker_id
+                self._complete = content == self.worker_id
             else:
                 self._malformed = self._malformed or f"{topic}: {content}"
         except (ValueError, KeyError, TypeError, AttributeError) as error:

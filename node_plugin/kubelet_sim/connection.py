@@ -6,7 +6,7 @@ missing or too many) is `InputInvalid`, as kubelet refuses it too.
 
 from __future__ import annotations
 
-import threading
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ HEALTH = "v1alpha1.DRAResourceHealth"
 SERVICES = (V1, V1BETA1)
 """DRA services this kubelet knows; it takes the first of the plugin's list that is one of them."""
 PLUGIN_TYPE = "DRAPlugin"
+_KNOCK_S = 0.5
 
 _PREFIX = "/k8s.io.kubelet.pkg.apis.dra."
 _MESSAGES: Mapping[str, Any] = {V1: dra_v1_pb2, V1BETA1: dra_v1beta1_pb2}
@@ -67,10 +68,10 @@ class DeviceHealth:
 class Registration:
     """A connection to a registration socket, dialled by its bare path as kubelet does it."""
 
-    def __init__(self, socket: Path) -> None:
-        authority = quote(str(socket), safe="")
+    def __init__(self, path: Path) -> None:
+        authority = quote(str(path), safe="")
         self._channel = grpc.insecure_channel(
-            f"unix:{socket}", options=[("grpc.default_authority", authority)]
+            f"unix:{path}", options=[("grpc.default_authority", authority)]
         )
 
     def greet(self, *, timeout_s: float) -> Greeting:
@@ -113,7 +114,7 @@ class Connection:
         """`service` is one of `SERVICES`."""
         self.service = service
         self._messages = _MESSAGES[service]
-        self._connected = threading.Event()
+        self._endpoint = endpoint
         self._channel = grpc.insecure_channel(
             f"unix:{endpoint}",
             options=[
@@ -122,18 +123,17 @@ class Connection:
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
         )
-        self._channel.subscribe(self._changed, try_to_connect=True)
-
-    def _changed(self, state: grpc.ChannelConnectivity) -> None:
-        if state is grpc.ChannelConnectivity.READY:
-            self._connected.set()
-        else:
-            self._connected.clear()
 
     @property
     def connected(self) -> bool:
-        """Whether the plugin's server is reachable now."""
-        return self._connected.is_set()
+        """Whether somebody listens at the endpoint now.
+
+        Asked of the socket, not of the channel: the library's own thread that watches a channel
+        fails when the channel is closed.
+        """
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(_KNOCK_S)
+            return knock.connect_ex(self._endpoint) == 0
 
     def prepare(self, claims: Sequence[AskedClaim], *, timeout_s: float) -> dict[str, Answer]:
         """NodePrepareResources; one answer for each UID. Raises as the module says."""
@@ -166,7 +166,9 @@ class Connection:
             ]
         )
         try:
-            entries: Mapping[str, Any] = call(request, timeout=timeout_s).claims
+            # With somebody there the channel is given time to come back from its own pause.
+            found = call(request, timeout=timeout_s, wait_for_ready=self.connected)
+            entries: Mapping[str, Any] = found.claims
         except (grpc.RpcError, ValueError) as error:  # ValueError: hung up meanwhile
             raise failed(method, error) from error
         asked = {one.uid for one in claims}
@@ -191,8 +193,6 @@ class Connection:
 
     def close(self) -> None:
         """Hang up; calls in flight fail."""
-        self._channel.unsubscribe(self._changed)
-        self._connected.clear()
         self._channel.close()
 
 

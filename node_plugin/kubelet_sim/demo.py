@@ -7,6 +7,7 @@ without Ray. No cluster, no rights and no accelerator are needed; all files are 
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fleet.errors import InputInvalid
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Cluster, Name
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
 from fleet.planning import NodePlan, plan_fleet
 from fleet.profiles import Profile
 from fleet.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
@@ -75,7 +77,7 @@ def run(directory: Path, say: Say, *, profile: Profile = Profile.FAST) -> int:
     """
     telling = Telling(say)
     plan = _plan(directory, profile)
-    cluster = MemoryCluster()
+    cluster = MemoryCluster(Engine(seed=uuid.uuid4().hex))  # no UID is used twice
     kubernetes = plan.settings.kubernetes
     control = ControlPlane(cluster, node=plan.node, now=time.time)
     cgroups = PodCgroups(Path(kubernetes.cgroup_root))
@@ -88,6 +90,7 @@ def run(directory: Path, say: Say, *, profile: Profile = Profile.FAST) -> int:
         delete_slices=control.delete_slices,
         told=telling.heard,
     )
+    sim.by_count = True
     site = PluginSite(plan, cluster)
     _introduce(telling, plan)
     sim.start()

@@ -145,7 +145,7 @@ class KubeletSim:
         """Where the pod is; GONE when kubelet knows nothing of it."""
         with self._lock:
             worker = self._workers.get(uid)
-        return Phase.GONE if worker is None else worker.phase
+        return Phase.GONE if worker is None else worker.phase()
 
     def error(self, uid: str) -> str:
         """Why the pod does not get on; empty when it does."""
@@ -194,7 +194,7 @@ class KubeletSim:
     def active(self) -> set[str]:
         """UIDs of pods that are at work or at the API server."""
         with self._lock:
-            busy = {u for u, worker in self._workers.items() if worker.phase is not Phase.GONE}
+            busy = {u for u, worker in self._workers.items() if worker.phase() is not Phase.GONE}
             for uid in [u for u in self._pods if u in self._workers and u not in busy]:
                 del self._pods[uid]  # terminal: the API server forgets it
             return busy | set(self._pods)
@@ -268,7 +268,7 @@ class _Process:
         if container is not None:
             container.terminate()
             deadline = time.monotonic() + self._kubelet.timings.force_grace_s
-            while container.running and time.monotonic() < deadline:
+            while container.running() and time.monotonic() < deadline:
                 if self._over.wait(0.05):
                     return
             self._kubelet.runtime.remove_container(uid)

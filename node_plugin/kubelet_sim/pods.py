@@ -82,7 +82,6 @@ class PodWorker:
         self._thread = threading.Thread(target=self._run, name=f"pod {pod.identity.name}")
         self._thread.daemon = True
 
-    @property
     def phase(self) -> Phase:
         """Where the pod is now."""
         if self._gone:
@@ -90,7 +89,7 @@ class PodWorker:
         if self._deleted:
             return Phase.TERMINATING
         container = self._around.runtime.container(self.pod.uid)
-        return Phase.RUNNING if container is not None and container.running else Phase.PENDING
+        return Phase.RUNNING if container is not None and container.running() else Phase.PENDING
 
     def start(self) -> None:
         """Begin, or go on from what is there."""
@@ -126,7 +125,7 @@ class PodWorker:
         """One step of a pod that is to run; returns how long, s, to wait before the next."""
         around, uid = self._around, self.pod.uid
         container = around.runtime.container(uid)
-        if container is not None and container.running:
+        if container is not None and container.running():
             return _LOOK_S
         if container is not None:
             around.runtime.remove_container(uid)
@@ -187,7 +186,7 @@ class PodWorker:
             return True
         began = time.monotonic()
         container.terminate()
-        while container.running:
+        while container.running():
             if self._over.is_set():
                 return False
             timings = self._around.timings
@@ -195,7 +194,7 @@ class PodWorker:
             if time.monotonic() - began >= grace_s:
                 break
             self._over.wait(_LOOK_S)
-        killed = container.running
+        killed = container.running()
         self._around.runtime.remove_container(self.pod.uid)
         self._tell("Killed" if killed else "Stopped", f"process {container.pid}", began)
         return True

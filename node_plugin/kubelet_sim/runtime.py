@@ -54,7 +54,6 @@ class Container:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
     def running(self) -> bool:
         """Whether the process is there, and not merely as a zombie."""
         return self._process.poll() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ class Story:
         alice = self._first_tenant()
         self._container_restarts(alice)
         self._kubelet_restarts(alice)
+        self._stranger_asks(alice)
         self._plugin_restarts(alice)
         bob = self._second_tenant(alice)
         carol = self._deleted_by_force(bob)
@@ -146,6 +148,28 @@ class Story:
             holds=self._wait(lambda: bool(self._control.devices())),
         )
 
+    def _stranger_asks(self, alice: Tenant) -> None:
+        self.telling.step(
+            "A stranger's pod names her claim and is deleted: kubelet 1.36.2 unprepares it for that"
+        )
+        before, seen = self._container(alice).pid, len(self._sim.events)
+        identity = PodIdentity(
+            alice.claim.namespace, "stranger", str(uuid.uuid4()), (alice.claim.name,)
+        )
+        self._sim.add_pod(Pod(identity))
+        self._wait(lambda: bool(self._sim.error(identity.uid)))
+        self._sim.delete_pod(identity.uid)
+        asked = self._wait(lambda: self._unprepares("stranger", seen) > 0)
+        self.telling.expect("the plugin was asked to unprepare a claim in use", holds=asked)
+        self.telling.expect(
+            "her container runs on, and its spec is there",
+            holds=self._container(alice).pid == before
+            and any(alice.claim_uid in path.name for path in self._specs()),
+        )
+        self.telling.expect(
+            "her memory is as she left it", holds=self._search(alice, alice.secret) > 0
+        )
+
     def _plugin_restarts(self, alice: Tenant) -> None:
         self.telling.step("The plugin restarts under her running pod")
         self.stage.site.stop_plugin()
@@ -183,7 +207,7 @@ class Story:
         overlapped = False
         deadline = time.monotonic() + self._patience_s
         while self._sim.phase(carol.pod.uid) is not Phase.RUNNING:
-            overlapped = overlapped or process.running
+            overlapped = overlapped or process.running()
             if time.monotonic() > deadline:
                 break
             self._pass()
@@ -196,7 +220,7 @@ class Story:
         running = self._running(carol)
         self.telling.expect(
             "carol runs, and only after bob's process was gone",
-            holds=running and not process.running,
+            holds=running and not process.running(),
         )
         self._expect_clean(carol, bob)
         self._container(carol).ask("write", carol.secret)
@@ -308,6 +332,11 @@ class Story:
 
     def _refusals(self, pod: str) -> list[PodEvent]:
         return [e for e in tuple(self._sim.events) if e.pod == pod and "FailedPrepare" in e.what]
+
+    def _unprepares(self, pod: str, since: int) -> int:
+        """How often the plugin was asked to unprepare for this pod, whatever it answered."""
+        words = ("FailedUnprepareDynamicResources", "NodeUnprepareResources answered")
+        return sum(e.pod == pod and e.what in words for e in tuple(self._sim.events)[since:])
 
     def _show_spec(self, tenant: Tenant) -> None:
         for path in self._specs():

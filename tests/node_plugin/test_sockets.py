@@ -224,6 +224,25 @@ def test_of_two_starters_on_a_dead_path_one_wins(place: Path) -> None:
         assert sockets.is_ours(won[0])
 
 
+def test_nobody_is_judged_dead_while_another_publishes(place: Path) -> None:
+    """B46: between the judgement and the new name no other instance can come: both wait their turn
+    for the lock."""
+    private, public, lock = place / ".fsaaaaa", place / "dra.sock", place / "lock"
+    stale(public)
+    with bound(private):
+        publishing = threading.Thread(
+            target=sockets.publish, args=(private, public), kwargs={"lock": lock}
+        )
+        with sockets.locked(lock):
+            before = public.lstat().st_ino
+            publishing.start()
+            publishing.join(0.1)
+            assert publishing.is_alive()
+            assert public.lstat().st_ino == before
+        publishing.join()
+        assert public.lstat().st_ino != before
+
+
 def test_a_lock_that_is_kept_is_an_error_not_a_wait_for_ever(place: Path) -> None:
     """An instance stopped while it holds the lock makes the next one fail with the file's name."""
     lock = place / "lock"

@@ -216,6 +216,7 @@ class Connection(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        self.wfile.flush()
         for found in initial:
             self._event("ADDED", json.dumps(found))
         self._pump(feed, address, time.monotonic() + timeout_s, fault)

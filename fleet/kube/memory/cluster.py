@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fleet.clock import SystemClock
-from fleet.errors import ApiUnavailable, FleetError, InputInvalid
+from fleet.errors import ApiForbidden, ApiInvalid, ApiUnavailable, FleetError, InputInvalid
 from fleet.kube import paths
 from fleet.kube.answers import verdict
 from fleet.kube.base import (
@@ -96,19 +96,26 @@ class MemoryCluster:
         *,
         timeout_s: float,
     ) -> Iterator[Event]:
-        """The objects selected, SYNCED, then changes; all again after each loss."""
+        """The objects selected, SYNCED, then changes; all again after each loss.
+
+        Raises what kept the server away until the end of `timeout_s`; `ApiInvalid` at once.
+        """
         clock = SystemClock()
         deadline = clock.monotonic() + timeout_s
         while True:
-            lost: ApiUnavailable | None = None
+            lost: FleetError | None = None
             try:
                 yield from self._connection(resource, selection, deadline)
-            except ApiUnavailable as error:
+            except ApiInvalid:
+                raise
+            except FleetError as error:
                 lost = error
             left = deadline - clock.monotonic()
             if left <= 0:
-                if lost is not None:
+                if isinstance(lost, ApiUnavailable | ApiForbidden):
                     raise lost
+                if lost is not None:
+                    raise ApiUnavailable(lost.detail) from lost
                 return
             if lost is not None:
                 with self.engine.changed:

@@ -6,8 +6,11 @@ import datetime as dt
 import ipaddress
 import json
 import logging
+import os
 import pickle
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -477,6 +480,24 @@ def test_a_missing_kubeconfig_or_pod_is_told(tmp_path: Path) -> None:
         client.connect(str(tmp_path / "none"), qps=1.0, timeout_s=5.0)
     with pytest.raises(errors.SettingsInvalid, match="Service host/port"):
         client.in_cluster(tmp_path, {})
+
+
+def test_the_default_kubeconfig_is_found(tmp_path: Path, server: Server) -> None:
+    """Outside a pod, without a path, the default kubeconfig is used, as by kubectl."""
+    outside = {key: value for key, value in os.environ.items() if "KUBERNETES_" not in key}
+    path = kubeconfig(tmp_path, server.url, {"token": "t"})
+    code = (
+        "from fleet.kube import base, client\n"
+        "found = client.connect(None, qps=9.0, timeout_s=5.0)\n"
+        "assert found.get(base.NODES, base.Name('n'))['kind'] == 'Node'\n"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        check=True,
+        timeout=60,
+        env=outside | {"KUBECONFIG": path, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert server.tokens == ["Bearer t"]
 
 
 def test_connections_are_kept(tmp_path: Path, server: Server) -> None:

@@ -277,7 +277,7 @@ def test_a_prepare_during_a_teardown_is_refused_and_retryable(lab: Lab) -> None:
     order = lab.claim("claim-a", "gpu-0")
     lab.node.prepare(order)
     with lab.tenant():
-        with pytest.raises(errors.DeviceBusy, match="still there"):
+        with pytest.raises(errors.DeviceBusy, match="still has gpu-0"):
             lab.node.unprepare("claim-a")
         with pytest.raises(errors.DeviceBusy, match="torn down"):
             lab.node.prepare(order)
@@ -289,7 +289,7 @@ def test_a_lingering_process_delays_the_teardown_which_then_ends_by_itself(lab: 
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
     with lab.tenant():
         for now in (1.0, 2.0):
-            with pytest.raises(errors.DeviceBusy, match="still there"):
+            with pytest.raises(errors.DeviceBusy, match="still has gpu-0"):
                 lab.node.unprepare("claim-a")
             lab.node.tick(now)
         assert (lab.device().state, lab.specs) == (State.IN_USE, [])

@@ -203,6 +203,16 @@ def test_running_names_the_pods_that_run(anywhere: Bench) -> None:
     assert anywhere.tenants.running([POD]) == (), "for certain, or not named"
 
 
+def test_one_unreadable_cgroup_hides_no_running_pod(bench: Bench) -> None:
+    """A process seen in one hierarchy runs, whatever another hierarchy does not tell."""
+    pod = bench.tree.pod(POD)
+    bench.tree.enter(pod)
+    for path in pod[:-1]:
+        for listed in path.rglob("cgroup.procs"):
+            listed.unlink()
+    assert bench.tenants.running([POD]) == (POD,)
+
+
 def test_a_consumers_process_keeps_the_wipe_away(anywhere: Bench) -> None:
     """DESIGN 4, WipeStarted: no non-empty cgroup of a consumer, whether it uses the device yet."""
     tenants, pod = anywhere.tenants, anywhere.tree.pod(POD)
@@ -218,7 +228,7 @@ def test_a_partition_is_wiped_beside_its_neighbours_tenant(bench: Bench) -> None
     bench.claim("c", "gpu-0-1g-0")
     bench.tree.enter(bench.tree.pod(POD))
     answers = {
-        name: bench.tenants.created(bench.device(name).uuid)
+        name: bool(bench.tenants.created(bench.device(name).uuid))
         for name in ("gpu-0-1g-0", "gpu-0-1g-1", "gpu-0-2g-0", "gpu-0")
     }
     assert answers == {"gpu-0-1g-0": True, "gpu-0-1g-1": False, "gpu-0-2g-0": True, "gpu-0": True}
@@ -229,11 +239,11 @@ def test_an_attachment_keeps_the_wipe_away(bench: Bench) -> None:
     part = bench.device("gpu-0-1g-0")
     claim = replace(bench.claim("c"), devices=(), units=(), attached=(part.uuid,))
     bench.put(claim)
-    assert bench.tenants.created(part.uuid)
-    assert bench.tenants.created(bench.device().uuid)
-    assert not bench.tenants.created(bench.device("gpu-0-1g-1").uuid)
-    bench.put(replace(claim, boot_id=BootId("before")))
-    assert not bench.tenants.created(part.uuid)
+    attached = bench.registry.attached
+    assert attached((part.uuid,)) == (claim.uid,)
+    assert attached((bench.device().uuid,)) == (claim.uid,)
+    assert attached((bench.device("gpu-0-1g-1").uuid,)) == ()
+    assert attached((part.uuid,), besides=claim.uid) == ()
 
 
 @pytest.mark.parametrize("doubt", [lose_tree, damage_checkpoint, hide_processes])

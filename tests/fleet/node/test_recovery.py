@@ -181,7 +181,7 @@ def test_a_reboot_undoes_exposure_and_trusts_no_spec(lab: Lab) -> None:
 def test_a_teardown_cut_by_a_reboot_goes_on(lab: Lab) -> None:
     """Promise 7: UNPREPARING survives the boot and ends by itself."""
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
-    with lab.tenant(), pytest.raises(errors.DeviceBusy, match="still there"):
+    with lab.tenant(), pytest.raises(errors.DeviceBusy, match="still has gpu-0"):
         lab.node.unprepare("claim-a")
     lab.node.close()
     lab.backend.reboot()
@@ -202,7 +202,7 @@ def test_specs_after_a_restart(lab: Lab) -> None:
     for orphan in ("fleetscrub.dev-gpu_orphan.json", "nvidia.com-gpu.json"):
         (directory / orphan).write_text("{}")
     lab.open()
-    assert lab.specs == [name, "nvidia.com-gpu.json"]
+    assert lab.specs == [name, "fleetscrub.dev-gpu_orphan.json.aside", "nvidia.com-gpu.json"]
     assert (directory / name).read_text() == content
 
 

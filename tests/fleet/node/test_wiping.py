@@ -200,13 +200,17 @@ class Interloper:
         self._happening()
         return worker
 
+    def next_id(self, device: str) -> str:
+        """The spawner's word."""
+        return self._spawner.next_id(device)
+
     def close(self) -> None:
         self._spawner.close()
 
 
 def meanwhile(lab: Lab, happening: Callable[[], object]) -> None:
     wiper = lab.node._parts.wiper
-    wiper._workers = Interloper(wiper._workers, happening)  # type: ignore[assignment] # same two methods
+    wiper._workers = Interloper(wiper._workers, happening)  # type: ignore[assignment] # same methods
 
 
 def test_a_token_closed_while_the_worker_starts_starts_no_wipe(lab: Lab) -> None:
@@ -263,7 +267,7 @@ def test_a_worker_gone_before_it_could_begin_leaves_dirty(lab: Lab) -> None:
 
     wiper = lab.node._parts.wiper
     spawner = wiper._workers
-    wiper._workers = Morgue(spawner, lambda: None)  # type: ignore[assignment] # same two methods
+    wiper._workers = Morgue(spawner, lambda: None)  # type: ignore[assignment] # same methods
     result = lab.scrub()
     assert (result.outcome, result.state) == (Outcome.FAILED, State.DIRTY)
     assert lab.node._registry.journal.workers() == []

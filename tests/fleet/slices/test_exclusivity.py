@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +29,12 @@ class Leases:
         self.refused: dict[str, str] = {}
         self.away = False
         self.asked: list[tuple[str, ...]] = []
+        self.at: list[float] = []
 
     def hold(self, uuids: Sequence[str], *, now: float) -> Mapping[str, str]:
         """Refuse what is to be refused."""
         self.asked.append(tuple(uuids))
+        self.at.append(now)
         if self.away:
             raise StoreUnavailable("the store does not answer")
         return self.refused
@@ -122,7 +123,10 @@ def test_lock_files_are_private_and_named_after_the_device(tmp_path: Path) -> No
     """Any UUID becomes one plain file name, mode 0600."""
     locks = HostLocks(tmp_path)
     locks.take(["uuid-../evil", "pci-0000:1b:00.0"])
-    assert sorted(os.listdir(tmp_path)) == ["pci-0000_1b_00.0.lock", "uuid-.._evil.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "pci-0000_1b_00.0.lock",
+        "uuid-.._evil.lock",
+    ]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir())
     locks.close()
 
@@ -141,7 +145,7 @@ def test_leases_are_renewed_on_a_period_and_asked_again_soon_when_refused() -> N
     guard = Exclusivity(lease=leases)
     for now in range(int(RENEW_PERIOD_S) + 1):
         guard.barred([device("A")], now=float(now))
-    assert len(leases.asked) == 2
+    assert leases.at == [0.0, RENEW_PERIOD_S]
     leases.refused = {"A": "no"}
     guard.barred([device("A")], now=100.0)
     leases.refused = {}

@@ -145,7 +145,7 @@ def test_a_bound_but_unexposed_device_evicts_only_when_quarantined() -> None:
 
 
 def test_seventeen_reasons_fold_into_one_taint() -> None:
-    """B09: more reasons than taints are allowed (16, 4 on 1.34) are one taint with a legal value."""
+    """B09: more reasons than taints are allowed (16; 4 on 1.34) are one legal taint."""
     codes = sorted(CATALOGUE)[:17]
     found = device(state=State.QUARANTINED, reasons=tuple(map(reason, codes)))
     taints = judge(found).taints

@@ -40,6 +40,14 @@ def test_a_half_updated_pool_is_not_believed() -> None:
     assert found.taint("gpu-0", "q") == {"key": "q", "effect": "NoSchedule"}
 
 
+def test_a_lower_generation_does_not_exist() -> None:
+    """B73: generations are never merged: what only an older one lists is not in the pool."""
+    found = read(part(4, 1, ("old", "")), part(5, 1, ("new", "")))
+    assert found.complete
+    assert found.devices.keys() == {"new"}
+    assert found.allocatable("old") is False
+
+
 def test_an_incomplete_pool_proves_nobody_free() -> None:
     """B73: no decision that needs completeness: untainted or missing in half a pool is unknown."""
     found = read(part(5, 2, ("gpu-0", "")))

@@ -198,7 +198,7 @@ def test_b13_inherited_visibility_is_replaced_by_the_one_device(
     backend = node(tmp_path)
     order = order_for(backend, whole(backend))
     before = {} if inherited is None else {VISIBILITY: inherited, "ROCR_VISIBLE_DEVICES": "2"}
-    found = environment(before, order)
+    found = environment(before, order.worker_id, order.device)
     assert found[VISIBILITY] == order.device
     assert found[MARKER] == order.worker_id
     assert "ROCR_VISIBLE_DEVICES" not in found

@@ -34,7 +34,7 @@ class FakePlugin:
         self.memory = memory
         self.kind = "DRAPlugin"
         self.driver = DRIVER
-        self.versions = (V1, V1BETA1, HEALTH)
+        self.versions = [V1, V1BETA1, HEALTH]
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.notified: list[str] = []
         self.greeted = 0
@@ -169,12 +169,17 @@ class FakePlugin:
             self.calls.append(("unprepare", tuple(claim.uid for claim in request.claims)))
             answer = messages.NodeUnprepareResourcesResponse()
             for claim in request.claims:
-                answer.claims[claim.uid].error = self.errors.get(claim.uid, "")
-                if claim.uid not in self.errors:
+                refusal = self.refusal(claim.uid)
+                answer.claims[claim.uid].error = refusal
+                if not refusal:
                     self.take_back(claim.uid)
             return answer
 
         return unprepare
+
+    def refusal(self, uid: str) -> str:
+        """Why a claim cannot be unprepared now; empty when it can."""
+        return self.errors.get(uid, "")
 
     def take_back(self, uid: str) -> None:
         """End a claim."""

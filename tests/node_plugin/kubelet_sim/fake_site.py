@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class HonestPlugin(FakePlugin):
 
     wipes = True
     exclusive = True
+    proves = True
+    """Whether a claim is given up only once its containers are gone."""
     offers = True
     rebuilds = True
     """Whether a claim prepared before a reboot gets its spec again."""
@@ -48,6 +51,8 @@ class HonestPlugin(FakePlugin):
         super().__init__(directory / "kubelet", directory / "cdi", memory)
         self.holder = ""
         self.rebooted = False
+        self.in_use: Callable[[str], bool] = lambda _: False
+        """Whether a container of the claim runs."""
 
     def prepare_one(self, uid: str, entry: Any) -> None:
         """Refuse a device that another claim holds."""
@@ -65,6 +70,12 @@ class HonestPlugin(FakePlugin):
         if self.rebooted and not self.rebuilds:
             return self.cdi / "none"
         return super().write_spec(uid)
+
+    def refusal(self, uid: str) -> str:
+        """Refuse while the claim's tenant is not proven gone."""
+        if self.proves and self.in_use(uid):
+            return "its pod still runs"
+        return super().refusal(uid)
 
     def take_back(self, uid: str) -> None:
         """End a claim; its device is wiped."""
@@ -94,6 +105,8 @@ class FakeSite:
             delete_slices=self._delete_slices,
             told=self.heard.append,
         )
+        self.sim.by_count = True
+        plugin.in_use = self._in_use
         self.stage = Stage(self.control, self.sim, self, directory / "cdi")
 
     def publish(self) -> None:
@@ -117,6 +130,15 @@ class FakeSite:
     def new_boot(self) -> None:
         """Everything is in doubt."""
         self.plugin.rebooted = True
+
+    def _in_use(self, uid: str) -> bool:
+        containers = [
+            self.sim.runtime.container(pod)
+            for entry in self.sim.resources.entries()
+            if entry.uid == uid
+            for pod in entry.pods
+        ]
+        return any(one is not None and one.running() for one in containers)
 
     def _delete_slices(self, driver: str) -> None:
         there = bool(self.control.devices())

@@ -275,7 +275,7 @@ def test_a_reboot_prepares_surviving_pods_again(node: Node) -> None:
     before = node.runtime.container(one.uid)
     node.sim.power_off()
     assert before is not None
-    assert not before.running
+    assert not before.running()
     assert node.plugin.prepared() == set()
     assert node.runtime.cgroups.pods() == ()
     node.sim.start()
@@ -290,10 +290,10 @@ def test_a_forced_deletion_lingers(node: Node) -> None:
     assert container is not None
     node.sim.delete_pod(one.uid, force=True)
     node.wait(lambda: node.sim.phase(one.uid) is Phase.TERMINATING)
-    assert container.running
+    assert container.running()
     assert node.calls("unprepare") == []
     node.until(one, Phase.GONE)
-    assert not container.running
+    assert not container.running()
     assert node.happened("Killed") == 1
     assert len(node.calls("unprepare")) == 1
 
@@ -305,10 +305,10 @@ def test_a_forced_deletion_while_kubelet_is_down(node: Node) -> None:
     assert container is not None
     node.sim.stop()
     node.sim.delete_pod(one.uid, force=True)
-    assert container.running
+    assert container.running()
     node.sim.start()
     node.wait(lambda: node.calls("unprepare") == [(uid,)])
-    assert not container.running
+    assert not container.running()
     node.wait(lambda: node.sim.resources.entries() == ())
     assert node.happened("OrphanUnprepared") == 1
 

@@ -46,7 +46,7 @@ def test_a_plugin_that_keeps_its_promises_gets_exit_code_0(directory: Path) -> N
     code, text = tell(directory, HonestPlugin(directory))
     assert (code, broken(text)) == (0, set()), text
     assert text.count("CDI spec claim-") == 1
-    assert "9. carol is deleted" in text
+    assert "10. carol is deleted" in text
     assert "ends: " not in text
 
 
@@ -69,6 +69,18 @@ def test_a_plugin_that_shares_a_held_device_is_found_out(directory: Path) -> Non
     code, text = tell(directory, plugin)
     assert code == 1
     assert "carol runs, and only after bob's process was gone" in broken(text)
+
+
+def test_a_plugin_that_wipes_under_a_running_tenant_is_found_out(directory: Path) -> None:
+    """Promise 4: a plugin that believes every unprepare wipes alice's memory under her."""
+    plugin = HonestPlugin(directory)
+    plugin.proves = False
+    code, text = tell(directory, plugin, patience_s=2.0)
+    assert code == 1
+    assert {
+        "her container runs on, and its spec is there",
+        "her memory is as she left it",
+    } <= broken(text)
 
 
 def test_a_plugin_that_forgets_the_spec_after_a_reboot_is_found_out(directory: Path) -> None:

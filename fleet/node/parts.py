@@ -1,0 +1,62 @@
+"""What a node service is made of, and in which order it is taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet.evidence.ledger import Ledger
+from fleet.journal.lock import OwnerLock
+from fleet.node.certifying import Certifier
+from fleet.node.holding import Holding
+from fleet.node.ports import Leases, TenantProof
+from fleet.node.recovery import Recovery
+from fleet.node.registry import Registry
+from fleet.node.sweep import Sweep
+from fleet.node.tending import Cadence
+from fleet.node.wiping import Wiper
+from fleet.settings import WipePolicy
+
+
+class Closing(Protocol):
+    """What ends with the service."""
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+
+
+@dataclass
+class Parts:
+    """What a node service is made of; built by `fleet.bootstrap` only."""
+
+    registry: Registry
+    recovery: Recovery
+    wiper: Wiper
+    holding: Holding
+    sweep: Sweep
+    tenants: TenantProof
+    store: Leases
+    ledger: Ledger
+    certifier: Certifier
+    lock: OwnerLock
+    policy: WipePolicy
+    cadence: Cadence
+    labels: Mapping[str, str] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
+    close_store: Callable[[], None] = lambda: None
+    """Closes the connection behind `store`."""
+    door: Closing | None = None
+    """Where callers of other processes come in; set once the service exists."""
+
+    def close(self) -> None:
+        """Close everything, what writes memory first and the right to own the node last."""
+        with ExitStack() as closing:  # in reverse order, each whatever the others do
+            closing.callback(self.lock.release)
+            closing.callback(self.close_store)
+            closing.callback(self.registry.journal.close)
+            closing.callback(self.certifier.close)
+            closing.callback(self.wiper.close)
+            if self.door is not None:
+                closing.callback(self.door.close)

@@ -1,0 +1,109 @@
+"""Wiring of what stands around a node on Kubernetes: the plugin's domain and the standby.
+
+`fleet.bootstrap` opens the node itself. Nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet import bootstrap
+from fleet.bootstrap import NodePlan
+from fleet.clock import SystemClock
+from fleet.dra.agents import Agents
+from fleet.dra.orphans import Orphans
+from fleet.dra.ports import Node
+from fleet.dra.serving import ClaimServing, Seat
+from fleet.dra.waiting import Waiting, leaving
+from fleet.evidence import layout
+from fleet.kube.base import Cluster
+from fleet.node.standing import Standby
+from fleet.slices.exclusivity import Exclusivity, HostLocks
+from fleet.slices.leasing import StoreLease
+from fleet.slices.publisher import Publisher, PublisherTerms
+from fleet.stores.late import LateStore
+from fleet.stores.sqlite import store_path
+
+
+def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
+    """The API server of `kubeconfig`; None: of the pod we run in, else the user's default.
+
+    Raises `SettingsInvalid`, and `ApiUnavailable` or `ApiForbidden` when it does not serve what is
+    needed.
+    """
+    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
+
+    kubernetes = plan.settings.kubernetes
+    found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
+    found.require()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """What the node plugin is made of besides its servers."""
+
+    serving: ClaimServing
+    orphans: Orphans
+    publisher: Publisher
+
+
+def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
+    """The plugin's domain over a cluster and a node, whoever owns it. Touches no device."""
+    settings, clock = plan.settings, SystemClock()
+    kubernetes = settings.kubernetes
+    directory = layout.node_directory(Path(plan.state), plan.node)
+    seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
+    agents = _agents(plan, directory) if kubernetes.agent_namespace else None
+    store = LateStore(store_path(Path(plan.state)), clock, timeout_s=settings.store.timeout_s)
+    run = directory / "run" if plan.simulated is not None else bootstrap.RUN_DIRECTORY
+    exclusivity = Exclusivity(
+        locks=HostLocks(run / "publishers"),
+        lease=StoreLease(store, f"{plan.node}/{kubernetes.driver}"),
+    )
+    terms = PublisherTerms.from_settings(settings, node=plan.node, agent=agents is not None)
+    return PluginParts(
+        serving=ClaimServing(
+            seat=seat,
+            node=node,
+            cluster=cluster,
+            waiting=Waiting(clock, time.sleep, leaving(node)),
+            clock=clock,
+            policy=settings.wipe,
+            checkpoint=Path(kubernetes.kubelet_root) / bootstrap.CHECKPOINT,
+            agents=agents,
+            budget_s=kubernetes.budget_s,
+        ),
+        orphans=Orphans(seat, node, cluster, agents),
+        publisher=Publisher(cluster, terms, exclusivity=exclusivity),
+    )
+
+
+def _agents(plan: NodePlan, directory: Path) -> Agents:
+    backend = bootstrap.backend_of(plan, directory)
+    specs = bootstrap.specs_of(plan, directory)
+    namespace = plan.settings.kubernetes.agent_namespace
+    return Agents(directory / "agents", specs, backend.agent_grant(), namespace)
+
+
+def write_plan(plan: NodePlan) -> Path:
+    """The plan as a file for child processes, complete or not at all; its path."""
+    directory = layout.node_directory(Path(plan.state), plan.node)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / "plan.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(plan.model_dump_json(indent=2))
+    temporary.replace(path)
+    return path
+
+
+def open_standby(plan: NodePlan) -> Standby:
+    """The standby of a node; it owns nothing before its first steps."""
+    return Standby(
+        open=lambda hand_over: bootstrap.open_node(plan, owner="standby", hand_over=hand_over),
+        door=bootstrap.open_door(plan),
+        lock=bootstrap.lock_path(plan),
+        clock=SystemClock(),
+    )

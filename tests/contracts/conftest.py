@@ -1,0 +1,33 @@
+"""The API servers that the rows and contracts are put to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contracts.api_ground import Ground
+from tests.contracts.api_server import KUBECONFIG, RealServer, Server, standing_in
+
+SERVERS = [pytest.param("stand-in")]
+if KUBECONFIG:
+    SERVERS.append(pytest.param("real", marks=pytest.mark.e2e))
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def api_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The stand-in; and the real cluster of FLEET_E2E_KUBECONFIG, when it is set."""
+    if request.param == "real":
+        yield RealServer(KUBECONFIG)
+        return
+    standin, server = standing_in()
+    yield server
+    standin.close()
+
+
+@pytest.fixture
+def ground(api_server: Server) -> Iterator[Ground]:
+    """A server to put a row to; what the row made is removed afterwards."""
+    found = Ground(api_server)
+    yield found
+    found.clean()

@@ -1,0 +1,130 @@
+"""The real cluster the suite is run against, as its environment names it, and its kubelet.
+
+    FLEET_E2E_KUBECONFIG    the administrator's kubeconfig
+    FLEET_E2E_KUBELET_ROOT  root directory of the kubelet on this machine
+    FLEET_E2E_CDI_DIR       directory of CDI specs its container runtime reads
+    FLEET_E2E_NODE          name of this machine's Node; not needed where there is one only
+    FLEET_E2E_IMAGE         image with busybox, present on the node
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.polling import eventually
+
+KUBECONFIG = os.environ.get("FLEET_E2E_KUBECONFIG", "")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+IMAGE = "docker.io/library/busybox:local"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the parts of the cluster are on this machine."""
+
+    kubeconfig: Path
+    kubelet_root: Path
+    cdi_directory: Path
+    node: str
+    """"" for the only one there is."""
+    image: str
+
+    @property
+    def checkpoint(self) -> Path:
+        """Kubelet's own record of claims."""
+        return self.kubelet_root / "dra_manager_state"
+
+
+def named() -> Place:
+    """The place of the environment. Raises KeyError for a part that is not named."""
+    return Place(
+        kubeconfig=Path(KUBECONFIG),
+        kubelet_root=Path(os.environ["FLEET_E2E_KUBELET_ROOT"]),
+        cdi_directory=Path(os.environ["FLEET_E2E_CDI_DIR"]),
+        node=os.environ.get("FLEET_E2E_NODE", ""),
+        image=os.environ.get("FLEET_E2E_IMAGE", IMAGE),
+    )
+
+
+@dataclass(slots=True)
+class Kubelet:
+    """The kubelet of one root directory: found among the processes, stopped, started again."""
+
+    root: Path
+    _command: list[str]
+    _directory: str
+    _environment: Mapping[str, str]
+    _log: str
+    _process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def found(cls, root: Path) -> Kubelet:
+        """The one that runs now."""
+        pid = _pid_of(root)
+        assert pid is not None, f"no kubelet with --root-dir={root} runs on this machine"
+        proc = Path(f"/proc/{pid}")
+        variables = (v.partition(b"=") for v in (proc / "environ").read_bytes().split(b"\0") if v)
+        return cls(
+            root=root,
+            _command=_arguments(pid),
+            _directory=str((proc / "cwd").readlink()),
+            _environment={os.fsdecode(name): os.fsdecode(value) for name, _, value in variables},
+            _log=str((proc / "fd" / "1").readlink()),
+        )
+
+    def stop(self) -> None:
+        """End it and wait for that. Containers go on without it."""
+        pid = _pid_of(self.root)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        if self._process is not None:
+            self._process.wait(30)
+        eventually("kubelet has ended", lambda: _pid_of(self.root) is None, timeout_s=30)
+
+    def start(self) -> None:
+        """Start it as it was started before, unless it runs."""
+        if _pid_of(self.root) is not None:
+            return
+        with Path(self._log).open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._directory,
+                env=dict(self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        record = self.root.parent / "run" / "kubelet.pid"
+        if record.exists():  # whoever started the cluster stops it by this
+            record.write_text(f"{self._process.pid}\n")
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+
+def _pid_of(root: Path) -> int | None:
+    wanted = f"--root-dir={root}"
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            arguments = _arguments(int(entry.name))
+            if arguments and Path(arguments[0]).name == "kubelet" and wanted in arguments:
+                return int(entry.name)
+    return None
+
+
+def _arguments(pid: int) -> list[str]:
+    """The command line of a process; empty when it has ended, also while nobody has reaped it."""
+    try:
+        content = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(argument) for argument in content.split(b"\0")[:-1]]

@@ -1,0 +1,222 @@
+"""The node plugin as a process of its own: started, killed, asked, and looked into."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet import errors
+from fleet.clock import SystemClock
+from fleet.door.calling import DoorNode
+from fleet.evidence import layout, parsed
+from fleet.evidence.ledger import Ledger
+from fleet.messages import ClaimAnswer, DeviceView, NodeView
+from fleet.model import HolderKind, Lease
+from fleet.stores.late import LateStore
+from fleet.stores.sqlite import store_path
+from tests.e2e.place import CGROUP_ROOT, Place
+from tests.e2e.polling import eventually
+
+DEVICES = 4
+MEMORY = "4MiB"
+MEMORY_BYTES = 4 * 1024 * 1024
+DRIVER = "gpu.fleetscrub.dev"
+VENDOR = "fleetscrub.dev"
+POLICY = """\
+profile = "fast"
+[kubernetes]
+driver = "{driver}"
+cdi_directory = "{cdi}"
+kubelet_root = "{root}"
+cgroup_root = "{cgroups}"
+[node]
+idle_delay_s = 0.5
+[health]
+sweep_period_s = 2.0
+retest_period_s = 3.0
+"""
+"""The health periods are short so that a fault is found, and found gone, within seconds."""
+LOG_LINES = 40
+
+
+@dataclass(slots=True)
+class PluginProcess:
+    """One instance over a state directory; `instance` tells several apart."""
+
+    place: Place
+    state: Path
+    node: str
+    instance: str = ""
+    log: Path = field(init=False)
+    port: int = field(init=False)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.log = self.state.parent / f"plugin{self.instance}.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    # --- the process ---
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; `standing` says when it serves."""
+        policy = self.state.parent / "policy.toml"
+        policy.write_text(
+            POLICY.format(
+                driver=DRIVER,
+                cdi=self.place.cdi_directory,
+                root=self.place.kubelet_root,
+                cgroups=CGROUP_ROOT,
+            )
+        )
+        command = [sys.executable, "-m", "node_plugin", "--node", self.node, "--verbose"]
+        command += ["--state", str(self.state), "--policy", str(policy)]
+        command += ["--simulate", str(DEVICES), "--memory", MEMORY]
+        command += ["--kubeconfig", str(self.place.kubeconfig), "--http", f"127.0.0.1:{self.port}"]
+        if self.instance:
+            command += ["--instance", self.instance]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """kill -9 of the plugin alone; its standby notices by itself and ends."""
+        children = _children(self.pid)
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(10)
+        eventually(
+            "the plugin's children have ended",
+            lambda: not any(Path(f"/proc/{child}").exists() for child in children),
+            timeout_s=20,
+            tell=self.told,
+        )
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(60)
+
+    def standby(self) -> int | None:
+        """Process id of its standby."""
+        found = [pid for pid in _children(self.pid) if "standby" in _command(pid)]
+        return found[0] if found else None
+
+    def told(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join((f"--- {self.log}", *lines))
+
+    # --- what it says ---
+
+    def page(self, name: str) -> str:
+        """A page of its port, "" while it does not answer."""
+        try:
+            url = f"http://127.0.0.1:{self.port}/{name}"
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own port
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    def figure(self, name: str) -> float | None:
+        """One figure of its metrics, named with its labels; None while it is not there."""
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.page("metrics"), re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def serves(self) -> bool:
+        """Whether kubelet has it registered and an owner of the journal answers."""
+        names = ("fleet_plugin_registered", "fleet_plugin_owner_reachable")
+        return all(self.figure(name) == 1.0 for name in names)
+
+    # --- what it keeps ---
+
+    @property
+    def directory(self) -> Path:
+        """The node's directory."""
+        return layout.node_directory(self.state, self.node)
+
+    def door(self) -> DoorNode:
+        """The node, whoever owns its journal."""
+        return DoorNode(self.directory / "door.sock")
+
+    def view(self) -> NodeView | None:
+        """The node now; None while nobody owns it."""
+        try:
+            return self.door().view()
+        except errors.NotOwner:
+            return None
+
+    def device(self, name: str) -> DeviceView | None:
+        """One device now; None while nobody owns the node."""
+        view = self.view()
+        return next((one for one in view.devices if one.name == name), None) if view else None
+
+    def claims(self) -> tuple[ClaimAnswer, ...] | None:
+        """Claim records; None while nobody owns the node."""
+        try:
+            return self.door().claims()
+        except errors.NotOwner:
+            return None
+
+    def leases(self) -> list[Lease]:
+        """Leases of claims in the store."""
+        store = LateStore(store_path(self.state), SystemClock(), timeout_s=5.0)
+        try:
+            return [one for one in store.leases() if one.holder.kind is HolderKind.CLAIM]
+        finally:
+            store.close()
+
+    def certificates(self, device: str) -> list[parsed.Certificate]:
+        """Wipe certificates of one device, oldest first."""
+        ledger = Ledger(layout.ledger_directory(self.state, self.node))
+        found = [parsed.read(entry.envelope) for entry in ledger.entries() if entry.envelope]
+        return [one for one in found if one.device_name == device]
+
+    def spec(self, uid: str) -> Path:
+        """Where the CDI spec of a claim is while it has one."""
+        return self.place.cdi_directory / f"{VENDOR}-gpu_{uid}.json"
+
+    def specs(self) -> list[str]:
+        """Names of all specs of claims there are."""
+        return sorted(path.name for path in self.place.cdi_directory.glob(f"{VENDOR}-gpu_*"))
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if after_name[0] != "Z" and int(after_name[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

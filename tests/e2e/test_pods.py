@@ -1,0 +1,93 @@
+"""Pods with claims on a real cluster: what a container gets, and what the next one must not find."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import pytest
+
+from fleet.kube.base import PODS, Name, uid_of
+from tests.e2e import workloads
+from tests.e2e.ground import Ground
+from tests.e2e.plugin_process import MEMORY_BYTES
+from tests.e2e.polling import eventually
+from tests.e2e.workloads import COUNT, FILL, NOT_ZERO, STAY, program
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_pod_gets_its_device_through_cdi(ground: Ground) -> None:
+    """A5, A6: a container finds its device's variables, node and memory, and no other device's."""
+    source = ground.claim_template(uuid=ground.uuid("gpu-2"))
+    look = 'say "$FLEETSIM_DEVICE" "$FLEETSCRUB_DEVICE" "$N" $(ls /dev/fleetsim)'
+    pod = ground.run(program(look, '[ -c "$M.node" ] && say node', 'echo x > "$M.node"'), source)
+    said = ground.ended(pod)
+    uuid = ground.uuid("gpu-2")
+    assert said == ["gpu-2", uuid, str(MEMORY_BYTES), "gpu-2", "gpu-2.node", "node"]
+
+
+def test_the_spec_exists_as_long_as_the_claim_is_prepared(ground: Ground) -> None:
+    """Promise 3: one spec, named after the claim's UID, while the pod runs; none afterwards."""
+    pod = ground.run(program(STAY), ground.claim_template())
+    ground.in_phase(pod, "Running")
+    uid = uid_of(ground.claim_of(pod))
+    assert ground.plugin.specs() == [ground.plugin.spec(uid).name]
+    spec = json.loads(ground.plugin.spec(uid).read_text())
+    assert [one["name"].startswith(uid) for one in spec["devices"]] == [True]
+    ground.delete(pod)
+    assert ground.plugin.specs() == []
+
+
+def test_a_secret_of_one_pod_is_not_visible_to_the_next(ground: Ground) -> None:
+    """Promise 1: what pod A wrote all over the memory, and read back, is gone for pod B: all zero."""
+    secret = secrets.token_hex(16)
+    device = ground.uuid("gpu-0")
+    first = ground.run(
+        program(FILL, COUNT, NOT_ZERO, secret=secret), ground.claim_template(uuid=device)
+    )
+    lines = MEMORY_BYTES // (len(secret) + 1)
+    count, filled = map(int, ground.ended(first))
+    assert count in (lines, lines + 1)
+    assert filled == MEMORY_BYTES
+    ground.delete(first)
+    second = ground.run(
+        program("say $FLEETSCRUB_DEVICE", COUNT, NOT_ZERO, secret=secret),
+        ground.claim_template(uuid=device),
+    )
+    assert ground.ended(second) == [device, "0", "0"]
+
+
+def test_a_restarted_container_finds_its_device_again(ground: Ground) -> None:
+    """A4, invariant 27: a restart resolves the same CDI ids, and nothing was wiped under the pod."""
+    secret = secrets.token_hex(16)
+    again = 'if grep -q {secret} "$M"; then say again "$FLEETSIM_DEVICE" $(ls /dev/fleetsim); exit 0; fi'
+    pod = ground.run(
+        program(again, FILL, "say first", "exit 1", secret=secret),
+        ground.claim_template(uuid=ground.uuid("gpu-1")),
+        restart="OnFailure",
+    )
+    assert ground.ended(pod) == ["again", "gpu-1", "gpu-1", "gpu-1.node"]
+    status = workloads.container(ground.pod(pod))
+    assert status["restartCount"] == 1
+    assert workloads.said(status["lastState"]) == ["first"]
+
+
+def test_a_shared_claim_is_torn_down_after_its_last_pod(ground: Ground) -> None:
+    """Two pods of one claim share a device; it is wiped only once both are gone (promise 4)."""
+    secret = secrets.token_hex(16)
+    source = ground.named_claim(uuid=ground.uuid("gpu-3"))
+    first = ground.run(program(FILL, STAY, secret=secret), source)
+    ground.in_phase(first, "Running")
+    second = ground.run(program('while [ ! -e /stop ]; do sleep 1; done'), source)
+    ground.in_phase(second, "Running")
+    claim = ground.cluster.get(workloads.CLAIMS, Name(source["resourceClaimName"], ground.namespace))
+    ground.delete(first)
+    memory = ground.memory(uid_of(claim))
+    assert [one.state for one in ground.plugin.claims() or ()] == ["PREPARED"]
+    assert secret.encode() in memory.read_bytes()
+    assert ground.plugin.spec(uid_of(claim)).exists()
+    ground.cluster.delete(PODS, second)
+    ground.gone(second)
+    eventually("the claim is torn down", lambda: ground.plugin.claims() == (), timeout_s=10)
+    assert memory.read_bytes() == bytes(MEMORY_BYTES)
