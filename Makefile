@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub test lint bench chaos format docs clean
+.PHONY: help scrub kubelet-demo test lint bench chaos e2e proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,6 +27,9 @@ $(STAMP): pyproject.toml uv.lock | $(UV)
 scrub: $(STAMP) ## scrub a simulated fleet of 2 nodes x 8 devices on a local Ray
 	$(VENV)/bin/fleet scrub --simulate 2x8 --memory 64MiB --state $(STATE)
 
+kubelet-demo: $(STAMP) ## run pods through the real node plugin on simulated devices
+	$(VENV)/bin/fleet kubelet-sim
+
 test: $(STAMP) ## run the tests
 	$(RUN) pytest -q
 
@@ -36,11 +39,18 @@ lint: $(STAMP) ## style, types and the import law
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
 
-bench: $(STAMP) ## measure wipes against memset and memcmp, the campaign, the leases
+bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
 	$(RUN) jobs.bench
+	$(RUN) tests.bench_kubelet
 
 chaos: $(STAMP) ## kill processes at seeded moments (SEEDS=n, REAL=n)
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --ray $(or $(REAL),20)
+
+e2e: $(STAMP) ## the suite against a real cluster, see tests/e2e/README.md
+	$(RUN) pytest -q -m e2e tests/e2e
+
+proto: $(STAMP) ## regenerate the gRPC messages and stubs
+	$(RUN) node_plugin.proto.generate
 
 format: $(STAMP) ## format the code
 	$(RUN) ruff format .

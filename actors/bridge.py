@@ -6,26 +6,71 @@ PLAN is a file with the `NodePlan`, ADDRESS the Ray to attach to. The bridge may
 nothing of a claim's life goes through it (see `fleet.door`). It ends by itself when its standard
 input is closed, which is how it learns that the plugin is gone, and with an error when Ray cannot
 be reached; whoever started it tries again.
+
+A call into Ray hangs while Ray's head is away and cannot be cancelled, so each has a time after
+which the whole process ends.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from actors import cluster, handles
+from actors import cluster, handles, muster
 from actors.handles import RemoteNode
-from actors.muster import create
+from actors.identity import plan_digest
+from actors.node_actor import Pulse
 from fleet import errors
 from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
+from fleet.plugging import read_plan
 
-PERIOD_S = 5.0
+PERIOD_S = 2.0
 """Time, s, between two looks at the node's actor."""
+MAKE_PERIOD_S = 60.0
+"""Time, s, after which it is made sure that everything exists although the actor answers."""
+FIRST_PING_S = 20.0
+"""Time, s, a new actor has to answer: a worker process, imports, the journal."""
 SILENT_MAX = 3
 """Looks in a row without an answer after which this bridge is no use and ends."""
+ATTACH_MAX_S = 90.0
+"""Time, s, attaching may take; with Ray's head away it does not end by itself."""
+LOOK_MAX_S = 60.0
+"""Time, s, one look may take; a head that is away longer is attached to anew."""
+FAREWELL_S = 5.0
+"""Time, s, the end may take once standard input is closed."""
+RAY_AWAY = 2
+"""Exit code when Ray, or the plan, cannot be used."""
 LOG = logging.getLogger("actors.bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class Leash:
+    """Ends this process when something takes too long."""
+
+    end: Callable[[int], object] = os._exit
+
+    @contextmanager
+    def held(self, what: str, limit_s: float, *, code: int = RAY_AWAY) -> Iterator[None]:
+        """Run a block that may take `limit_s` seconds, or be the end with exit code `code`."""
+
+        def late() -> None:
+            LOG.warning("%s did not end within %g s", what, limit_s)
+            self.end(code)
+
+        timer = threading.Timer(limit_s, late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class Bridge:
@@ -35,15 +80,20 @@ class Bridge:
         self._fleet = FleetPlan(
             nodes=(plan,), coordinator=CoordinatorPlan(state=plan.state, settings=plan.settings)
         )
+        self._digest = plan_digest(plan.model_dump_json())
+        self._node: RemoteNode | None = None
+        self._made_at = float("-inf")
+        self._compared = False
         self._silent = 0
         self._shown = ""
 
-    def step(self) -> None:
-        """Create what is missing and look at it. Raises `RayUnavailable` once Ray stays silent."""
+    def step(self, now: float) -> None:
+        """Look, and create what is missing. Raises `RayUnavailable` once Ray stays silent.
+
+        `now`: monotonic time, s.
+        """
         try:
-            nodes: list[RemoteNode] = []
-            create(self._fleet, nodes, host=handles.own_host())
-            pulse = nodes[0].ping()
+            self._look(now)
         except errors.FleetError as error:
             self._silent += 1
             LOG.warning("look %d without an answer: %s", self._silent, error)
@@ -51,6 +101,45 @@ class Bridge:
                 raise
             return
         self._silent = 0
+
+    def _look(self, now: float) -> None:
+        """Ping the actor that is known; only one that does not answer is a reason to ask the head.
+
+        Thousands of bridges that list all nodes every few seconds would keep the head busy.
+        """
+        if self._node is not None and now - self._made_at < MAKE_PERIOD_S:
+            try:
+                self._tell(self._node.ping())
+            except errors.FleetError as error:
+                LOG.warning("the node actor does not answer: %s", error)
+            else:
+                return
+        self._node, self._made_at = None, now
+        self._tell(self._make())
+
+    def _make(self) -> Pulse:
+        """Create what is missing, and take an actor over only if it is what this plan would make.
+
+        Only a bridge's first look replaces: two plugins that meet during an update would replace
+        each other's actors for as long as both run.
+        """
+        node = self._created()
+        pulse = node.ping(timeout_s=FIRST_PING_S)
+        muster.check_same(self._fleet, {node.name: pulse.state})
+        if not self._compared and pulse.plan != self._digest:
+            LOG.warning("the actor of %s has an earlier plan and is replaced", node.name)
+            muster.replace(node)
+            node = self._created()
+            pulse = node.ping(timeout_s=FIRST_PING_S)
+        self._node, self._compared = node, True
+        return pulse
+
+    def _created(self) -> RemoteNode:
+        nodes: list[RemoteNode] = []
+        muster.create(self._fleet, nodes, host=handles.own_host())
+        return nodes[0]
+
+    def _tell(self, pulse: Pulse) -> None:
         shown = f"the node actor stands by: {pulse.standby}" if pulse.standby else "it serves"
         if shown != self._shown:
             self._shown = shown
@@ -58,32 +147,45 @@ class Bridge:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until standard input ends; the exit code: 0 asked to end, 2 Ray is away."""
+    """Run until standard input ends; the exit code: 0 asked to end, 2 Ray or the plan is no use."""
     logging.basicConfig(level=logging.WARNING, format="bridge: %(message)s")
-    plan = NodePlan.model_validate_json(Path(arguments[0]).read_text())
-    orphaned = threading.Event()
-    threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
+    leash, orphaned = Leash(), threading.Event()
     try:
-        attached = cluster.attach(arguments[1])
+        path, address = _asked(arguments)
+        bridge = Bridge(read_plan(path))
+        threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
+        with leash.held(f"attaching to Ray at {address}", ATTACH_MAX_S):
+            attached = cluster.attach(address)
+        try:
+            while not orphaned.is_set():
+                with leash.held("a look at the node's actor", LOOK_MAX_S):
+                    bridge.step(time.monotonic())
+                orphaned.wait(PERIOD_S)
+        finally:
+            with leash.held("leaving Ray", FAREWELL_S):
+                attached.close()
     except errors.FleetError as error:
         LOG.warning("%s", error)
-        return 2
-    try:
-        bridge = Bridge(plan)
-        while True:
-            bridge.step()
-            if orphaned.wait(PERIOD_S):
-                return 0
-    except errors.FleetError as error:
-        LOG.warning("%s", error)
-        return 2
-    finally:
-        attached.close()
+        return RAY_AWAY
+    return 0
+
+
+def _asked(arguments: list[str]) -> tuple[Path, str]:
+    if len(arguments) != len(("PLAN", "ADDRESS")):
+        raise errors.InputInvalid(
+            f"{len(arguments)} arguments", remedy="run: python -m actors.bridge PLAN ADDRESS"
+        )
+    return Path(arguments[0]), arguments[1]
 
 
 def _watch_parent(orphaned: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    """Wait for the end of standard input; then the end of this process is a matter of seconds."""
+    # A thread in a buffered read would abort the process when the interpreter ends.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     orphaned.set()
+    with Leash().held("the last call into Ray", FAREWELL_S, code=0):
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from actors import cluster, handles
 from actors.handles import RemoteCoordinator, RemoteNode
+from actors.translate import translated
 from fleet import errors
 from fleet.bootstrap import FleetPlan
 
@@ -79,6 +80,19 @@ def create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCo
         assignment = handles.assign(node.node, node.model_dump_json(), host=host)
         started.append(handles.create_node(assignment))
     return coordinator
+
+
+def replace(node: RemoteNode) -> None:
+    """End the node's actor for good: the next `create` makes one from the plan of now.
+
+    It gives the journal up first, as far as it can.
+    """
+    import ray
+
+    with suppress(errors.FleetError):
+        node.close()
+    with translated(f"replacing the actor of {node.name}"):
+        ray.kill(node.handle, no_restart=True)
 
 
 def check_same(plan: FleetPlan, states: Mapping[str, str]) -> None:

@@ -84,6 +84,8 @@ class Pulse(Message):
     pid: int
     state: str = ""
     """State directory of the plan it was made from."""
+    plan: str = ""
+    """Digest of that plan, see `identity.plan_digest`."""
     standby: str = ""
     """Why the node does not serve yet; empty when it serves."""
     tick_age_s: float
@@ -186,6 +188,7 @@ class NodeActor:
             incarnation=self._incarnation,
             pid=os.getpid(),
             state=str(json.loads(self._assignment.plan).get("state", "")),
+            plan=identity.plan_digest(self._assignment.plan),
             standby=standby.detail if standby else "",
             tick_age_s=now - self._ticked_at,
             running=running,

@@ -39,6 +39,7 @@ from fleet.node.cgroups import CgroupTree
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
+from fleet.node.lingering import Lingering
 from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
 from fleet.node.ports import TenantProof
@@ -213,6 +214,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         sweep=sweep,
         tenants=tenants,
         store=store,
+        lingering=_lingering(plan, registry),
         ledger=ledger,
         certifier=certifier,
         lock=lock,
@@ -262,6 +264,11 @@ def _refuse_unserved(plan: NodePlan, opened: Opened) -> None:
     if plan.kubernetes and not opened.journal.meta.get("kubernetes"):
         with opened.journal.commit() as commit:
             commit.set_meta("kubernetes", "true")
+
+
+def _lingering(plan: NodePlan, registry: Registry) -> Lingering | None:
+    root = Path(plan.settings.kubernetes.cgroup_root)
+    return Lingering(registry, root) if plan.kubernetes else None
 
 
 def _tenants(plan: NodePlan, registry: Registry, validator: Validator) -> TenantProof:

@@ -150,6 +150,8 @@ class NodeView(Message):
     backend: str
     degraded: tuple[str, ...] = ()
     """Why the node serves in a degraded way; empty when all is well."""
+    notes: tuple[str, ...] = ()
+    """What cannot be told on this node, and degrades nothing."""
     devices: tuple[DeviceView, ...] = ()
     results: tuple[DeviceResult, ...] = ()
     """Results of the operations asked for, as far as they are finished."""

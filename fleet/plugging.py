@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import bootstrap
+from fleet import bootstrap, errors
 from fleet.bootstrap import NodePlan
 from fleet.clock import SystemClock
 from fleet.dra.agents import Agents
@@ -19,7 +19,7 @@ from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
 from fleet.kube.base import Cluster
-from fleet.node.standing import Standby
+from fleet.node.standing import Patience, Standby
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.leasing import StoreLease
 from fleet.slices.publisher import Publisher, PublisherTerms
@@ -99,11 +99,23 @@ def write_plan(plan: NodePlan) -> Path:
     return path
 
 
-def open_standby(plan: NodePlan) -> Standby:
+def read_plan(path: Path) -> NodePlan:
+    """The plan in a file that `write_plan` wrote. Raises `InputInvalid`."""
+    try:
+        return NodePlan.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise errors.InputInvalid(
+            f"{path} is no plan of a node: {error}",
+            remedy="name the plan.json that the node plugin wrote in the node's state directory",
+        ) from error
+
+
+def open_standby(plan: NodePlan, patience: Patience = Patience()) -> Standby:
     """The standby of a node; it owns nothing before its first steps."""
     return Standby(
         open=lambda hand_over: bootstrap.open_node(plan, owner="standby", hand_over=hand_over),
         door=bootstrap.open_door(plan),
         lock=bootstrap.lock_path(plan),
         clock=SystemClock(),
+        patience=patience,
     )

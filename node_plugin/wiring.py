@@ -35,6 +35,8 @@ LOG = logging.getLogger(__name__)
 
 ORPHANS_PERIOD_S = 30.0
 """Period, s, in which claims are compared with the API."""
+ALONE_GRACE_S = 0.5
+"""Grace, s, of a standby that no node actor competes with."""
 WATCH_S = 300.0
 """Time, s, one watch request lasts."""
 RETRY_S = 2.0
@@ -223,7 +225,10 @@ def _children(plan: NodePlan, options: Options) -> list[Child]:
     found = []
     if options.standby:
         command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby"]
-        found.append(Child("standby", [*command, "--plan", plan_file, "--supervised"]))
+        command += ["--plan", plan_file, "--supervised"]
+        if not options.ray_address:
+            command += ["--grace", str(ALONE_GRACE_S)]
+        found.append(Child("standby", command))
     if options.ray_address:
         command = [sys.executable, "-P", "-m", "actors.bridge", plan_file, options.ray_address]
         found.append(Child("bridge", command))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -10,10 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from fleet import errors, plugging
-from fleet.bootstrap import NodePlan
+from fleet import plugging
+from fleet.node.standing import Patience
 
 STEP_S = 0.2
 """Period, s, of the standby's step."""
@@ -22,6 +22,9 @@ STEP_S = 0.2
 def standby(
     *,
     plan: Annotated[Path, typer.Option("--plan", help="File with the node's plan, as JSON.")],
+    grace: Annotated[
+        float, typer.Option("--grace", help="Seconds without an owner before it takes over.")
+    ] = Patience().grace_s,
     supervised: Annotated[
         bool,
         typer.Option("--supervised", help="End when standard input is closed."),
@@ -34,7 +37,7 @@ def standby(
         signal.signal(number, lambda *_: stop.set())
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    standing = plugging.open_standby(_plan(plan))
+    standing = plugging.open_standby(plugging.read_plan(plan), Patience(grace_s=grace))
     try:
         while not stop.is_set():
             standing.step()
@@ -44,15 +47,7 @@ def standby(
 
 
 def _watch_parent(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # A thread in a buffered read would abort the process when the interpreter ends.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     stop.set()
-
-
-def _plan(path: Path) -> NodePlan:
-    try:
-        return NodePlan.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
-        raise errors.InputInvalid(
-            f"{path} is no plan of a node: {error}",
-            remedy="name the plan.json that the node plugin wrote in the node's state directory",
-        ) from error

@@ -32,6 +32,12 @@ VERBS = (
     Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
     Verb("node", "Decisions about a whole node.", "node"),
     Verb("store", "Make or adopt the lease store.", "store"),
+    Verb(
+        "kubelet-sim",
+        "Run pods on simulated devices through the real node plugin.",
+        "kubelet_sim",
+        "kubelet_sim",
+    ),
     Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
 )
 

@@ -19,6 +19,11 @@ from fleet.backends.base import Grant
 from fleet.dra.asking import AskedClaim
 from fleet.model import ClaimUid
 
+ENDED = ".ended"
+"""Suffix of the record of a claim that was torn down: kubelet may have missed the answer."""
+ENDED_MAX = 64
+"""How many of those are kept; kubelet repeats an unprepare within minutes."""
+
 
 class AgentSpecs(Protocol):
     """The specs of agent claims."""
@@ -70,13 +75,20 @@ class Agents:
         """Whether this is a claim of the agent device."""
         return self._path(ClaimUid(uid)).exists()
 
-    def unprepare(self, uid: str) -> None:
-        """Take the device back. Idempotent."""
-        self.specs.remove_agent(ClaimUid(uid))
+    def unprepare(self, uid: str) -> bool:
+        """Take the device back. Idempotent; False: this never was a claim of the agent device."""
+        path = self._path(ClaimUid(uid))
         try:
-            self._path(ClaimUid(uid)).unlink(missing_ok=True)
+            if not path.exists():
+                return path.with_suffix(ENDED).exists()
+            self.specs.remove_agent(ClaimUid(uid))
+            path.replace(path.with_suffix(ENDED))
+            ended = sorted(self.directory.glob(f"*{ENDED}"), key=lambda one: one.stat().st_mtime)
+            for old in ended[:-ENDED_MAX]:
+                old.unlink(missing_ok=True)
         except OSError as error:
-            raise errors.SpecUnavailable(f"{self._path(ClaimUid(uid))}: {error}") from error
+            raise errors.SpecUnavailable(f"{path} cannot be removed: {error}") from error
+        return True
 
     def settle(self) -> None:
         """At start: specs without a record go, specs of records are written again."""

@@ -7,7 +7,7 @@ needs to answer again without the API goes into the node's record as a note.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,9 @@ from fleet.slices.rendering import uuid_of
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""
+VIEW_MAX_S = 1.0
+"""Age, s, up to which the node's view says which device a name means: names are published anew in
+this period too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class ClaimServing:
     """Kubelet's own record of claims and pods."""
     agents: Agents | None = None
     budget_s: float = 40.0
-    _view: NodeView | None = field(default=None)
+    _view: tuple[float, NodeView] | None = field(default=None)
 
     # --- prepare ---
 
@@ -61,17 +64,29 @@ class ClaimServing:
         """Prepare one claim. Raises a `FleetError` fit for an event of its pod."""
         deadline = self.clock.monotonic() + self.budget_s
         try:
-            reading = self.waiting.until(deadline - self.budget_s / 2, lambda _: self._read(asked))
+            reading = self._served(asked)
         except errors.ApiUnavailable:
-            return self._again(asked)
+            if known := self._again(asked):
+                return known
+            reading = self.waiting.until(
+                deadline - self.budget_s / 2, lambda _: self._served(asked)
+            )
         ours = [result for result in reading.results if result.device != AGENT]
-        devices = []
-        if len(ours) < len(reading.results):
-            devices.append(self._agent(asked, reading))
+        if len(ours) == len(reading.results):
+            return PreparedClaim(tuple(self._prepared(asked, reading, ours, deadline)))
         if ours:
-            self._refuse_gone(asked, reading, deadline)
-            devices += self._prepared(asked, reading, ours, deadline)
-        return PreparedClaim(tuple(devices))
+            raise errors.ClaimConfigInvalid(
+                f"claim {asked.namespace}/{asked.name} asks for the device {AGENT!r} and others",
+                remedy="give the node service a claim of its own",
+            )
+        return PreparedClaim((self._agent(asked, reading),))
+
+    def _served(self, asked: AskedClaim) -> Reading:
+        """The claim, once it is known that somebody here is to use what is ours of it."""
+        reading = self._read(asked)
+        if reading.results:
+            self._refuse_gone(asked, reading)
+        return reading
 
     def _read(self, asked: AskedClaim) -> Reading:
         found = self.cluster.get(CLAIMS, Name(asked.name, asked.namespace))
@@ -86,7 +101,10 @@ class ClaimServing:
     def _prepared(
         self, asked: AskedClaim, reading: Reading, ours: Sequence[Result], deadline: float
     ) -> list[PreparedDevice]:
-        uuids = {result.device: self._uuid(result.device) for result in ours}
+        if not ours:
+            return []
+        view = self.waiting.until(deadline, lambda _: self._seen(r.device for r in ours))
+        uuids = {result.device: self._uuid(view, result.device) for result in ours}
         shown = [
             (result.request, result.pool, result.device, result.share_id, uuids[result.device])
             for result in ours
@@ -108,25 +126,23 @@ class ClaimServing:
         )
         return _devices(answer)
 
-    def _again(self, asked: AskedClaim) -> PreparedClaim:
+    def _again(self, asked: AskedClaim) -> PreparedClaim | None:
         """Answer a prepared claim from its record alone: the API is away, the devices are not."""
         if self.agents is not None and self.agents.knows(asked.uid):
             ids = self.agents.prepare(asked)
             return PreparedClaim((PreparedDevice((), self.seat.pool, AGENT, ids),))
-        for known in self.node.claims():
-            if known.uid == asked.uid and known.state == "PREPARED" and known.note:
-                order = ClaimOrder(
-                    uid=asked.uid,
-                    node=self.seat.node,
-                    devices=known.devices,
-                    attached=tuple(uuid for uuid in known.cdi if uuid not in known.devices),
-                )
-                return PreparedClaim(
-                    tuple(_devices(self.node.prepare(order, budget_s=self.budget_s / 2)))
-                )
-        raise errors.ApiUnavailable(
-            f"claim {asked.namespace}/{asked.name} cannot be read: the API server does not answer"
-        )
+        with suppress(errors.NotOwner):
+            for known in self.node.claims():
+                if known.uid == asked.uid and known.state == "PREPARED" and known.note:
+                    order = ClaimOrder(
+                        uid=asked.uid,
+                        node=self.seat.node,
+                        devices=known.devices,
+                        attached=tuple(uuid for uuid in known.cdi if uuid not in known.devices),
+                    )
+                    answer = self.node.prepare(order, budget_s=self.budget_s / 2)
+                    return PreparedClaim(tuple(_devices(answer)))
+        return None
 
     def _agent(self, asked: AskedClaim, reading: Reading) -> PreparedDevice:
         if self.agents is None:
@@ -135,16 +151,12 @@ class ClaimServing:
         requests = tuple({r.request: None for r in reading.results if r.device == AGENT})
         return PreparedDevice(requests, self.seat.pool, AGENT, ids)
 
-    def _refuse_gone(self, asked: AskedClaim, reading: Reading, deadline: float) -> None:
+    def _refuse_gone(self, asked: AskedClaim, reading: Reading) -> None:
         """A late prepare must not revive a claim whose pod has gone (B12).
 
         Our own entry in reservedFor, and those of other kinds, are no consumers.
         """
-
-        def any_lives(_: float) -> bool:
-            return any(self._lives(asked.namespace, pod) for pod in reading.consumers)
-
-        if not self.waiting.until(deadline, any_lives):
+        if not any(self._lives(asked.namespace, pod) for pod in reading.consumers):
             raise errors.ClaimUnready(
                 f"claim {asked.namespace}/{asked.name} is reserved for no live pod of this node"
             )
@@ -158,12 +170,19 @@ class ClaimServing:
         here = spec.get("nodeName") == self.seat.node
         return here and uid_of(pod) == consumer.uid and status.get("phase") not in ENDED
 
-    def _uuid(self, device: str) -> str:
-        """The device of an allocation result; the inventory is read again for a new name."""
-        found = uuid_of(self._view, device) if self._view is not None else None
-        if found is None:
-            self._view = self.node.view()
-            found = uuid_of(self._view, device)
+    def _seen(self, devices: Iterable[str]) -> NodeView:
+        """A view that is young and knows the devices, or the view of now."""
+        now = self.clock.monotonic()
+        if self._view is not None:
+            at, known = self._view
+            if now - at <= VIEW_MAX_S and all(uuid_of(known, name) for name in devices):
+                return known
+        view = self.node.view()
+        self._view = now, view
+        return view
+
+    def _uuid(self, view: NodeView, device: str) -> str:
+        found = uuid_of(view, device)
         if found is None:
             raise errors.DeviceUnknown(
                 f"node {self.seat.node} has no device {device!r} any more",
@@ -176,11 +195,12 @@ class ClaimServing:
     def unprepare(self, asked: AskedClaim) -> None:
         """Tear one claim down. Returns when it is done; raises why it is not done yet."""
         deadline = self.clock.monotonic() + self.budget_s
-        if self.agents is not None and self.agents.knows(asked.uid):
-            self.agents.unprepare(asked.uid)
-        order = TeardownOrder(
-            uid=asked.uid, consumers=self._consumers(asked), reserved=self._reserved(asked)
-        )
+        reading = self._readable(asked)
+        if self._ends_agent(asked, reading):
+            return
+        # Pods the claim is for now: kubelet can ask too early.
+        reserved = tuple(consumer.uid for consumer in reading.consumers) if reading else ()
+        order = TeardownOrder(uid=asked.uid, consumers=self._consumers(asked), reserved=reserved)
         self.waiting.until(deadline, lambda left_s: self.node.unprepare(order, budget_s=left_s))
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
@@ -190,12 +210,24 @@ class ClaimServing:
             return tuple(sorted(found.pods.get(ClaimUid(asked.uid), ())))
         return ()
 
-    def _reserved(self, asked: AskedClaim) -> tuple[str, ...]:
-        """Pods the claim is for now; the claim may be gone and the API away (invariant 19)."""
-        try:
-            return tuple(consumer.uid for consumer in self._read(asked).consumers)
-        except errors.FleetError:
-            return ()
+    def _readable(self, asked: AskedClaim) -> Reading | None:
+        """The claim, which may be gone, replaced or out of reach (invariant 19)."""
+        with suppress(errors.FleetError):
+            return self._read(asked)
+        return None
+
+    def _ends_agent(self, asked: AskedClaim, reading: Reading | None) -> bool:
+        """End a claim of the agent device, if it is one; whether it is.
+
+        The node is not asked: whoever owns it sits in the pod that is leaving, and the next owner
+        comes only once that pod is gone.
+        """
+        if self.agents is None:
+            return False
+        if self.agents.unprepare(asked.uid):
+            return True
+        results = reading.results if reading else ()
+        return bool(results) and all(result.device == AGENT for result in results)
 
 
 def _devices(answer: ClaimAnswer) -> list[PreparedDevice]:

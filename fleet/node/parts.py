@@ -11,6 +11,7 @@ from fleet.evidence.ledger import Ledger
 from fleet.journal.lock import OwnerLock
 from fleet.node.certifying import Certifier
 from fleet.node.holding import Holding
+from fleet.node.lingering import Lingering
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
@@ -47,6 +48,8 @@ class Parts:
     troubles: tuple[str, ...] = ()
     close_store: Callable[[], None] = lambda: None
     """Closes the connection behind `store`."""
+    lingering: Lingering | None = None
+    """Looks for containers that may still open devices; only where kubelet makes them."""
     door: Closing | None = None
     """Where callers of other processes come in; set once the service exists."""
 

@@ -57,7 +57,12 @@ class NodeService:
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
         self._tending = Tending(
-            parts.registry, parts.sweep, parts.tenants, parts.store, parts.cadence
+            parts.registry,
+            parts.sweep,
+            parts.tenants,
+            parts.store,
+            parts.cadence,
+            parts.lingering,
         )
         self.incarnation = uuid.uuid4().hex
         self._registry.load()
@@ -78,6 +83,7 @@ class NodeService:
             simulated=registry.backend.simulated,
             backend=registry.backend.kind,
             degraded=self._degraded(),
+            notes=self._parts.lingering.notes if self._parts.lingering else (),
             devices=tuple(
                 viewing.device(registry, d, checked_at=self._parts.sweep.good_at(d))
                 for d in registry.devices.values()
@@ -104,6 +110,8 @@ class NodeService:
     def _degraded(self) -> tuple[str, ...]:
         recovery = self._parts.recovery
         found = [*self._parts.troubles, *recovery.troubles, *recovery.found]
+        if self._parts.lingering is not None:
+            found += self._parts.lingering.found
         if not self._registry.journal.epoch:
             found.append(
                 f"no lease store was reachable yet, no order is accepted: {self._store_trouble}"

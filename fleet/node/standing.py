@@ -105,8 +105,11 @@ class Standby:
 
     def _watch(self) -> None:
         now = self.clock.monotonic()
-        if now - self._looked_at < self.patience.pulse_s:
+        apart_s = now - self._looked_at
+        if apart_s < self.patience.pulse_s:
             return
+        if apart_s > self.patience.silence_s / 2:
+            self._heard_at = now  # it was this process that stood still: that is nobody's silence
         self._looked_at = now
         if self._answers():
             self._heard_at = self.clock.monotonic()
@@ -130,10 +133,11 @@ class Standby:
             self.trouble = error.detail
             if silent_s >= self.patience.silence_s:
                 self._kill()
-        except errors.FleetError as error:
-            if self.trouble != error.detail:
+        except (errors.FleetError, OSError) as error:
+            trouble = error.detail if isinstance(error, errors.FleetError) else str(error)
+            if self.trouble != trouble:
                 LOG.warning("the node cannot be opened: %s", error)
-            self.trouble = error.detail
+            self.trouble = trouble
         else:
             self.trouble = ""
             LOG.warning("nobody answered for %.1f s: this standby owns the node now", silent_s)

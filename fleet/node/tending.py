@@ -15,6 +15,7 @@ from fleet.leases import Closure
 from fleet.lifecycle import Event
 from fleet.model import ClaimUid, Device, Holder, Lease, State, Token, Unit, UnitId
 from fleet.node import sweep
+from fleet.node.lingering import Lingering
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.registry import Registry
 from fleet.stores.base import Release
@@ -41,6 +42,7 @@ class Tending:
     tenants: TenantProof
     store: Leases
     cadence: Cadence
+    lingering: Lingering | None = None
     _swept_at: float = float("-inf")
     _ordered_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
@@ -83,6 +85,8 @@ class Tending:
     def _run_sweep(self) -> None:
         with suppress(errors.FleetError):  # the journal cannot be written: the next sweep tries
             self.health.run()
+        if self.lingering is not None:
+            self.lingering.look()
 
     def _chosen(self, now: float) -> list[Device]:
         """The devices due: an accelerator as a whole where it takes that, else its partitions.

@@ -90,8 +90,8 @@ class Story:
         self._devices_appear()
         alice = self._first_tenant()
         self._container_restarts(alice)
-        self._kubelet_restarts(alice)
         self._stranger_asks(alice)
+        self._kubelet_restarts(alice)
         self._plugin_restarts(alice)
         bob = self._second_tenant(alice)
         carol = self._deleted_by_force(bob)
@@ -130,24 +130,6 @@ class Story:
         self._sim.restart_container(alice.pod.uid)
         self._expect_runs_again(alice, before)
 
-    def _kubelet_restarts(self, alice: Tenant) -> None:
-        self.telling.step(
-            "Kubelet restarts: it deletes the node's slices and forgets what it asked"
-        )
-        before = self._container(alice).pid
-        self._sim.restart()
-        self.telling.expect(
-            "the container is not touched", holds=self._container(alice).pid == before
-        )
-        self.telling.expect(
-            "the plugin is registered again",
-            holds=self._wait(lambda: bool(self._sim.plugins.registered())),
-        )
-        self.telling.expect(
-            "the slices are published again",
-            holds=self._wait(lambda: bool(self._control.devices())),
-        )
-
     def _stranger_asks(self, alice: Tenant) -> None:
         self.telling.step(
             "A stranger's pod names her claim and is deleted: kubelet 1.36.2 unprepares it for that"
@@ -168,6 +150,25 @@ class Story:
         )
         self.telling.expect(
             "her memory is as she left it", holds=self._search(alice, alice.secret) > 0
+        )
+        self._sim.delete_pod(identity.uid, force=True)  # kubelet forgets it with its restart
+
+    def _kubelet_restarts(self, alice: Tenant) -> None:
+        self.telling.step(
+            "Kubelet restarts: it deletes the node's slices and forgets what it asked"
+        )
+        before = self._container(alice).pid
+        self._sim.restart()
+        self.telling.expect(
+            "the container is not touched", holds=self._container(alice).pid == before
+        )
+        self.telling.expect(
+            "the plugin is registered again",
+            holds=self._wait(lambda: bool(self._sim.plugins.registered())),
+        )
+        self.telling.expect(
+            "the slices are published again",
+            holds=self._wait(lambda: bool(self._control.devices())),
         )
 
     def _plugin_restarts(self, alice: Tenant) -> None:

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from fleet.kube.base import Object
-from tests.contracts.api_server import APPLY, JSON, MERGE, Reply, Server
+from tests.contracts.api_server import APPLY, MERGE, Reply, Server
 
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
@@ -210,6 +210,3 @@ class Ground:
             "metadata": {"name": name or f"row-{secrets.token_hex(5)}", "namespace": "default"},
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, **spec},
         }
-
-
-__all__ = ["JSON", "Ground"]

@@ -98,6 +98,10 @@ class Server(Protocol):
         """Let more than a second go by."""
         ...
 
+    def close(self) -> None:
+        """Remove the accounts made."""
+        ...
+
 
 class StandInServer:
     """The stand-in, its time standing still."""
@@ -140,13 +144,17 @@ class StandInServer:
         """As `Server.later`."""
         self._clock.advance(2)
 
+    def close(self) -> None:
+        """As `Server.close`."""
+        self._standin.close()
 
-def standing_in() -> tuple[StandIn, StandInServer]:
-    """A stand-in that serves, and the questioner for it."""
+
+def standing_in() -> StandInServer:
+    """A stand-in that serves."""
     clock = ManualClock(START)
     access = Access()
     standin = StandIn(Engine(clock=clock, access=access)).start()
-    return standin, StandInServer(standin, access, clock)
+    return StandInServer(standin, access, clock)
 
 
 class RealServer:
@@ -169,6 +177,7 @@ class RealServer:
             if certificate := _material(user, "client-certificate", Path(folder)):
                 key = _material(user, "client-key", Path(folder))
                 self._trust.load_cert_chain(certificate, key)
+        self._made: list[str] = []
         self._plain = ssl.create_default_context()
         self._plain.check_hostname = False
         self._plain.verify_mode = ssl.CERT_NONE
@@ -190,7 +199,7 @@ class RealServer:
         """As `Server.account`; waits until the rights are in force."""
         name = f"account-{secrets.token_hex(4)}"
         home = "/api/v1/namespaces/default/serviceaccounts"
-        self.send("POST", home, {"metadata": {"name": name}}).ok()
+        self._make(home, {"metadata": {"name": name}})
         for index, grant in enumerate(grants):
             self._bind(f"{name}-{index}", name, grant)
         spec: Object = {"expirationSeconds": 3600}
@@ -214,6 +223,11 @@ class RealServer:
         while time.monotonic() < ends:
             self.send("GET", "/version")
 
+    def close(self) -> None:
+        """As `Server.close`."""
+        for path in reversed(self._made):
+            self.send("DELETE", path)
+
     def _bind(self, name: str, account: str, grant: Grant) -> None:
         group = "coordination.k8s.io" if grant.resource == "leases" else "resource.k8s.io"
         rule = {"apiGroups": [group], "resources": [grant.resource], "verbs": list(grant.verbs)}
@@ -222,13 +236,17 @@ class RealServer:
         role = "ClusterRole" if grant.cluster else "Role"
         root = RBAC if grant.cluster else f"{RBAC}/namespaces/default"
         head = {"metadata": {"name": name}}
-        self.send("POST", f"{root}/{role.lower()}s", {**head, "rules": [rule]}).ok()
+        self._make(f"{root}/{role.lower()}s", {**head, "rules": [rule]})
         binding = {
             **head,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}],
         }
-        self.send("POST", f"{root}/{role.lower()}bindings", binding).ok()
+        self._make(f"{root}/{role.lower()}bindings", binding)
+
+    def _make(self, home: str, body: Object) -> None:
+        self.send("POST", home, body).ok()
+        self._made.append(f"{home}/{body['metadata']['name']}")
 
     def _wait_for(self, grant: Grant, token: str) -> None:
         plural, _, subresource = grant.resource.partition("/")
@@ -271,5 +289,7 @@ def _exchange(
         raw = answer.read()
     finally:
         connection.close()
-    found = json.loads(raw) if raw.strip().startswith(b"{") else {}
+    # Of a watch the first line counts.
+    first = raw.decode().strip().partition("\n")[0]
+    found = json.loads(first) if first.startswith("{") else {}
     return Reply(answer.status, found)

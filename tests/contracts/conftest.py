@@ -17,12 +17,9 @@ if KUBECONFIG:
 @pytest.fixture(scope="module", params=SERVERS)
 def api_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The stand-in; and the real cluster of FLEET_E2E_KUBECONFIG, when it is set."""
-    if request.param == "real":
-        yield RealServer(KUBECONFIG)
-        return
-    standin, server = standing_in()
+    server: Server = RealServer(KUBECONFIG) if request.param == "real" else standing_in()
     yield server
-    standin.close()
+    server.close()
 
 
 @pytest.fixture

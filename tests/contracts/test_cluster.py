@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -359,7 +359,7 @@ def test_an_unavailable_server_is_told_as_such(bench: Bench, verb: str) -> None:
     """503 is ApiUnavailable, which is retryable, and nothing was written."""
     made = allocated(bench, "d0")
     bench.refuse(verb)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "get": lambda: bench.cluster.get(CLAIMS, HERE),
         "list": lambda: bench.cluster.list(CLAIMS),
         "create": lambda: bench.cluster.create(CLAIMS, claim("b")),
@@ -382,7 +382,7 @@ def test_a_lost_answer_is_unavailable_though_it_was_done(bench: Bench, verb: str
     made = allocated(bench, "d0")
     relabelled = {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}}
     bench.lose_answer(verb)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "create": lambda: bench.cluster.create(CLAIMS, claim("b")),
         "replace": lambda: bench.cluster.replace(CLAIMS, relabelled),
         "apply": lambda: bench.cluster.apply(

@@ -32,7 +32,7 @@ def told(event: Event) -> tuple[Change, str]:
 
 def until_synced(events: Iterator[Event]) -> list[str]:
     """The names delivered up to the next SYNCED."""
-    found = []
+    found: list[str] = []
     for event in events:
         if event.change is Change.SYNCED:
             return found

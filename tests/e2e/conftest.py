@@ -1,6 +1,6 @@
 """The suite against a real cluster: not collected at all unless one is named.
 
-    make e2e        # with FLEET_E2E_KUBECONFIG, FLEET_E2E_KUBELET_ROOT, FLEET_E2E_CDI_DIR set
+make e2e        # with FLEET_E2E_KUBECONFIG, FLEET_E2E_KUBELET_ROOT, FLEET_E2E_CDI_DIR set
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def namespace(api: Cluster) -> Iterator[str]:
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     api.create(workloads.NAMESPACES, head)
     api.apply(CLASSES, workloads.device_class(), manager="fleet-e2e")
-    eventually("the namespace has its service account", lambda: _has_account(api, name), timeout_s=30)
+    eventually(
+        "the namespace has its service account", lambda: _has_account(api, name), timeout_s=30
+    )
     yield name
     api.delete(CLASSES, Name(DRIVER))
     api.delete(workloads.NAMESPACES, Name(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -143,12 +144,39 @@ class Ground:
             status = self.pod(name).get("status") or {}
             for one in status.get("resourceClaimStatuses") or []:
                 if one.get("name") == TENANT and one.get("resourceClaimName"):
-                    return self.cluster.get(
-                        CLAIMS, Name(one["resourceClaimName"], self.namespace)
-                    )
+                    return self.cluster.get(CLAIMS, Name(one["resourceClaimName"], self.namespace))
             return None
 
         return eventually(f"pod {name} has its claim", look, timeout_s=10)
+
+    def claims(self) -> Sequence[Object]:
+        """The claims of the namespace."""
+        return self._own(CLAIMS)
+
+    def unscheduled(self, name: Name) -> str:
+        """What the scheduler says about a pod it has no place for."""
+        conditions = (self.pod(name).get("status") or {}).get("conditions") or []
+        return next(
+            (
+                str(one.get("message", ""))
+                for one in conditions
+                if one.get("type") == "PodScheduled" and one.get("status") == "False"
+            ),
+            "",
+        )
+
+    def signal(self, pod_uid: str, number: int) -> None:
+        """Send a signal to the first process of the pod's container, as its own would."""
+        tree = CgroupTree(CGROUP_ROOT)
+        pids = {
+            int(line)
+            for path in tree.pods(pod_uid)
+            for procs in path.rglob("cgroup.procs")
+            for line in procs.read_text().split()
+        }
+        shells = [pid for pid in sorted(pids) if Path(f"/proc/{pid}/comm").read_text() == "sh\n"]
+        assert shells, "the pod's container has no process"
+        os.kill(shells[0], number)
 
     def alive(self, pod_uid: str) -> bool:
         """Whether a process is in one of the pod's cgroups."""

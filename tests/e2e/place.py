@@ -1,10 +1,10 @@
 """The real cluster the suite is run against, as its environment names it, and its kubelet.
 
-    FLEET_E2E_KUBECONFIG    the administrator's kubeconfig
-    FLEET_E2E_KUBELET_ROOT  root directory of the kubelet on this machine
-    FLEET_E2E_CDI_DIR       directory of CDI specs its container runtime reads
-    FLEET_E2E_NODE          name of this machine's Node; not needed where there is one only
-    FLEET_E2E_IMAGE         image with busybox, present on the node
+FLEET_E2E_KUBECONFIG    the administrator's kubeconfig
+FLEET_E2E_KUBELET_ROOT  root directory of the kubelet on this machine
+FLEET_E2E_CDI_DIR       directory of CDI specs its container runtime reads
+FLEET_E2E_NODE          name of this machine's Node; not needed where there is one only
+FLEET_E2E_IMAGE         image with busybox, present on the node
 """
 
 from __future__ import annotations

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet import errors
 from fleet.clock import SystemClock
+from fleet.door import paths
 from fleet.door.calling import DoorNode
 from fleet.evidence import layout, parsed
 from fleet.evidence.ledger import Ledger
@@ -22,7 +25,7 @@ from fleet.model import HolderKind, Lease
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import store_path
 from tests.e2e.place import CGROUP_ROOT, Place
-from tests.e2e.polling import eventually
+from tests.e2e.polling import Hopeless, eventually
 
 DEVICES = 4
 MEMORY = "4MiB"
@@ -39,6 +42,7 @@ cgroup_root = "{cgroups}"
 [node]
 idle_delay_s = 0.5
 [health]
+reading_timeout_s = 1.5
 sweep_period_s = 2.0
 retest_period_s = 3.0
 """
@@ -146,6 +150,8 @@ class PluginProcess:
 
     def serves(self) -> bool:
         """Whether kubelet has it registered and an owner of the journal answers."""
+        if not self.runs:
+            raise Hopeless(f"the plugin has ended\n{self.told()}")
         names = ("fleet_plugin_registered", "fleet_plugin_owner_reachable")
         return all(self.figure(name) == 1.0 for name in names)
 
@@ -156,16 +162,20 @@ class PluginProcess:
         """The node's directory."""
         return layout.node_directory(self.state, self.node)
 
-    def door(self) -> DoorNode:
+    @contextmanager
+    def door(self) -> Iterator[DoorNode]:
         """The node, whoever owns its journal."""
-        return DoorNode(self.directory / "door.sock")
+        found = DoorNode(self.directory / paths.DOOR)
+        try:
+            yield found
+        finally:
+            found.close()
 
     def view(self) -> NodeView | None:
         """The node now; None while nobody owns it."""
-        try:
-            return self.door().view()
-        except errors.NotOwner:
-            return None
+        with suppress(errors.NotOwner), self.door() as door:
+            return door.view()
+        return None
 
     def device(self, name: str) -> DeviceView | None:
         """One device now; None while nobody owns the node."""
@@ -174,10 +184,9 @@ class PluginProcess:
 
     def claims(self) -> tuple[ClaimAnswer, ...] | None:
         """Claim records; None while nobody owns the node."""
-        try:
-            return self.door().claims()
-        except errors.NotOwner:
-            return None
+        with suppress(errors.NotOwner), self.door() as door:
+            return door.claims()
+        return None
 
     def leases(self) -> list[Lease]:
         """Leases of claims in the store."""

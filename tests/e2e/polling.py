@@ -11,6 +11,10 @@ T = TypeVar("T")
 PERIOD_S = 0.05
 
 
+class Hopeless(Exception):
+    """What is waited for cannot come any more."""
+
+
 def eventually(
     what: str,
     look: Callable[[], T | None],
@@ -21,7 +25,7 @@ def eventually(
 ) -> T:
     """The first true value of `look`; an AssertionError with `what` and `tell` when time is up.
 
-    An AssertionError of `look` means: not yet; the last one is told.
+    An AssertionError of `look` means: not yet; the last one is told. `Hopeless` ends the waiting.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from fleet.kube.base import PODS, Name, uid_of
+from fleet.kube.base import CLAIMS, Name, uid_of
 from tests.e2e import workloads
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import MEMORY_BYTES
@@ -79,15 +79,14 @@ def test_a_shared_claim_is_torn_down_after_its_last_pod(ground: Ground) -> None:
     source = ground.named_claim(uuid=ground.uuid("gpu-3"))
     first = ground.run(program(FILL, STAY, secret=secret), source)
     ground.in_phase(first, "Running")
-    second = ground.run(program('while [ ! -e /stop ]; do sleep 1; done'), source)
+    second = ground.run(program(STAY), source)
     ground.in_phase(second, "Running")
-    claim = ground.cluster.get(workloads.CLAIMS, Name(source["resourceClaimName"], ground.namespace))
+    claim = ground.cluster.get(CLAIMS, Name(source["resourceClaimName"], ground.namespace))
     ground.delete(first)
     memory = ground.memory(uid_of(claim))
     assert [one.state for one in ground.plugin.claims() or ()] == ["PREPARED"]
     assert secret.encode() in memory.read_bytes()
     assert ground.plugin.spec(uid_of(claim)).exists()
-    ground.cluster.delete(PODS, second)
-    ground.gone(second)
+    ground.delete(second)
     eventually("the claim is torn down", lambda: ground.plugin.claims() == (), timeout_s=10)
     assert memory.read_bytes() == bytes(MEMORY_BYTES)

@@ -26,7 +26,7 @@ FILL = 'yes {secret} | head -c "$N" 1<>"$M"'
 """Write a secret all over the device's memory."""
 COUNT = 'say "$(grep -c {secret} "$M")"'
 """Say how many lines of the device's memory have the secret."""
-NOT_ZERO = "say \"$(tr -d '\\0' < \"$M\" | wc -c)\""
+NOT_ZERO = 'say "$(tr -d \'\\0\' < "$M" | wc -c)"'
 """Say how many bytes of the device's memory are not zero."""
 STAY = 'trap "exit 0" TERM; sleep 3600 & wait'
 """Run until asked to stop."""

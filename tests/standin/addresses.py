@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fleet.kube.base import Name, Resource, Selection
+from fleet.kube.memory.refusal import bad_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,13 @@ class Address:
     def says(self, option: str) -> bool:
         """Whether a boolean option is on."""
         return self.query.get(option, "").lower() in ("1", "true")
+
+    def number(self, option: str) -> int | None:
+        """The value of a numeric option, None without one. Raises `Refusal` 400."""
+        text = self.query.get(option, "")
+        if text and not text.isdecimal():
+            raise bad_request(f"{option}: {text!r} is no number")
+        return int(text) if text else None
 
 
 def parse(target: str, resources: Iterable[Resource]) -> Address | None:

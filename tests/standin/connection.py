@@ -120,7 +120,7 @@ class Connection(BaseHTTPRequestHandler):
             return 200, engine.get(target, options) if single else self._list(address, options)
         if request.method == "DELETE":
             if single:
-                return 200, self._delete(request, target, options)
+                return 200, self._delete(request, address, options)
             engine.delete_collection(address.resource, address.selection, options)
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "metadata": {}}
         if request.method == "PATCH" and single:
@@ -158,13 +158,13 @@ class Connection(BaseHTTPRequestHandler):
         kind = self.standin.engine.kinds[address.resource]
         return address.subresource == "status" and kind.has_status
 
-    def _delete(self, request: Recorded, target: Target, options: Options) -> Any:
+    def _delete(self, request: Recorded, address: Address, options: Options) -> Any:
+        target = Target(address.resource, address.name, address.subresource)
         asked = request.body if isinstance(request.body, Mapping) else {}
         guards = asked.get("preconditions") or {}
         grace = asked.get("gracePeriodSeconds")
-        query = addresses.parse(request.path, self._served())
-        if grace is None and query is not None and "gracePeriodSeconds" in query.query:
-            grace = int(query.query["gracePeriodSeconds"])
+        if grace is None:
+            grace = address.number("gracePeriodSeconds")
         conditions = Preconditions(
             str(guards.get("uid") or ""), str(guards.get("resourceVersion") or ""), grace
         )
@@ -182,7 +182,7 @@ class Connection(BaseHTTPRequestHandler):
                 "details": details}  # fmt: skip
 
     def _list(self, address: Address, options: Options) -> Any:
-        limit = int(address.query.get("limit") or 0)
+        limit = address.number("limit") or 0
         token = address.query.get("continue", "")
         if token:
             items, rest, version = self.standin.next_page(token, limit=limit)
@@ -211,7 +211,7 @@ class Connection(BaseHTTPRequestHandler):
             listing = engine.list(address.resource, selection, options)
             since, initial = listing.resource_version, list(listing.items)
         feed = engine.watch(address.resource, selection, since=since, options=options)
-        timeout_s = float(address.query.get("timeoutSeconds") or WATCH_DEFAULT_S)
+        timeout_s = float(address.number("timeoutSeconds") or WATCH_DEFAULT_S)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")

@@ -7,6 +7,7 @@ that may be rotated, every request recorded, faults on request. Rules live in th
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from typing import Any, Self
 from fleet.kube.base import Listing, Object, Resource
 from fleet.kube.memory.access import ADMIN, Caller
 from fleet.kube.memory.engine import Engine
-from fleet.kube.memory.refusal import expired
+from fleet.kube.memory.refusal import bad_request, expired
 from tests.standin.connection import Connection
 from tests.standin.faults import Faults, Recorded
 
@@ -147,6 +148,8 @@ class StandIn:
 
     def next_page(self, token: str, *, limit: int) -> tuple[list[Any], str, str]:
         """More items, the next token and the resourceVersion of the list. Raises 410."""
+        if re.fullmatch("[0-9a-f]{16}", token) is None:
+            raise bad_request("invalid continue token")
         with self._lock:
             found = self._pages.pop(token, None)
         if found is None:

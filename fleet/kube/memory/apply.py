@@ -14,10 +14,8 @@ from typing import Any
 from fleet.kube.base import Object
 from fleet.kube.memory.ownership import (
     Flat,
-    Item,
     Member,
     Path,
-    begins,
     changed,
     flatten,
     inner_shape,
@@ -161,30 +159,16 @@ def _refused(conflicts: dict[Owner, frozenset[Path]]) -> Refusal:
 def _pruned(
     merged: Any, shape: Shape, before: frozenset[Path], wanted: frozenset[Path], others: Owners
 ) -> Any:
-    """Without what the owner owned alone and no longer asks for."""
+    """Without what the owner owned alone and no longer asks for.
+
+    An entry goes with everything in it, even what others own inside: who owns no more than a field
+    of it (by a patch of that field) does not keep the entry (measured).
+    """
     held = wanted.union(*(holding.paths for holding in others.values()))
-    surviving = {
-        path for path in before - held if any(begins(other, path) for other in held)
-    }  # fmt: skip
-    gone = {
-        path
-        for path in before - held - surviving
-        if not any(_is_key(path, item) for item in surviving)
-    }
     found = json.loads(json.dumps(merged))
-    for path in sorted(gone, key=len):
+    for path in sorted(before - held, key=len):
         _remove(found, shape, path)
     return found
-
-
-def _is_key(path: Path, item: Path) -> bool:
-    """Whether `path` is a key field of the list entry `item`: it stays while the entry does."""
-    last = item[-1]
-    return (
-        isinstance(last, Item)
-        and path[:-1] == item
-        and any(path[-1] == name for name, _value in last.keys)
-    )
 
 
 def _remove(value: Any, shape: Shape, path: Path) -> None:

@@ -44,6 +44,8 @@ class ClaimRules:
     def prepare(self, write: Write) -> Object:
         """Split status, forget devices that are no longer allocated, drop gated fields."""
         new = split_status(write)
+        if write.old is None:
+            new["spec"] = with_defaults(new.get("spec", {}))
         status = dict(new.get("status", {}))
         old_status = (write.old or {}).get("status", {})
         if write.subresource == "status" and status:
@@ -92,8 +94,9 @@ class TemplateRules:
     """Rules of claim templates: only labels and annotations go to the claim."""
 
     def prepare(self, write: Write) -> Object:
-        """Nothing is reset."""
-        return write.new
+        """Default the requests."""
+        spec = write.new.get("spec", {})
+        return {**write.new, "spec": {**spec, "spec": with_defaults(spec.get("spec", {}))}}
 
     def judge(self, write: Write) -> Sequence[Cause]:
         """Causes for what a template must not set."""
@@ -106,6 +109,29 @@ class TemplateRules:
         if write.old is not None and spec != write.old.get("spec"):
             return [*found, wrong("spec", spec, IMMUTABLE)]
         return [*found, *spec_causes(spec.get("spec", {}), "spec.spec")]
+
+
+def with_defaults(spec: Mapping[str, Any]) -> Object:
+    """The spec with what the server fills in: one device per request unless told otherwise."""
+    devices = dict(spec.get("devices", {}))
+    requests = []
+    for request in devices.get("requests", []):
+        filled = dict(request)
+        if "exactly" in request:
+            filled["exactly"] = _counted(request["exactly"])
+        if "firstAvailable" in request:
+            filled["firstAvailable"] = [_counted(sub) for sub in request["firstAvailable"]]
+        requests.append(filled)
+    if requests:
+        devices["requests"] = requests
+    return {**spec, "devices": devices}
+
+
+def _counted(request: Mapping[str, Any]) -> Object:
+    found = {**request, "allocationMode": request.get("allocationMode", "ExactCount")}
+    if found["allocationMode"] == "ExactCount":
+        found["count"] = request.get("count", 1)
+    return found
 
 
 def spec_causes(spec: Mapping[str, Any], field: str) -> list[Cause]:
@@ -123,7 +149,7 @@ def spec_causes(spec: Mapping[str, Any], field: str) -> list[Cause]:
         elif not LABEL.fullmatch(name) or len(name) > 63:
             found.append(wrong(f"{place}.name", name, "a lowercase RFC 1123 label is required"))
         if name in seen:
-            found.append(duplicate(f"{place}.name", name))
+            found.append(duplicate(place, name))
         seen.add(name)
         kinds = [kind for kind in ("exactly", "firstAvailable") if kind in request]
         if len(kinds) != 1:
@@ -207,7 +233,7 @@ def _reserved_causes(new: Object, before: Object) -> list[Cause]:
             if not entry.get(name)
         ]
         if entry.get("uid") in seen:
-            found.append(duplicate(f"{place}.uid", entry.get("uid")))
+            found.append(duplicate(place, entry.get("uid")))
         seen.add(entry.get("uid"))
     if not reserved:
         return found
@@ -262,6 +288,10 @@ def _device_causes(status: Mapping[str, Any]) -> list[Cause]:
         if identity in seen:
             found.append(duplicate(place, identity))
         seen.add(identity)
+        found += [required(f"{place}.{name}") for name in ("driver", "pool") if not entry.get(name)]
+        if not LABEL.fullmatch(str(entry.get("device", ""))):
+            told = "a lowercase RFC 1123 label is required"
+            found.append(wrong(f"{place}.device", entry.get("device", ""), told))
         if identity not in there:
             found.append(wrong(place, dict(entry), "must be an allocated device in the claim"))
         found += condition_causes(entry.get("conditions", []), f"{place}.conditions")

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.kube.base import Object, Resource
 from fleet.kube.memory import quantity, times
-from fleet.kube.memory.refusal import bad_request, malformed
+from fleet.kube.memory.refusal import bad_request, malformed, unpatchable
 from fleet.kube.memory.schema import Free, Leaf, Raw, Series, Shape, Struct, Table
 
 _INTEGERS: dict[str, int] = {"int32": 2**31, "int64": 2**63}
@@ -38,6 +38,15 @@ def converted(body: Object, shape: Shape, resource: Resource) -> Object:
     except _Mismatch as error:
         target = f"{resource.api_version}, Kind={resource.kind}"
         raise malformed(f"unable to convert unstructured object to {target}: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def patched(body: Object, shape: Shape) -> Object:
+    """The object a merge or JSON patch made, as stored. Raises `Refusal` 422."""
+    try:
+        found = _decoded(body, shape, "")
+    except _Mismatch as error:
+        raise unpatchable(str(error)) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -145,12 +154,6 @@ def _check_list(value: Any, shape: Series, path: str, found: list[str]) -> None:
         _check(item, shape.element, f"{path}[{index}]", found)
         if shape.keys and isinstance(item, Mapping):
             pairs = ", ".join(f'{key}="{item[key]}"' for key in sorted(shape.keys) if key in item)
-            if not pairs:
-                names = ", ".join(shape.keys)
-                found.append(
-                    f"{path}: element {index}: associative list with keys has an element that omits"
-                    f" key fields {names}"
-                )
             mark = pairs
         elif shape.unique:
             mark = str(item)

@@ -187,7 +187,8 @@ class Engine:
                 patched = patches.strategic_patch(whole, body, kind.shape)
             else:
                 patched = patches.json_patch(whole, body)
-            decoded = decoding.decode(patched, kind.shape)
+            decoded = decoding.patched(patched, kind.shape)
+            bodies.check_place(decoded, target.name)
             return self._written(kind, target, live, decoded, "patch", options).copy()
 
     def _apply(self, kind: Kind, target: Target, body: Any, options: Options) -> Object:
@@ -197,8 +198,8 @@ class Engine:
         if not isinstance(body, Mapping):
             raise refusal.bad_request("error decoding YAML: an apply takes one object")
         if not body.get("apiVersion") or not body.get("kind"):
-            raise refusal.malformed(
-                "failed to create manager for existing fields: apiVersion and kind must be set"
+            raise refusal.bad_request(
+                f"invalid object type: {body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
             )
         bodies.check_head(body, kind.resource)
         bodies.check_place(body, target.name)
@@ -207,7 +208,7 @@ class Engine:
         given = body.get("metadata") or {}
         with self.changed:
             live = self._shelf.find(target.resource, target.name)
-            if live is None and (target.subresource or given.get("resourceVersion")):
+            if live is None and target.subresource:
                 raise refusal.not_found(target.resource, target.name.name)
             decoding.check_typed(dict(body), kind.shape, label=label)
             config = bodies.written_part(dict(body), kind, target.subresource)
@@ -351,6 +352,8 @@ class Engine:
 
     def _commit(self, proposal: Proposal, target: Target, verb: str, caller: Caller) -> Stored:
         given = proposal.body["metadata"].get("resourceVersion")
+        if given and not given.isdecimal():
+            raise refusal.malformed(f'strconv.ParseUint: parsing "{given}": invalid syntax')
         if given and given != proposal.live.version:
             raise refusal.modified(target.resource, target.name.name)
         found = self._shelf.updated(proposal, verb, caller, self.access)

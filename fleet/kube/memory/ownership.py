@@ -136,8 +136,3 @@ def _name(element: Element) -> str:
     if isinstance(element, Member):
         return "v:" + json.dumps(element.value)
     return f"f:{element}"
-
-
-def begins(path: Path, prefix: Path) -> bool:
-    """Whether `path` lies strictly under `prefix`."""
-    return len(path) > len(prefix) and path[: len(prefix)] == prefix

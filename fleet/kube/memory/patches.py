@@ -40,6 +40,7 @@ def strategic_patch(target: Any, patch: Any, shape: Shape) -> Any:
         return found
     if isinstance(shape, Series) and len(shape.keys) == 1 and isinstance(patch, list):
         live = list(target) if isinstance(target, list) else []
+        added = []
         for item in patch:
             key = key_of(item, shape.keys)
             places = [n for n, other in enumerate(live) if key_of(other, shape.keys) == key]
@@ -48,13 +49,16 @@ def strategic_patch(target: Any, patch: Any, shape: Shape) -> Any:
             elif places:
                 live[places[0]] = strategic_patch(live[places[0]], item, shape.element)
             else:
-                live.append(item)
-        return live
+                added.append(item)
+        return [*added, *live]
     return patch
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """A JSON patch. Raises `Refusal` 422 without causes when an operation or test fails."""
+    """A JSON patch. Raises `Refusal` 422 without causes when an operation or test fails.
+
+    As the server's library does, and against the standard, ``replace`` adds a missing field.
+    """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise bad_request("error decoding patch: a JSON patch is a list of operations")
     found = json.loads(json.dumps(target))
@@ -74,7 +78,6 @@ def _operated(root: Any, operation: Mapping[str, Any]) -> Any:
     if kind == "add":
         return _put(root, path, operation.get("value"), replace=False)
     if kind == "replace":
-        _found(root, path)
         return _put(root, path, operation.get("value"), replace=True)
     if kind == "remove":
         return _removed(root, path)
@@ -84,7 +87,7 @@ def _operated(root: Any, operation: Mapping[str, Any]) -> Any:
     if kind == "move":
         value = _found(root, source)
         return _put(_removed(root, source), path, value, replace=False)
-    raise bad_request(f"error decoding patch: unknown operation {kind!r}")
+    raise unprocessable()
 
 
 def _pointer(text: str) -> list[str]:

@@ -51,9 +51,10 @@ class Refusal(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         }
+        if self.reason:
+            body["reason"] = self.reason
         if self.causes:
             body["details"] = {
                 "causes": [
@@ -111,8 +112,14 @@ def bad_request(message: str) -> Refusal:
 
 
 def malformed(message: str) -> Refusal:
-    """500: what the server answers to an apply whose body it cannot convert (measured)."""
-    return Refusal(500, "InternalError", message)
+    """500 without a reason: an apply whose body the server cannot convert, and the like."""
+    return Refusal(500, "", message)
+
+
+def unpatchable(message: str) -> Refusal:
+    """422: the object a merge or JSON patch makes has values of wrong types."""
+    cause = Cause(INVALID, "patch", f"Invalid value: {message}")
+    return Refusal(422, "Invalid", f' "" is invalid: patch: {cause.message}', causes=[cause])
 
 
 def unprocessable() -> Refusal:

@@ -11,6 +11,7 @@ from fleet.kube.memory.kinds import Kind
 from fleet.kube.memory.stored import Stored
 
 GRACE_DEFAULT_S = 30
+_FATES = {"UID": "deleted and then recreated", "ResourceVersion": "modified"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Preconditions:
         ):
             if wanted and wanted != found:
                 why = (
-                    f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta:"
-                    f" {found}"
+                    f"the {word} in the precondition ({wanted}) does not match the {word} in record"
+                    f" ({found}). The object might have been {_FATES[word]}"
                 )
                 raise refusal.modified(resource, str(live.object["metadata"]["name"]), why)
 

@@ -7,7 +7,7 @@ fields) and judge it (causes of a 422).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _NAME_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 IMMUTABLE = "field is immutable"
+STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,7 @@ def metadata_causes(write: Write) -> list[Cause]:
                 " alphanumeric characters, '-' or '.'",
             )
         )
-    for index, finalizer in enumerate(meta.get("finalizers", [])):
-        if not is_qualified(finalizer):
-            found.append(wrong(f"metadata.finalizers[{index}]", finalizer, "name part must match"))
+    found += _finalizer_causes(meta.get("finalizers", [])) + _label_causes(meta.get("labels", {}))
     if write.old is not None:
         old = write.old["metadata"]
         if meta.get("uid") != old.get("uid"):
@@ -119,6 +118,27 @@ def metadata_causes(write: Write) -> list[Cause]:
                     f" found new finalizers []string{{{names}}}",
                 )
             )
+    return found
+
+
+def _finalizer_causes(finalizers: Sequence[str]) -> list[Cause]:
+    found = []
+    for index, finalizer in enumerate(finalizers):
+        if not is_qualified(finalizer):
+            found.append(wrong("metadata.finalizers", finalizer, "must be a qualified name"))
+        if "/" not in finalizer and finalizer not in STANDARD_FINALIZERS:
+            told = "name is neither a standard finalizer name nor is it fully qualified"
+            found.append(wrong(f"metadata.finalizers[{index}]", finalizer, told))
+    return found
+
+
+def _label_causes(labels: Mapping[str, str]) -> list[Cause]:
+    found = []
+    for key, value in labels.items():
+        if not is_qualified(key):
+            found.append(wrong("metadata.labels", key, "must be a qualified name"))
+        if not is_label_value(value):
+            found.append(wrong("metadata.labels", value, "must be a label value"))
     return found
 
 

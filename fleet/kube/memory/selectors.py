@@ -11,7 +11,7 @@ from fleet.kube.memory.refusal import bad_request
 Match = Callable[[Object], bool]
 
 _SET = re.compile(r"\s*([^\s!=,()]+)\s+(in|notin)\s+\(([^)]*)\)\s*")
-_EQUAL = re.compile(r"\s*([^\s!=,()]+)\s*(==|=|!=)\s*([^,()]*?)\s*")
+_EQUAL = re.compile(r"\s*([^\s!=,()]+)\s*(==|=|!=)\s*([^\s!=,()]*)\s*")
 _EXISTS = re.compile(r"\s*(!?)\s*([^\s!=,()]+)\s*")
 
 

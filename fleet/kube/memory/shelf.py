@@ -16,6 +16,7 @@ from fleet.kube.base import CLAIMS, Name, Object, Resource, name_of
 from fleet.kube.memory import refusal, times
 from fleet.kube.memory.access import Access, Caller, status_causes
 from fleet.kube.memory.apply import Holding, Owner, Owners, settled
+from fleet.kube.memory.bodies import written_part
 from fleet.kube.memory.gates import GRANULAR_STATUS, Features
 from fleet.kube.memory.history import Entry, History
 from fleet.kube.memory.kinds import Kind
@@ -107,7 +108,7 @@ class Shelf:
         causes = [*metadata_causes(write), *kind.rules.judge(write)]
         if causes:
             raise refusal.invalid(kind.resource, name.name, causes)
-        paths = frozenset(flatten(new, kind.shape))
+        paths = frozenset(flatten(written_part(new, kind, ""), kind.shape))
         return self.stored(kind, None, new, {owner: Holding(paths, now)})
 
     def updated(

@@ -18,6 +18,7 @@ from fleet.kube.memory.rules import (
     is_label_value,
     is_qualified,
     required,
+    too_long,
     too_many,
     wrong,
 )
@@ -86,7 +87,7 @@ class SliceRules:
             place = f"spec.devices[{index}]"
             name = str(device.get("name", ""))
             if name in seen:
-                found.append(duplicate(f"{place}.name", name))
+                found.append(duplicate(place, name))
             seen.add(name)
             found += self._device_causes(device, place)
         return found
@@ -101,9 +102,7 @@ class SliceRules:
     def _device_causes(self, device: Mapping[str, Any], place: str) -> list[Cause]:
         name = str(device.get("name", ""))
         found = []
-        if not name:
-            found.append(required(f"{place}.name"))
-        elif not LABEL.fullmatch(name) or len(name) > 63:
+        if not LABEL.fullmatch(name) or len(name) > 63:
             found.append(wrong(f"{place}.name", name, "a lowercase RFC 1123 label is required"))
         taints = device.get("taints", [])
         if len(taints) > self._limits.taints:
@@ -162,9 +161,7 @@ def _immutable_causes(spec: Mapping[str, Any], old: Mapping[str, Any]) -> list[C
 def _taint_causes(taint: Mapping[str, Any], place: str) -> list[Cause]:
     found = []
     key, value, effect = (str(taint.get(name, "")) for name in ("key", "value", "effect"))
-    if not key:
-        found.append(required(f"{place}.key"))
-    elif not is_qualified(key):
+    if not is_qualified(key):
         found.append(wrong(f"{place}.key", key, "must be a qualified name"))
     if not is_label_value(value):
         found.append(wrong(f"{place}.value", value, "must be a label value"))
@@ -207,7 +204,8 @@ def _attribute_causes(device: Mapping[str, Any], place: str) -> list[Cause]:
     found = []
     if len(attributes) + len(capacity) > ATTRIBUTES_MAX:
         count = len(attributes) + len(capacity)
-        found.append(too_many(f"{place}", count, ATTRIBUTES_MAX))
+        told = f"the total number of attributes and capacities must not exceed {ATTRIBUTES_MAX}"
+        found.append(wrong(place, count, told))
     for kind, table in (("attributes", attributes), ("capacity", capacity)):
         for key in table:
             if not _is_attribute_name(key):
@@ -217,10 +215,11 @@ def _attribute_causes(device: Mapping[str, Any], place: str) -> list[Cause]:
         field = f"{place}.attributes[{key}]"
         if len(value) != 1:
             found.append(wrong(field, dict(value), "exactly one value must be specified"))
-        for kind in ("string", "version"):
-            if len(str(value.get(kind, "")).encode()) > TEXT_MAX:
-                told = f"may not be more than {TEXT_MAX} bytes"
-                found.append(wrong(f"{field}.{kind}", value[kind], told))
+        found += [
+            too_long(f"{field}.{kind}", TEXT_MAX)
+            for kind in ("string", "version")
+            if len(str(value.get(kind, "")).encode()) > TEXT_MAX
+        ]
         if "version" in value and not _VERSION.fullmatch(value["version"]):
             told = "must be a string compatible with semver.org spec 2.0.0"
             found.append(wrong(f"{field}.version", value["version"], told))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +10,7 @@ import pytest
 
 from fleet import bootstrap, errors
 from fleet.backends.simulated import faults
+from fleet.backends.simulated.registers import Fault
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
@@ -21,6 +18,7 @@ from fleet.messages import ClaimOrder, TeardownOrder
 from fleet.model import State, Uuid
 from tests.fleet.door.conftest import Recorder
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.owning import owner
 
 TEARDOWN = TeardownOrder(uid="claim-a")
 
@@ -98,52 +96,19 @@ def test_an_answer_cut_short_is_not_owner_and_its_rest_is_no_answer(
     listening.close()
 
 
-OWNER = """
-import sys
-from fleet import bootstrap
-node = bootstrap.open_node(bootstrap.NodePlan.model_validate_json(sys.argv[1]))
-node.tick(0.0)
-print("up", flush=True)
-sys.stdin.read()
-node.close()
-"""
-
-
-def owner(lab: Lab) -> subprocess.Popen[bytes]:
-    """A real process that owns the lab's node."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, lab.plan.model_dump_json()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
-    return process
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end and close what leads to it."""
-    process.wait(20.0)
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
-        stream.close()
-
-
 def test_an_owner_killed_in_mid_call_is_not_owner_and_the_retried_call_goes_on(lab: Lab) -> None:
     """Promise 7: kill -9 in a prepare; the same call to the next owner ends it, once."""
     order = lab.claim("claim-a", "gpu-0")
     lab.node.close()
     lab.backend.set_fault(Uuid(order.devices[0]), _hang(lab))
-    process = owner(lab)
     caller = bootstrap.open_door(lab.plan)
-    assert caller.pulse()["pid"] == process.pid
-    with ThreadPoolExecutor(1) as pool:
+    with owner(lab.plan) as actor, ThreadPoolExecutor(1) as pool:
+        assert caller.pulse()["pid"] == actor.pid
         waiting = pool.submit(caller.prepare, order, budget_s=20.0)
         wait_for(lambda: "WIPING" in {d.state for d in caller.view().devices})
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(errors.NotOwner, match="nobody answers|went away"):
+        actor.kill()
+        with pytest.raises(errors.NotOwner, match=r"nobody answers|went away"):
             waiting.result(20.0)
-    ended(process)
     lab.backend.clear_fault(Uuid(order.devices[0]), "hang")
     lab.open()
     first = caller.prepare(order, budget_s=20.0)
@@ -153,8 +118,8 @@ def test_an_owner_killed_in_mid_call_is_not_owner_and_the_retried_call_goes_on(l
     caller.close()
 
 
-def _hang(lab: Lab) -> faults.Fault:
-    units = [unit.id for accelerator in lab.backend.inventory()[:1] for unit in accelerator.units]
+def _hang(lab: Lab) -> Fault:
+    units: list[str] = [*lab.backend.inventory()[0].device.units]
     return faults.make("hang", units=units, parameters={}, times=None, seed=7)
 
 
@@ -190,10 +155,10 @@ def test_a_handed_over_service_answers_not_owner_until_its_door_shuts(lab: Lab) 
 
 def test_nothing_is_left_open_after_many_changes_of_owner(place: Path, caller: DoorNode) -> None:
     """A plugin lives for months: descriptors are bounded by the calls at one time."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
         door = Door(Recorder(str(number)), place)
         assert caller.pulse()["incarnation"] == str(number)
         door.close()
     caller.close()
-    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    wait_for(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before)

@@ -32,7 +32,7 @@ def talk(path: Path) -> bytes:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_state_directory_may_be_deeper_than_a_socket_address(tmp_path: Path) -> None:

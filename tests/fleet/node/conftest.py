@@ -242,3 +242,11 @@ def lab() -> Iterator[Lab]:
         made.node.close()
     finally:
         shutil.rmtree(state)
+
+
+@pytest.fixture
+def away(lab: Lab) -> Iterator[Lab]:
+    """A lab whose node nobody owns."""
+    lab.node.close()
+    yield lab
+    lab.open()  # whoever comes next finds a node that can be opened

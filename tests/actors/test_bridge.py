@@ -1,0 +1,210 @@
+"""The bridge as a process against a real Ray, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import ray
+
+from actors import bridge, cluster, handles
+from actors.bridge import Leash
+from actors.handles import RemoteNode
+from fleet import bootstrap, errors, plugging
+from fleet.bootstrap import NodePlan
+
+T = TypeVar("T")
+DEADLINE_S = 60.0
+NOBODY = "127.0.0.1:1"
+"""An address at which no Ray can be."""
+
+
+def until(ask: Callable[[], T | None]) -> T:
+    """The first answer that is something; errors that waiting mends are waited out."""
+    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while True:
+        answer = None
+        with suppress(errors.Retryable):
+            answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < end, "not in time"
+        pause.wait(0.05)
+
+
+def plan_of(state: Path, **settings: object) -> NodePlan:
+    """A simulated node with one small device."""
+    (plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=1 << 20).nodes
+    return plan.model_copy(update=settings)
+
+
+@contextmanager
+def running(plan: Path, address: str, **options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The bridge as the node plugin starts it, gone after the block; see `said`."""
+    with (plan.parent / "bridge.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "actors.bridge", str(plan), address],
+            stdin=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env={**os.environ, **options},
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def said(plan: Path) -> str:
+    """What the last bridge of a plan wrote."""
+    return (plan.parent / "bridge.log").read_text()
+
+
+@pytest.fixture
+def address(ray_cluster: cluster.Cluster) -> Iterator[str]:
+    """Where Ray is; none of our actors is left in it afterwards."""
+    yield ray.get_runtime_context().gcs_address
+    for node in handles.find_nodes():
+        with suppress(errors.FleetError):
+            node.close()
+        ray.kill(node.handle)
+    with suppress(errors.FleetError):
+        ray.kill(handles.find_coordinator().handle)
+    until(lambda: not handles.find_nodes())
+
+
+def serving() -> RemoteNode | None:
+    """The node's actor once it serves."""
+    for node in handles.find_nodes():
+        if not node.ping().standby:
+            return node
+    return None
+
+
+@pytest.mark.ray
+def test_it_creates_what_is_missing_and_ends_with_its_parent(address: str, tmp_path: Path) -> None:
+    """DESIGN 5, Ray: node actor and coordinator exist; at the end of its input it ends with 0."""
+    plan = plan_of(tmp_path)
+    with running(plugging.write_plan(plan), address) as process:
+        node = until(serving)
+        assert node.name == plan.node
+        assert handles.find_coordinator().ping() > 0
+        with closing(bootstrap.open_door(plan)) as door:
+            assert door.pulse()["pid"] == node.ping().pid
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(bridge.FAREWELL_S + DEADLINE_S) == 0
+    assert node.ping().pid > 0  # what it made outlives it
+
+
+@pytest.mark.ray
+def test_bridge_and_actor_may_each_be_lost(address: str, tmp_path: Path) -> None:
+    """Promise 7: a new bridge finds the actor that runs; an actor lost for good is made again."""
+    path = plugging.write_plan(plan_of(tmp_path))
+    with running(path, address) as process:
+        before = until(serving).ping()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with running(path, address):
+        until(lambda: "it serves" in said(path))
+        found = until(serving).ping()
+        assert (found.pid, found.incarnation) == (before.pid, before.incarnation)
+        ray.kill(until(serving).handle, no_restart=True)
+        after = until(lambda: node.ping() if (node := serving()) else None)
+        assert after.pid != before.pid
+
+
+@pytest.mark.ray
+def test_an_actor_with_an_earlier_plan_is_replaced(address: str, tmp_path: Path) -> None:
+    """A detached actor outlives the plugin: new settings come with the next bridge."""
+    plan = plan_of(tmp_path)
+    with running(plugging.write_plan(plan), address):
+        before = until(serving).ping()
+    changed = plan.model_copy(update={"labels": {"rack": "another"}})
+    with running(plugging.write_plan(changed), address):
+        node = until(
+            lambda: node if (node := serving()) and node.ping().plan != before.plan else None
+        )
+        assert node.view().labels == {"rack": "another"}
+
+
+@pytest.mark.ray
+def test_a_node_of_another_state_directory_is_not_taken_over(address: str, tmp_path: Path) -> None:
+    """B54: an actor of that name which serves other files is left alone, and said so."""
+    first, second = plan_of(tmp_path / "a"), plan_of(tmp_path / "b")
+    with running(plugging.write_plan(first), address):
+        before = until(serving).ping()
+    path = plugging.write_plan(second)
+    with running(path, address) as process:
+        assert process.wait(DEADLINE_S) == bridge.RAY_AWAY
+    assert "runs already, for the state directory" in said(path)
+    assert until(serving).ping().pid == before.pid
+
+
+@pytest.mark.ray
+def test_without_ray_it_ends_with_two(tmp_path: Path) -> None:
+    """Ray that is away is an error the supervisor sees, and no state is touched for it."""
+    plan = plugging.write_plan(plan_of(tmp_path))
+    with running(plan, NOBODY, RAY_gcs_rpc_server_connect_timeout_s="2") as process:
+        assert process.wait(bridge.ATTACH_MAX_S + DEADLINE_S) == bridge.RAY_AWAY
+    assert NOBODY in said(plan)
+    assert "Traceback" not in said(plan)
+    assert not (plan.parent / "journal.db").exists()
+
+
+def test_it_ends_with_its_parent_while_ray_does_not_answer(tmp_path: Path) -> None:
+    """A call into Ray that hangs does not keep the bridge alive once the plugin is gone."""
+    with running(plugging.write_plan(plan_of(tmp_path)), NOBODY) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(bridge.FAREWELL_S + DEADLINE_S / 2) in (0, bridge.RAY_AWAY)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "No such file"), ("", "is no plan"), ('{"node": "n"}', "state")]
+)
+def test_a_plan_that_cannot_be_read_is_told(
+    tmp_path: Path, content: str | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bad plan is an error with the file's name, before Ray is asked for anything."""
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_text(content)
+    assert bridge.main([str(path), NOBODY]) == bridge.RAY_AWAY
+    assert str(path) in caplog.text
+    assert told in caplog.text
+
+
+def test_wrong_arguments_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a plan and an address it says how it is run."""
+    assert bridge.main([]) == bridge.RAY_AWAY
+    assert "python -m actors.bridge PLAN ADDRESS" in caplog.text
+
+
+def test_what_takes_too_long_is_the_end() -> None:
+    """A call that cannot be cancelled ends the process after its time, and not before."""
+    ended: list[int] = []
+    late = threading.Event()
+
+    def end(code: int) -> None:
+        ended.append(code)
+        late.set()
+
+    with Leash(end).held("quick", DEADLINE_S):
+        pass
+    assert ended == []
+    with Leash(end).held("slow", 0.01, code=7):
+        assert late.wait(DEADLINE_S)
+    assert ended == [7]

@@ -1,0 +1,292 @@
+"""One Kubernetes node under test: real node service behind its door, API server in memory, cgroups
+and kubelet's checkpoint as files. Only gRPC and kubelet itself are missing.
+
+Waiting between two tries passes at once (`Bench.clock` is moved by it); work of the node takes the
+time it takes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fleet import bootstrap, plugging
+from fleet.bootstrap import NodePlan
+from fleet.clock import ManualClock
+from fleet.door.calling import DoorNode
+from fleet.dra.asking import AskedClaim
+from fleet.dra.serving import ClaimServing
+from fleet.dra.waiting import Waiting, leaving
+from fleet.journal.journal import Commit
+from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Target
+from fleet.kube.memory.removal import Preconditions
+from fleet.node.service import NodeService
+from fleet.plugging import PluginParts
+from fleet.profiles import Profile
+from fleet.settings import KubernetesSettings, Settings
+from tests.fleet.node.conftest import Lab, quick_settings
+from tests.fleet.node.trees import Tree, checkpoint_text
+
+DRIVER = "gpu.fleetscrub.dev"
+NODE = "n1"
+SPACE = "tenant"
+
+
+def result(
+    device: str,
+    *,
+    request: str = "gpu",
+    driver: str = DRIVER,
+    pool: str = NODE,
+    **more: Any,
+) -> Object:
+    """One result of an allocation, as the scheduler writes it."""
+    return {"request": request, "driver": driver, "pool": pool, "device": device, **more}
+
+
+def _request(name: str, alternative: str = "") -> Object:
+    if alternative:
+        return {"name": name, "firstAvailable": [{"name": alternative, "deviceClassName": "gpu"}]}
+    return {"name": name, "exactly": {"deviceClassName": "gpu"}}
+
+
+@dataclass
+class Pod:
+    """A pod of the API and its cgroups, which know no process until `run`."""
+
+    bench: Bench
+    name: str
+    uid: str
+
+    @property
+    def entry(self) -> Object:
+        """Its entry in reservedFor."""
+        return {"resource": "pods", "name": self.name, "uid": self.uid}
+
+    def run(self) -> None:
+        """Let a process be in its cgroup."""
+        self.bench.tree.enter(self._paths())
+
+    def leave(self) -> None:
+        """Let its cgroups be empty."""
+        self.bench.tree.leave(self._paths())
+
+    def end(self, phase: str = "Succeeded") -> None:
+        """Let the API say that its containers have ended."""
+        found = self.bench.cluster.get(PODS, Name(self.name, SPACE))
+        found["status"] = {**found.get("status", {}), "phase": phase}
+        self.bench.cluster.replace(PODS, found, subresource="status")
+
+    def delete(self) -> None:
+        """Force-delete it: the API forgets it at once, its processes live on."""
+        target = Target(PODS, Name(self.name, SPACE))
+        self.bench.cluster.engine.delete(target, Preconditions(grace_s=0))
+
+    def _paths(self) -> list[Path]:
+        found = self.bench.tree.hierarchies[0].rglob(f"pod{self.uid}")
+        return list(found) or self.bench.tree.pod(self.uid)
+
+
+@dataclass
+class Bench(Lab):
+    """The node `n1` of two accelerators, its API objects and the plugin's domain."""
+
+    kubernetes: Mapping[str, Any] = field(default_factory=dict)
+    clock: ManualClock = field(init=False)
+    cluster: MemoryCluster = field(init=False)
+    parts: PluginParts = field(init=False)
+    serving: ClaimServing = field(init=False)
+    meanwhile: Callable[[float], object] = field(init=False)
+    """Called at each pause with the monotonic time of `clock`."""
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.state / "cgroup", "v2-cgroupfs")
+        self.cdi = self.state / "cdi"
+        self.kubelet = self.state / "kubelet"
+        self.kubelet.mkdir()
+        self.checkpoint = self.kubelet / bootstrap.CHECKPOINT
+        self.remember({})
+        section = KubernetesSettings(
+            cdi_directory=str(self.cdi),
+            kubelet_root=str(self.kubelet),
+            cgroup_root=str(self.tree.root),
+            **self.kubernetes,
+        )
+        self.settings = self.settings.model_copy(update={"kubernetes": section})
+        self.clock = ManualClock(1_700_000_000.0)
+        self.cluster = MemoryCluster()
+        self.meanwhile = lambda _: None
+        head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        self.cluster.create(NODES, head)
+        super().__post_init__()
+
+    def open(self, *, settings: Settings | None = None) -> NodeService:
+        """Open the node as a kubelet's node, and the plugin's side anew."""
+        self.plan: NodePlan = self.plan.model_copy(update={"kubernetes": True})
+        found = super().open(settings=settings)
+        self.plug()
+        return found
+
+    def plug(self) -> None:
+        """A new plugin process, as far as the domain knows."""
+        self.unplug()
+        self.door = bootstrap.open_door(self.plan)
+        self.parts = plugging.plugin_parts(self.plan, self.cluster, self.door)
+        waiting = Waiting(self.clock, self._pause, leaving(self.door))
+        self.serving = replace(self.parts.serving, waiting=waiting, clock=self.clock)
+
+    def unplug(self) -> None:
+        """End the plugin process."""
+        door: DoorNode | None = getattr(self, "door", None)
+        if door is not None:
+            door.close()
+            self.parts.publisher.close()
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.meanwhile(self.clock.monotonic())
+
+    # --- kubelet's side ---
+
+    def remember(self, claims: Mapping[str, Sequence[str]]) -> None:
+        """Write kubelet's checkpoint: pods by claim UID."""
+        self.checkpoint.write_text(checkpoint_text(claims))
+
+    # --- the API's side ---
+
+    def pod(self, name: str = "pod-1", *, node: str = NODE) -> Pod:
+        """A pod bound to a node."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": SPACE},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "x"}]},
+        }
+        return Pod(self, name, uid_of(self.cluster.create(PODS, body)))
+
+    def create(
+        self, name: str, *requests: str, namespace: str = SPACE, finalizers: Sequence[str] = ()
+    ) -> AskedClaim:
+        """A claim without an allocation; a request ``name/alternative`` offers that alternative."""
+        wanted = [_request(*request.split("/")) for request in requests or ("gpu",)]
+        body: Object = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": namespace, "finalizers": list(finalizers)},
+            "spec": {"devices": {"requests": wanted}},
+        }
+        return AskedClaim(namespace, uid_of(self.cluster.create(CLAIMS, body)), name)
+
+    def allocate(
+        self, asked: AskedClaim, *results: Object, config: Sequence[Object] = ()
+    ) -> AskedClaim:
+        """Give the claim an allocation."""
+        devices: Object = {"results": list(results)}
+        if config:
+            devices["config"] = list(config)
+        return self._status(asked, allocation={"devices": devices})
+
+    def reserve(self, asked: AskedClaim, *pods: Pod | Object) -> AskedClaim:
+        """Let the claim be reserved for exactly these."""
+        entries = [pod.entry if isinstance(pod, Pod) else pod for pod in pods]
+        return self._status(asked, reservedFor=entries)
+
+    def deallocate(self, asked: AskedClaim) -> None:
+        """What the claim controller does when the last consumer has gone, or was force-deleted."""
+        self._status(asked, allocation=None, reservedFor=None)
+
+    def _status(self, asked: AskedClaim, **fields: object) -> AskedClaim:
+        found = self.claim_of(asked)
+        status = {**found.get("status", {}), **fields}
+        found["status"] = {key: value for key, value in status.items() if value is not None}
+        self.cluster.replace(CLAIMS, found, subresource="status")
+        return asked
+
+    def claim_of(self, asked: AskedClaim) -> Object:
+        """The claim as the API has it."""
+        return self.cluster.get(CLAIMS, Name(asked.name, asked.namespace))
+
+    def delete(self, asked: AskedClaim) -> None:
+        """Delete the claim; with finalizers it stays, Terminating."""
+        self.cluster.delete(CLAIMS, Name(asked.name, asked.namespace))
+
+    def bound(self, name: str, *devices: str, pods: Sequence[Pod] = ()) -> AskedClaim:
+        """A claim allocated these devices, reserved for `pods` (or for one pod of its own)."""
+        asked = self.create(name)
+        self.allocate(asked, *(result(device) for device in devices))
+        return self.reserve(asked, *(pods or (self.pod(f"pod-of-{name}"),)))
+
+    # --- looking ---
+
+    @property
+    def specs(self) -> list[str]:
+        """Names of everything in the directory of specs."""
+        return sorted(p.name for p in self.cdi.iterdir()) if self.cdi.is_dir() else []
+
+    def spec(self, asked: AskedClaim) -> Path:
+        """Where the claim's spec is, if it is."""
+        return self.cdi / f"fleetscrub.dev-gpu_{asked.uid}.json"
+
+    def record(self, asked: AskedClaim) -> str:
+        """State of the claim's record."""
+        return next((str(c.state) for c in self.node.claims() if c.uid == asked.uid), "ABSENT")
+
+    def taints(self, device: str) -> list[str]:
+        """Taints of a device in the slices, keys without the driver."""
+        entries = [d for s in self.cluster.list(SLICES).items for d in s["spec"]["devices"]]
+        (found,) = [entry for entry in entries if entry["name"] == device]
+        return [str(taint["key"]).partition("/")[2] for taint in found.get("taints", [])]
+
+    # --- breaking ---
+
+    @contextmanager
+    def failing_commit(self, number: int, *, after: bool) -> Iterator[list[int]]:
+        """The `number`-th transaction from here on fails, before or after it is on disk; once.
+
+        Yields the numbers of those that came.
+        """
+        registry = self.node._registry
+        commit_before = registry.commit
+        seen: list[int] = []
+
+        @contextmanager
+        def commit() -> Iterator[Commit]:
+            seen.append(len(seen) + 1)
+            mine = seen[-1]
+            if mine == number and not after:
+                raise OSError(28, "No space left on device")
+            with commit_before() as changes:
+                yield changes
+            if mine == number:
+                raise OSError(5, "Input/output error")
+
+        registry.commit = commit  # type: ignore[method-assign] # the disk is what breaks here
+        try:
+            yield seen
+        finally:
+            registry.commit = commit_before  # type: ignore[method-assign] # and is mended
+
+
+@contextmanager
+def bench(profile: Profile = Profile.FAST, **kubernetes: object) -> Iterator[Bench]:
+    """A bench whose devices are proven free; all of it is gone at the end."""
+    shared = Path("/dev/shm")  # noqa: S108 - memory files belong in memory where there is some
+    state = Path(tempfile.mkdtemp(prefix="dra-", dir=shared if shared.is_dir() else None))
+    settings = quick_settings().model_copy(update={"profile": profile})
+    try:
+        made = Bench(state, settings, kubernetes=kubernetes)
+        made.free()
+        try:
+            yield made
+        finally:
+            made.unplug()
+            made.node.close()
+    finally:
+        shutil.rmtree(state)

@@ -1,0 +1,545 @@
+"""Kubelet's two requests, from the claim in the API to the record on the node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from fleet import bootstrap, errors
+from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.dra.serving import ENDED
+from fleet.model import State
+from tests.fleet.dra.benches import DRIVER, NODE, Bench, bench, result
+
+
+def durable(site: Bench) -> object:
+    """All that is durable of claims and units, and the specs with their content."""
+    registry = site.node._registry
+    specs = {name: (site.cdi / name).read_text() for name in site.specs}
+    return dict(registry.journal.units), dict(registry.journal.claims), specs
+
+
+def ids_in(site: Bench, asked: AskedClaim) -> set[str]:
+    """CDI ids that a runtime finds in the claim's spec."""
+    found = json.loads(site.spec(asked).read_text())
+    return {f"{found['kind']}={device['name']}" for device in found["devices"]}
+
+
+def ids_of(prepared: PreparedClaim) -> set[str]:
+    return {cdi for device in prepared.devices for cdi in device.cdi_ids}
+
+
+# --- prepare, again and at once ------------------------------------------------
+
+
+def test_a_repeated_prepare_answers_the_same_and_does_nothing(site: Bench) -> None:
+    """Invariant 6: same answer, same ids, no second wipe, a valid spec after each."""
+    asked = site.bound("a", "gpu-0")
+    first = site.serving.prepare(asked)
+    before = durable(site)
+    with site.tenant():
+        assert site.serving.prepare(asked) == first
+    assert durable(site) == before
+    assert ids_of(first) == ids_in(site, asked)
+    assert site.ledger.count == 1
+    (device,) = first.devices
+    assert (device.requests, device.pool, device.device) == (("gpu",), NODE, "gpu-0")
+
+
+def test_prepares_at_once_share_one_wipe(site: Bench) -> None:
+    """Invariant 7: two pods of one claim ask together; one answer, one spec, one wipe."""
+    asked = site.bound("a", "gpu-0")
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: site.serving.prepare(asked), range(6)))
+    assert all(answer == answers[0] for answer in answers)
+    assert ids_in(site, asked) == ids_of(answers[0])
+    assert site.specs == [site.spec(asked).name]
+    assert site.ledger.count == 1
+
+
+def test_a_lost_spec_is_back_before_the_answer(site: Bench) -> None:
+    """Invariant 8: whoever asks again gets ids that resolve."""
+    asked = site.bound("a", "gpu-0")
+    first = site.serving.prepare(asked)
+    site.spec(asked).unlink()
+    assert site.serving.prepare(asked) == first
+    assert ids_in(site, asked) == ids_of(first)
+
+
+def test_a_start_rebuilds_specs_without_kubelet(site: Bench) -> None:
+    """Invariant 9: kubelet never repairs a lost spec while it lives, so the start does."""
+    asked = site.bound("a", "gpu-0")
+    first = site.serving.prepare(asked)
+    site.node.close()
+    site.spec(asked).unlink()
+    site.open()
+    assert ids_in(site, asked) == ids_of(first)
+
+
+# --- what is in the claim ------------------------------------------------------
+
+
+def test_what_cannot_be_prepared_leaves_nothing(site: Bench) -> None:
+    """Invariants 10 and 11: missing, replaced, unallocated: an error each, and no trace."""
+    before = durable(site)
+    with pytest.raises(errors.ApiNotFound):
+        site.serving.prepare(AskedClaim("tenant", "u-1", "nowhere"))
+    claim = site.bound("a", "gpu-0")
+    with pytest.raises(errors.ClaimReplaced):
+        site.serving.prepare(AskedClaim("tenant", "u-1", claim.name))
+    with pytest.raises(errors.ClaimUnready, match="no allocation"):
+        site.serving.prepare(site.create("b"))
+    assert durable(site) == before
+
+
+def test_a_claim_with_nothing_of_ours_is_prepared_empty(site: Bench) -> None:
+    """Invariant 11: only other drivers' devices, or another node's: success, no device, no trace."""
+    before = durable(site)
+    asked = site.create("a", "nic", "far")
+    site.allocate(
+        asked,
+        result("gpu-0", request="nic", driver="nic.example.com"),
+        result("gpu-0", request="far", pool="n2"),
+    )
+    assert site.serving.prepare(asked) == PreparedClaim()
+    assert durable(site) == before
+    site.serving.unprepare(asked)
+
+
+def test_names_in_the_answer_are_those_of_the_allocation(site: Bench) -> None:
+    """Invariant 12: base request names; pool and device as allocated; shareID only where set."""
+    asked = site.create("a", "one/large", "two", "three")
+    share = "1c5b7a6e-0000-4000-8000-000000000001"
+    site.allocate(
+        asked,
+        result("gpu-0", request="one/large"),
+        result("gpu-1-1g-0", request="two", shareID=share),
+        result("gpu-1-1g-1", request="three"),
+    )
+    site.reserve(asked, site.pod())
+    found = {device.device: device for device in site.serving.prepare(asked).devices}
+    assert found["gpu-0"].requests == ("one",)
+    assert found["gpu-1-1g-0"].share_id == share
+    assert (found["gpu-0"].share_id, found["gpu-1-1g-1"].share_id) == (None, None)
+    assert {device.pool for device in found.values()} == {NODE}
+    assert len({device.cdi_ids[0] for device in found.values()}) == 3
+
+
+def test_configuration_of_the_claim_reaches_the_wipe(site: Bench) -> None:
+    """Invariant 13: foreign entries are passed over, ours is strict, the claim's word is last."""
+
+    def entry(source: str, driver: str = DRIVER, **parameters: object) -> dict[str, object]:
+        kind = {"apiVersion": "config.fleetscrub.dev/v1", "kind": "SanitizationConfig"}
+        opaque = {"driver": driver, "parameters": {**kind, **parameters}}
+        return {"source": source, "opaque": opaque}
+
+    refused = site.create("a")
+    site.allocate(refused, result("gpu-0"), config=[entry("FromClaim", nonsense=1)])
+    site.reserve(refused, site.pod())
+    with pytest.raises(errors.ClaimConfigInvalid):
+        site.serving.prepare(refused)
+    assert site.record(refused) == "ABSENT"
+    foreign = site.create("b")
+    site.allocate(
+        foreign, result("gpu-0"), config=[entry("FromClass", "nic.example.com", nonsense=1)]
+    )
+    site.reserve(foreign, site.pod("pod-2"))
+    assert site.serving.prepare(foreign).devices
+
+
+# --- exclusivity ---------------------------------------------------------------
+
+
+def test_a_held_device_is_refused_naming_the_holder(site: Bench) -> None:
+    """B01, invariant 14: retryable, names the other claim, and changes nothing of it."""
+    held = site.bound("a", "gpu-0")
+    site.serving.prepare(held)
+    rival = site.bound("b", "gpu-1", "gpu-0")
+    before = durable(site)
+    with pytest.raises(errors.DeviceBusy) as refused:
+        site.serving.prepare(rival)
+    assert held.uid in str(refused.value)
+    assert isinstance(refused.value, errors.Retryable)
+    assert durable(site) == before
+    assert 10.0 <= site.clock.monotonic() < 12.0
+    assert site.device("gpu-1").claim == ""
+    site.serving.unprepare(held)
+    site.node.tick(0.0)
+    assert site.serving.prepare(rival).devices
+
+
+def test_a_holder_in_teardown_is_waited_for(site: Bench) -> None:
+    """B01, invariant 14: what is on its way out is waited for inside the budget, beyond 10 s."""
+    held = site.bound("a", "gpu-0", pods=[site.pod("held")])
+    site.serving.prepare(held)
+    pod = site.pod("stubborn")
+    pod.run()
+    site.remember({held.uid: [pod.uid]})
+    with pytest.raises(errors.DeviceBusy, match="still runs"):
+        site.node.unprepare(held.uid, budget_s=5.0)
+    assert site.record(held) == "UNPREPARING"
+
+    def later(now: float) -> None:
+        if now > 20.0:
+            pod.leave()
+            site.node.unprepare(held.uid)
+            site.node.tick(0.0)
+
+    site.meanwhile = later
+    rival = site.bound("b", "gpu-0")
+    assert site.serving.prepare(rival).devices
+    assert 20.0 <= site.clock.monotonic() < 25.0
+
+
+def test_an_attached_administrator_is_no_holder(site: Bench) -> None:
+    """B35, invariant 14: adminAccess is let in beside a holder, and nothing is wiped under it."""
+    held = site.bound("a", "gpu-0")
+    site.serving.prepare(held)
+    admin = site.create("b")
+    site.allocate(admin, result("gpu-0", adminAccess=True))
+    site.reserve(admin, site.pod("admin"))
+    (device,) = site.serving.prepare(admin).devices
+    assert (device.device, device.requests) == ("gpu-0", ("gpu",))
+    assert ids_in(site, admin) == set(device.cdi_ids)
+    assert site.device().claim == held.uid
+    assert site.device().attached == (admin.uid,)
+    with pytest.raises(errors.DeviceBusy, match=admin.uid):
+        site.node.unprepare(held.uid, budget_s=5.0)
+    assert site.ledger.count == 1
+    site.serving.unprepare(admin)
+    site.serving.unprepare(held)
+    assert site.ledger.count == 2
+
+
+def test_a_device_that_cannot_be_given_is_an_error_for_the_pod(site: Bench) -> None:
+    """Invariant 15: unknown and quarantined devices: a short message with what to do."""
+    unknown = site.bound("a", "gpu-7")
+    with pytest.raises(errors.DeviceUnknown) as refused:
+        site.serving.prepare(unknown)
+    assert "gpu-7" in refused.value.detail
+    assert "delete the pod" in refused.value.remedy
+    site.node.quarantine_add("gpu-0", detail="smells", operator="tester")
+    quarantined = site.bound("b", "gpu-0")
+    with pytest.raises(errors.DeviceUnfit, match=r"gpu-0 is QUARANTINED \(operator\)"):
+        site.serving.prepare(quarantined)
+    assert (site.record(unknown), site.record(quarantined), site.specs) == ("ABSENT", "ABSENT", [])
+
+
+def test_a_prepare_given_up_goes_on_and_the_retry_joins(site: Bench) -> None:
+    """Invariant 16: the budget ends the call, not the work; the retry gets its result."""
+    asked = site.bound("a", "gpu-0")
+    with pytest.raises(errors.DeviceBusy, match="takes longer"):
+        replace(site.serving, budget_s=0.05).prepare(asked)
+    assert site.serving.prepare(asked).devices
+    assert site.ledger.count == 1
+
+
+# --- what fails in between -----------------------------------------------------
+
+
+def commits_of(act: Callable[[Bench, AskedClaim], object], *, prepared: bool) -> int:
+    """How many transactions an undisturbed call makes."""
+    with bench() as site:
+        asked = site.bound("a", "gpu-0")
+        if prepared:
+            site.serving.prepare(asked)
+        with site.failing_commit(0, after=False) as seen:
+            act(site, asked)
+        return len(seen)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is on disk", "after"])
+def test_a_prepare_that_fails_anywhere_can_be_repeated_and_undone(after: bool) -> None:
+    """Invariant 17: whichever write fails, prepare goes on from there, and unprepare ends it."""
+    count = commits_of(lambda site, asked: site.serving.prepare(asked), prepared=False)
+    assert count >= 5
+    for number in range(1, count + 1):
+        with bench() as site:
+            asked = site.bound("a", "gpu-0")
+            with site.failing_commit(number, after=after):
+                answer = outcome(site.serving.prepare, asked)
+            if number % 2:
+                answer = site.serving.prepare(asked)
+                assert ids_of(answer) == ids_in(site, asked)
+            site.serving.unprepare(asked)
+            assert_nothing_left(site, asked)
+
+
+def test_an_unprepare_that_fails_anywhere_can_be_repeated() -> None:
+    """Invariants 17 and 21: after an error the record is there, and a retry ends it."""
+    count = commits_of(lambda site, asked: site.serving.unprepare(asked), prepared=True)
+    assert count >= 5
+    for number in range(1, count + 1):
+        with bench() as site:
+            asked = site.bound("a", "gpu-0")
+            site.serving.prepare(asked)
+            with site.failing_commit(number, after=number % 2 == 0):
+                failed = outcome(site.serving.unprepare, asked)
+            if isinstance(failed, errors.FleetError):
+                assert site.record(asked) != "ABSENT" or number == count
+            site.serving.unprepare(asked)
+            assert_nothing_left(site, asked)
+
+
+def outcome(call: Callable[[AskedClaim], object], asked: AskedClaim) -> object:
+    """What a call answered or raised, as one value."""
+    try:
+        return call(asked)
+    except errors.FleetError as error:
+        return error
+
+
+def assert_nothing_left(site: Bench, asked: AskedClaim) -> None:
+    """Invariant 21: no spec, no record, no hold on units, no lease once the outbox is drained."""
+    assert site.specs == []
+    assert site.record(asked) == "ABSENT"
+    assert {device.claim for device in site.node.view().devices} == {""}
+    assert {unit.state for unit in site.units()} <= {State.CLEAN, State.DIRTY}
+    site.node.tick(0.0)
+    assert site.coordinator.leases() == []
+
+
+def broken(site: Bench, how: str) -> None:
+    """Make the directory of specs one that cannot be written."""
+    shutil.rmtree(site.cdi, ignore_errors=True)
+    if how == "a file":
+        site.cdi.write_text("")
+    else:
+        site.cdi.symlink_to(site.state / "nowhere" / "cdi")
+
+
+@pytest.mark.parametrize("how", ["a file", "a dangling link"])
+def test_a_spec_that_cannot_be_written(site: Bench, how: str) -> None:
+    """B67: an error, no record that says prepared, no device lost; the retry goes on with it."""
+    broken(site, how)
+    asked = site.bound("a", "gpu-0")
+    with pytest.raises(errors.SpecUnavailable):
+        replace(site.serving, budget_s=2.0).prepare(asked)
+    assert site.record(asked) == "PREPARING"
+    site.cdi.unlink()
+    first = site.serving.prepare(asked)
+    assert [device.device for device in first.devices] == ["gpu-0"]
+    assert ids_of(first) == ids_in(site, asked)
+    other = site.bound("b", "gpu-1")
+    assert site.serving.prepare(other).devices
+    assert site.specs == sorted([site.spec(asked).name, site.spec(other).name])
+
+
+def test_a_directory_that_is_mended_inside_the_budget(site: Bench) -> None:
+    """B67: kubelet comes back only after a minute, so what passes is waited for."""
+    broken(site, "a file")
+    site.meanwhile = lambda now: site.cdi.unlink(missing_ok=True) if now > 3.0 else None
+    assert site.serving.prepare(site.bound("a", "gpu-0")).devices
+    assert 3.0 < site.clock.monotonic() < 4.0
+
+
+# --- unprepare -----------------------------------------------------------------
+
+
+def test_unknown_and_finished_claims_unprepare_with_success(site: Bench) -> None:
+    """Invariant 18: never seen, twice, and after a prepare that failed: success."""
+    site.serving.unprepare(AskedClaim("tenant", "never-seen", "x"))
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    site.serving.unprepare(asked)
+    site.serving.unprepare(asked)
+    refused = site.bound("b", "gpu-7")
+    with pytest.raises(errors.DeviceUnknown):
+        site.serving.prepare(refused)
+    site.serving.unprepare(refused)
+
+
+@pytest.mark.parametrize("how", ["gone", "replaced", "away", "failing"])
+def test_unprepare_needs_no_api(site: Bench, how: str) -> None:
+    """Invariant 19: the record is enough when the claim is gone or nobody answers."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    if how in ("gone", "replaced"):
+        site.deallocate(asked)
+        site.delete(asked)
+    if how == "replaced":
+        site.bound(asked.name, "gpu-1")
+    if how == "failing":
+        site.cluster.faults.fail_next("get", errors.ApiFailed("HTTP 500"), times=9)
+    site.cluster.faults.offline = how == "away"
+    site.serving.unprepare(asked)
+    assert site.specs == []
+    assert site.record(asked) == "ABSENT"
+    assert site.device().state == State.CLEAN
+
+
+def test_another_instance_unprepares_what_one_prepared(site: Bench) -> None:
+    """Invariant 20: the record is on disk; neither process that prepared is needed."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    site.plug()
+    assert site.serving.prepare(asked).devices
+    site.node.close()
+    site.open()
+    site.serving.unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
+def test_a_failed_unprepare_keeps_the_record(site: Bench) -> None:
+    """Invariant 21, promise 4: while the tenant lives nothing is wiped, and the error names it."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    site.reserve(asked, site.pod("next"))
+    pod.run()
+    with pytest.raises(errors.DeviceBusy, match=f"pod {pod.uid} of claim {asked.uid} still runs"):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    assert (site.record(asked), site.specs) == ("UNPREPARING", [])
+    assert site.ledger.count == 1
+    pod.leave()
+    site.serving.unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
+def test_a_teardown_asked_for_too_early_changes_nothing(site: Bench) -> None:
+    """Reference 1.5 a: the pod the claim is reserved for runs, so another's end is not its end."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    first = site.serving.prepare(asked)
+    pod.run()
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        site.serving.unprepare(asked)
+    assert site.record(asked) == "PREPARED"
+    assert ids_of(first) == ids_in(site, asked)
+    assert 10.0 <= site.clock.monotonic() < 12.0
+
+
+def test_claims_do_not_touch_each_others_files(site: Bench) -> None:
+    """Invariants 22 and 23: same name, new UID: files and ids of their own, one device each."""
+    old = site.bound("a", "gpu-0")
+    first = site.serving.prepare(old)
+    site.deallocate(old)
+    site.delete(old)
+    new = site.bound("a", "gpu-1")
+    second = site.serving.prepare(new)
+    assert (old.name, old.namespace) == (new.name, new.namespace)
+    assert not ids_of(first) & ids_of(second)
+    assert len(site.specs) == 2
+    site.serving.unprepare(old)
+    assert site.specs == [site.spec(new).name]
+    assert ids_in(site, new) == ids_of(second)
+
+
+def test_a_recreated_claim_does_not_get_the_old_ones_device(site: Bench) -> None:
+    """Invariant 23: exclusivity is by UID; the same name earns nothing."""
+    old = site.bound("a", "gpu-0")
+    site.serving.prepare(old)
+    site.deallocate(old)
+    site.delete(old)
+    new = site.bound("a", "gpu-0")
+    with pytest.raises(errors.DeviceBusy, match=old.uid):
+        replace(site.serving, budget_s=2.0).prepare(new)
+
+
+def test_a_cleared_allocation_does_not_free_the_device(site: Bench) -> None:
+    """Invariant 38: force delete clears the allocation; the device is held until the teardown."""
+    pod = site.pod()
+    held = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(held)
+    pod.run()
+    pod.delete()
+    site.deallocate(held)
+    rival = site.bound("b", "gpu-0")
+    with pytest.raises(errors.DeviceBusy, match=held.uid):
+        replace(site.serving, budget_s=2.0).prepare(rival)
+    assert site.spec(held).exists()
+    pod.leave()
+    site.serving.unprepare(held)
+    site.node.tick(0.0)
+    assert site.serving.prepare(rival).devices
+
+
+# --- the API is away -----------------------------------------------------------
+
+
+def test_a_prepared_claim_is_answered_from_its_record(site: Bench) -> None:
+    """A4: a kubelet that restarts asks again; without the API the record answers, at once."""
+    asked = site.create("a", "one", "two")
+    site.allocate(
+        asked, result("gpu-0", request="one"), result("gpu-0", request="two", adminAccess=True)
+    )
+    site.reserve(asked, site.pod())
+    first = site.serving.prepare(asked)
+    assert first.devices[0].requests == ("one", "two")
+    site.cluster.faults.offline = True
+    site.spec(asked).unlink()
+    site.plug()
+    assert site.serving.prepare(asked) == first
+    assert ids_in(site, asked) == ids_of(first)
+    assert site.clock.monotonic() == 0.0
+
+
+def test_an_unprepared_claim_waits_for_the_api(site: Bench) -> None:
+    """Half the budget is the API's, so that the other half is left for the work."""
+    asked = site.bound("a", "gpu-0")
+    site.cluster.faults.offline = True
+    with pytest.raises(errors.ApiUnavailable):
+        site.serving.prepare(asked)
+    assert 19.0 < site.clock.monotonic() <= 20.0
+    site.cluster.faults.offline = False
+    site.cluster.faults.fail_next("get", errors.ApiUnavailable("429"), times=2)
+    assert site.serving.prepare(asked).devices
+
+
+def test_an_owner_that_changes_is_waited_for(site: Bench) -> None:
+    """DESIGN 5, Ray: between two owners every call waits inside its budget."""
+    asked = site.bound("a", "gpu-0")
+    site.node.close()
+
+    def comes(now: float) -> None:
+        if now > 4.0 and not (site.directory / "door.sock").exists():
+            site.node = bootstrap.open_node(site.plan)
+
+    site.meanwhile = comes
+    assert site.serving.prepare(asked).devices
+    site.node.close()
+    with pytest.raises(errors.NotOwner):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    site.serving.unprepare(asked)
+
+
+# --- who is to use it ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", sorted(ENDED))
+def test_a_claim_whose_pods_have_ended_is_not_prepared(site: Bench, phase: str) -> None:
+    """B12: neither a finished pod, nor one that is gone, elsewhere or replaced, is a consumer."""
+    asked = site.bound("a", "gpu-0")
+    ended, elsewhere, gone = site.pod("p"), site.pod("q", node="n2"), site.pod("r")
+    ended.end(phase)
+    gone.delete()
+    replaced = {**site.pod("s").entry, "uid": "another"}
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
+    site.reserve(asked, ended, elsewhere, gone, replaced, group)
+    with pytest.raises(errors.ClaimUnready, match="no live pod"):
+        site.serving.prepare(asked)
+    assert site.record(asked) == "ABSENT"
+    site.reserve(asked, ended, site.pod("t"))
+    assert site.serving.prepare(asked).devices
+
+
+def test_a_renamed_device_is_found_again(site: Bench) -> None:
+    """A name is what the slices say now, not what it meant when the plugin started."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    assert site.serving._view is not None
+    at, view = site.serving._view
+    swapped = {"gpu-0": "gpu-1", "gpu-1": "gpu-0"}
+    devices = tuple(
+        device.model_copy(update={"name": swapped.get(device.name, device.name)})
+        for device in view.devices
+    )
+    site.serving._view = at, view.model_copy(update={"devices": devices})
+    site.clock.advance(1.5)
+    site.serving.prepare(site.bound("b", "gpu-1"))
+    assert site.device("gpu-1").state == State.IN_USE
