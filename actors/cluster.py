@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import MutableMapping
@@ -31,6 +32,8 @@ _TOKENS: list[str] = []
 """The token Ray has read in this process, once it has."""
 LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At "0" Ray does on every system what it does on these two: all its processes use loopback."""
+KNOCK_S = 5.0
+"""Time, s, the machine of Ray's head has to take a connection."""
 RECONNECT_S = "600"
 """Ray ends attached drivers after this many seconds without its head (default 60)."""
 
@@ -102,6 +105,7 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
 def attach(address: str) -> Cluster:
     """Connect to a running Ray as a driver. Raises `RayUnavailable`."""
     refuse_override(os.environ)
+    _knock(address)
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
     import ray
 
@@ -113,6 +117,20 @@ def attach(address: str) -> Cluster:
         )
     url = context.dashboard_url
     return Cluster(address, f"http://{url}" if url else "", None)
+
+
+def _knock(address: str) -> None:
+    """Raises `RayUnavailable` where nobody listens: Ray itself would try for more than a minute."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()) or "://" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    except OSError as error:
+        raise errors.RayUnavailable(
+            f"nobody answers at {address}: {error}",
+            remedy="check the address and that Ray's head runs, then run again",
+        ) from error
 
 
 def refuse_override(environ: MutableMapping[str, str]) -> None:

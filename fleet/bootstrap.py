@@ -196,16 +196,20 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     sweep = Sweep(registry, validator)
     wiper = Wiper(
         registry,
-        workers=Spawner(),
+        workers=Spawner(spares=settings.node.spare_workers if plan.kubernetes else 0),
         tenants=tenants,
         validator=validator,
         certifier=certifier,
         max_parallel=settings.node.max_parallel,
-        spares=settings.node.spare_workers if plan.kubernetes else 0,
     )
     cleaner = Cleaner(registry, wiper, settings.wipe)
     exposer = Exposer(registry, validator, sweep, settings.profile, ledger)
-    store = LateStore(store_path(state), clock, timeout_s=settings.store.timeout_s)
+    store = LateStore(
+        store_path(state),
+        clock,
+        timeout_s=settings.store.timeout_s,
+        expected=lambda: bool(opened.journal.epoch),
+    )
     return Parts(
         registry=registry,
         recovery=Recovery(registry, specs, settings.wipe.kill_wait_s, ledger),

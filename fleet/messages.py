@@ -219,6 +219,9 @@ class Published(Message):
     quarantined: dict[str, float] = {}
     """Devices whose quarantine is visible to the scheduler (promise 6): UUID to the `since` of the
     view that was published, so that an earlier quarantine never stands for a later one."""
+    unlisted_at: float = 0.0
+    """When the view was taken (`NodeView.at`) that the slices were read back complete for: a device
+    it does not list is not in them, or quarantined as lost. 0.0: not read back so."""
 
 
 class ClaimAnswer(Message):

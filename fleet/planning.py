@@ -195,11 +195,12 @@ def _write(path: Path, shape: _Shape) -> _Shape:
         os.link(temporary, path)
     except FileExistsError:
         found = _recorded(path)
-        if found != shape:
-            raise errors.InputInvalid(
-                f"{path} was just made for a fleet of another shape",
-                remedy="ask for the shape it has, or name another directory with --state",
-            ) from None
+        if found is not None and found.nodes == shape.nodes and found.node == shape.node:
+            return found  # how it is served may be written down already
+        raise errors.InputInvalid(
+            f"{path} was just made for a fleet of another shape",
+            remedy="ask for the shape it has, or name another directory with --state",
+        ) from None
     finally:
         temporary.unlink()
     return shape

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,18 +27,24 @@ from fleet.slices.publisher import Publisher, PublisherTerms
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import store_path
 
+LOG = logging.getLogger(__name__)
+
 
 def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
     """The API server of `kubeconfig`; None: of the pod we run in, else the user's default.
 
-    Raises `SettingsInvalid`, and `ApiUnavailable` or `ApiForbidden` when it does not serve what is
-    needed.
+    One that does not answer now is taken as it is: claims are torn down without it, and a plugin
+    that did not start would leave their pods waiting. Raises `SettingsInvalid`, and `ApiNotFound`
+    or `ApiForbidden` when it does not serve what is needed.
     """
     from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
 
     kubernetes = plan.settings.kubernetes
     found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
-    found.require()
+    try:
+        found.require()
+    except errors.ApiUnavailable as error:
+        LOG.warning("started without the API server: %s", error)
     return found
 
 
@@ -48,6 +55,7 @@ class PluginParts:
     serving: ClaimServing
     orphans: Orphans
     publisher: Publisher
+    store: LateStore
 
 
 def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
@@ -78,6 +86,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
         ),
         orphans=Orphans(seat, node, cluster, agents),
         publisher=Publisher(cluster, terms, exclusivity=exclusivity),
+        store=store,
     )
 
 
@@ -110,12 +119,12 @@ def read_plan(path: Path) -> NodePlan:
         ) from error
 
 
-def open_standby(plan: NodePlan, patience: Patience = Patience()) -> Standby:
+def open_standby(plan: NodePlan, patience: Patience | None = None) -> Standby:
     """The standby of a node; it owns nothing before its first steps."""
     return Standby(
         open=lambda hand_over: bootstrap.open_node(plan, owner="standby", hand_over=hand_over),
         door=bootstrap.open_door(plan),
         lock=bootstrap.lock_path(plan),
         clock=SystemClock(),
-        patience=patience,
+        patience=patience or Patience(),
     )

@@ -31,6 +31,8 @@ class Child:
     environment: Mapping[str, str] | None = None
     farewell_s: float = 15.0
     """Time, s, it has to end by itself once its standard input is closed."""
+    pauses_s: tuple[float, float] = (PAUSE_FIRST_S, PAUSE_MAX_S)
+    """First and longest pause, s, before it is started again; the pause doubles."""
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -57,17 +59,18 @@ class Child:
             self._thread.join(self.farewell_s)
 
     def _keep(self) -> None:
-        pause_s = PAUSE_FIRST_S
+        first_s, longest_s = self.pauses_s
+        pause_s = first_s
         while not self._stop.is_set():
             began = time.monotonic()
             code = self._run()
             if self._stop.is_set():
                 return
             if time.monotonic() - began >= STEADY_S:
-                pause_s = PAUSE_FIRST_S
+                pause_s = first_s
             LOG.warning("%s ended with %s; started again in %.0f s", self.name, code, pause_s)
             self._stop.wait(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, longest_s)
 
     def _run(self) -> int | str:
         try:

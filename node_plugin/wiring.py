@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 
 from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
+from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.health import Health as Judged
 from fleet.dra.health import HealthVerdict
@@ -60,6 +62,13 @@ class Options:
     """The Ray to attach to; without one the standby serves alone."""
 
 
+class _Pulse(TypedDict):
+    """Who owns the node's journal, if anybody answers."""
+
+    owner: str
+    owner_reachable: bool
+
+
 @dataclass
 class Behind:
     """`Claims` of the gRPC side over `ClaimServing`: errors become values."""
@@ -96,7 +105,11 @@ class Plugin:
     orphans: Orphans
     cluster: Cluster
     serving: ClaimServing
+    door: DoorNode
+    ends: Callable[[], None]
+    """Closes what `fleet.plugging` opened."""
     children: Sequence[Child] = ()
+    _standing: Standing = field(default_factory=Standing)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _threaded: ThreadedServer | None = None
@@ -108,7 +121,7 @@ class Plugin:
         for child in self.children:
             child.start()
         kubernetes = self.plan.settings.kubernetes
-        self._loop("keeper", lambda: self.keeper.step(time.time()), kubernetes.publish_period_s)
+        self._loop("keeper", self._keep, kubernetes.publish_period_s)
         self._loop("orphans", self._judge_orphans, ORPHANS_PERIOD_S)
         self._loop("watch", self._watch, 0.0)
         self._threaded = ThreadedServer(self.server)
@@ -120,9 +133,13 @@ class Plugin:
             raise
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Kubelet first, then our threads, then the children; slices stay published."""
-        if self._threaded is not None:
-            self._threaded.stop(grace_s)
+        """Kubelet first, then our threads, then the children; slices stay published.
+
+        Harmless when called again.
+        """
+        threaded, self._threaded = self._threaded, None
+        if threaded is not None:
+            threaded.stop(grace_s)
         self._stop.set()
         for thread in self._threads:
             if thread.name != "watch":  # it ends with its request, and nothing waits for it
@@ -130,18 +147,24 @@ class Plugin:
         for child in self.children:
             child.stop()
         self.publisher.close()
+        self.ends()
+        self.door.close()
 
     def standing(self) -> Standing:
-        """How the node stands, for probes and metrics."""
+        """How the node stood at the keeper's last step, for probes and metrics."""
+        return self._standing
+
+    def _keep(self) -> None:
+        self._standing = replace(self._standing, **self._pulse())
+        self.keeper.step(time.time())
+        self._standing = replace(self._standing, published_at=self.keeper.published_at)
+
+    def _pulse(self) -> _Pulse:
         try:
-            pulse = bootstrap.open_door(self.plan).pulse()
+            owner = str(self.door.pulse().get("owner", ""))
         except FleetError:
-            return Standing(published_at=self.keeper.published_at)
-        return Standing(
-            owner=str(pulse.get("owner", "")),
-            owner_reachable=True,
-            published_at=self.keeper.published_at,
-        )
+            return _Pulse(owner="", owner_reachable=False)
+        return _Pulse(owner=owner, owner_reachable=True)
 
     def _judge_orphans(self) -> None:
         for uid in self.orphans.step():
@@ -202,6 +225,8 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
         orphans=parts.orphans,
         cluster=cluster,
         serving=parts.serving,
+        door=door,
+        ends=parts.store.close,
         children=_children(plan, options),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +46,13 @@ def kubelet_sim(
     with tempfile.TemporaryDirectory(prefix="fleet-kubelet-") as scratch:
         code = demo.run(directory or Path(scratch), say, profile=_profile(profile))
     if as_json:
-        emit({"held": code == 0, "lines": lines}, as_json=True, render=lambda _: None)
+        emit(document(code, lines), as_json=True, render=lambda _: None)
     raise typer.Exit(code)
+
+
+def document(code: int, lines: Sequence[str]) -> dict[str, object]:
+    """The story for machines: whether every promise held, and what was said."""
+    return {"held": code == 0, "lines": list(lines)}
 
 
 def _profile(name: str) -> Profile:

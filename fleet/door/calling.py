@@ -12,11 +12,15 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from fleet import errors
 from fleet.door import paths, wire
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
+from fleet.messages import ClaimAnswer, ClaimOrder, Message, NodeView, Published, TeardownOrder
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 CALL_TIMEOUT_S = 10.0
 """Time, s, a call that only looks may take."""
@@ -40,22 +44,22 @@ class DoorNode:
 
     def view(self) -> NodeView:
         """The node now."""
-        return NodeView.model_validate(self._call("view", {}, self.timeout_s))
+        return _read(NodeView, self._call("view", {}, self.timeout_s))
 
     def claims(self) -> tuple[ClaimAnswer, ...]:
         """Claim records on the node."""
         found = self._call("claims", {}, self.timeout_s)
-        return tuple(ClaimAnswer.model_validate(claim) for claim in found)
+        return tuple(_read(ClaimAnswer, claim) for claim in found)
 
     def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer:
         """Prepare devices for a claim; the node waits up to `budget_s` seconds for its work."""
         arguments = {"order": order.model_dump(mode="json"), "budget_s": budget_s}
-        return ClaimAnswer.model_validate(self._call("prepare", arguments, budget_s + MARGIN_S))
+        return _read(ClaimAnswer, self._call("prepare", arguments, budget_s + MARGIN_S))
 
     def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
         """Tear a claim down; the node waits up to `budget_s` seconds for its work."""
         arguments = {"order": order.model_dump(mode="json"), "budget_s": budget_s}
-        return ClaimAnswer.model_validate(self._call("unprepare", arguments, budget_s + MARGIN_S))
+        return _read(ClaimAnswer, self._call("unprepare", arguments, budget_s + MARGIN_S))
 
     def published(self, published: Published) -> None:
         """Tell what was read back from the node's slices."""
@@ -120,6 +124,17 @@ class DoorNode:
     def _kept(self) -> socket.socket | None:
         with self._lock:
             return self._idle.pop() if self._idle else None
+
+
+def _read(kind: type[_Answer], found: object) -> _Answer:
+    """The answer as a message. Raises `InputInvalid` for one of another version's."""
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        raise errors.InputInvalid(
+            f"the owner of the node's journal answers in a way this process does not know: {error}",
+            remedy="run node service, standby and plugin in one version; an update ends this",
+        ) from error
 
 
 class _Stale(Exception):

@@ -74,6 +74,8 @@ class Keeper:
         self.show(verdicts(self.view))
         try:
             confirmed = dict(self.report.confirmed_quarantine)
-            self.node.published(Published(quarantined=confirmed))
+            self.node.published(
+                Published(quarantined=confirmed, unlisted_at=self.report.unlisted_at)
+            )
         except errors.FleetError as error:
             LOG.debug("the owner went away meanwhile: %s", error)

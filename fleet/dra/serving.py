@@ -109,11 +109,13 @@ class ClaimServing:
             (result.request, result.pool, result.device, result.share_id, uuids[result.device])
             for result in ours
         ]
+        held = {uuids[r.device] for r in ours if not r.admin}
         order = ClaimOrder(
             uid=asked.uid,
             node=self.seat.node,
-            devices=tuple(sorted({uuids[r.device] for r in ours if not r.admin})),
-            attached=tuple(sorted({uuids[r.device] for r in ours if r.admin})),
+            devices=tuple(sorted(held)),
+            # Who holds a device needs not look into it as well: nobody could wipe it then.
+            attached=tuple(sorted({uuids[r.device] for r in ours if r.admin} - held)),
             namespace=asked.namespace,
             name=asked.name,
             consumers=tuple(consumer.uid for consumer in reading.consumers),

@@ -22,6 +22,8 @@ PAUSE_S = 0.1
 HOLDER_WAIT_S = 10.0
 """How long a holder that is not being torn down is waited for: a force-deleted pod whose process
 ignores SIGTERM needs two seconds until kubelet asks for its teardown."""
+FAIR_S = 1.0
+"""A try with less time left than this tells only that time is up; the one before told why."""
 PASSING = (
     errors.DeviceBusy,
     errors.LeaseHeld,
@@ -61,13 +63,18 @@ class Waiting:
         Raises what `act` raises: at once where waiting changes nothing, else when time is up.
         """
         begun = self.clock.monotonic()
+        told: errors.FleetError | None = None
         while True:
+            left_s = max(0.0, deadline - self.clock.monotonic())
             try:
-                return act(max(0.0, deadline - self.clock.monotonic()))
+                return act(left_s)
             except PASSING as error:
+                told = error if told is None or left_s >= FAIR_S else told
                 now = self.clock.monotonic()
-                if now + PAUSE_S >= deadline or not self._passes(error, now - begun):
+                if not self._passes(error, now - begun):
                     raise
+                if now + PAUSE_S >= deadline:
+                    raise told from error
             self.sleep(PAUSE_S)
 
     def _passes(self, error: errors.FleetError, waited_s: float) -> bool:

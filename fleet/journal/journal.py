@@ -208,11 +208,9 @@ class Journal:
                 changes.set_meta("sequence", str(self.sequence + 1))
             self.units.update(changes.units)
             self.meta.update(changes.meta)
-            for uid, claim in changes.claims.items():
-                if claim is None:
-                    self.claims.pop(uid, None)
-                else:
-                    self.claims[uid] = claim
+            # A new mapping each time: who is reading goes through the old one undisturbed.
+            merged = {**self.claims, **changes.claims}
+            self.claims = {uid: claim for uid, claim in merged.items() if claim is not None}
 
     @property
     def sequence(self) -> int:

@@ -84,10 +84,7 @@ class Admission:
             created_at=self.registry.clock.now(),
             attributes=_demands(order),
         )
-        if not attached:
-            self._commit(claim, devices)
-            return
-        self._attach(claim, devices, attached)
+        self._admit(claim, devices, attached)
 
     def _again(self, known: Claim, order: ClaimOrder) -> None:
         """A repeated prepare: the record stands as it is, under the newest token of its lease."""
@@ -126,17 +123,24 @@ class Admission:
             known, consumers=consumers, attributes=attributes, namespace=named[0], name=named[1]
         )
 
-    def _commit(self, claim: Claim, devices: Sequence[Device]) -> None:
+    def _commit(self, claim: Claim, devices: Sequence[Device], attached: Sequence[Device]) -> None:
+        now = self.registry.clock.now()
         with self.registry.commit() as commit:
             for device in devices:
                 self._refuse(device, claim.uid)
             commit.put_claim(claim)
             _take(commit, claim)
+            for unit_id in {unit for device in attached for unit in device.units}:
+                unit = commit.unit(unit_id)
+                if unit.state is State.CLEAN:
+                    nobody = Change(frozenset({Fact.WORKER_GONE}))
+                    moved = lifecycle.step(unit, Event.TRUST_LOST, now=now, change=nobody)
+                    commit.put_unit(moved)
 
-    def _attach(self, claim: Claim, devices: Sequence[Device], attached: Sequence[Device]) -> None:
-        """Let an administrator look into devices: never into one that is being wiped or checked.
+    def _admit(self, claim: Claim, devices: Sequence[Device], attached: Sequence[Device]) -> None:
+        """Commit; with attached devices while nothing works on them, nor can begin to.
 
-        Who looks may also write: a CLEAN device is dirty from here on.
+        Who looks may also write: a CLEAN device is dirty from the moment the record exists.
         """
         works = []
         try:
@@ -154,9 +158,7 @@ class Admission:
                     )
                 works.append(work)
                 self._refuse_working(device)
-            self._commit(claim, devices)
-            for device in attached:
-                self.registry.move(device, _distrusted, Change(frozenset({Fact.WORKER_GONE})))
+            self._commit(claim, devices, attached)
         finally:
             for work in works:
                 self.registry.unreserve(work)
@@ -225,10 +227,6 @@ def _take(commit: Commit, claim: Claim) -> None:
     for unit_id in claim.units:
         raised = lifecycle.raise_floor(commit.unit(unit_id), claim.token)
         commit.put_unit(replace(raised, claim=claim.uid))
-
-
-def _distrusted(unit: Unit) -> Event | None:
-    return Event.TRUST_LOST if unit.state is State.CLEAN else None
 
 
 def _why(unit: Unit) -> str:

@@ -37,17 +37,31 @@ class Securing:
                 leases.check_token(units, claim.token, self.registry.journal.epoch)
                 confirming.leased(self.store, claim.uid, claim.token, claim.units)
             except (errors.TokenStale, errors.LeaseLost, errors.EpochForeign):
-                pass  # closed or gone: a new one, and then a wipe under it
+                # Closed or gone: a new one, and then a wipe under it. The record forgets the old
+                # one first: a lease it does not learn of is found by its holder at the burial.
+                claim = self._put(replace(claim, token=NO_TOKEN))
             else:
                 return claim
         lease = self._acquire(claim)
-        leases.check_token(units, lease.token, self.registry.journal.epoch)
         secured = replace(claim, token=lease.token)
         with self.registry.commit() as commit:
+            now = [commit.unit(unit) for unit in claim.units]
+            try:
+                leases.check_token(now, lease.token, self.registry.journal.epoch)
+            except errors.TokenStale as error:
+                # Closed while it was asked for: by the end of an earlier claim of this uid.
+                raise errors.LeaseLost(
+                    error.detail, remedy="retry; a newer one is asked for"
+                ) from error
             commit.put_claim(secured)
-            for unit_id in claim.units:
-                commit.put_unit(lifecycle.raise_floor(commit.unit(unit_id), lease.token))
+            for unit in now:
+                commit.put_unit(lifecycle.raise_floor(unit, lease.token))
         return secured
+
+    def _put(self, claim: Claim) -> Claim:
+        with self.registry.commit() as commit:
+            commit.put_claim(claim)
+        return claim
 
     def _acquire(self, claim: Claim) -> Lease:
         units = [self.registry.journal.units[unit] for unit in claim.units]

@@ -15,7 +15,7 @@ from fleet import claims, errors, lifecycle
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.health import reasons
 from fleet.lifecycle import Change, Event, Fact
-from fleet.messages import ClaimAnswer, Published
+from fleet.messages import ClaimAnswer, DeviceResult, Published
 from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
 from fleet.node.admitting import NOTE
 from fleet.node.cleaning import Cleaner
@@ -39,17 +39,24 @@ class Visibility:
     required: bool = False
     """Whether devices are published at all: without a scheduler there is nothing to read back."""
     _seen: Mapping[str, float] = field(default_factory=dict)
+    _unlisted_at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def published(self, published: Published) -> None:
         """Take over what was just read back; what it does not name is not visible."""
         with self._lock:
             self._seen = dict(published.quarantined)
+            self._unlisted_at = published.unlisted_at
 
     def covers(self, device: Uuid, since: float) -> bool:
         """Whether a quarantine of `device` that began at `since` is visible."""
         with self._lock:
             return not self.required or self._seen.get(device, float("-inf")) >= since
+
+    def covers_unlisted(self, since: float) -> bool:
+        """Whether a device that no view lists since `since` can be allocated by nobody."""
+        with self._lock:
+            return not self.required or self._unlisted_at >= since
 
 
 @dataclass
@@ -68,9 +75,8 @@ class Teardown:
         self.specs.remove(claim.uid)
         self._end_tenancy(claim)
         self._write_off_missing(claim)
-        results = self.cleaner.clean(claim, flight, accept=settled)
-        out_of_service = self._quarantined(claim)
-        self._await_visible(claim, flight, out_of_service)
+        results = self._clean(claim, flight)
+        out_of_service = self._await_visible(claim, flight)
         self._bury(claim)
         return ClaimAnswer(
             uid=claim.uid,
@@ -99,8 +105,7 @@ class Teardown:
             if others
             else obstacle
         )
-        late = now - float(claim.attributes.get(TEARDOWN_AT, now)) >= self.holder_deadline_s
-        if not late or not claim.units:
+        if not claim.units or not self._late(claim):
             raise errors.DeviceBusy(
                 who,
                 holder=f"claim:{others[0] if others else claim.uid}",
@@ -109,6 +114,36 @@ class Teardown:
         reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=who, since=now)
         change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
         self._release(claim, Event.TEARDOWN_FAILED, change)
+
+    def _late(self, claim: Claim) -> bool:
+        now = self.registry.clock.now()
+        return now - float(claim.attributes.get(TEARDOWN_AT, now)) >= self.holder_deadline_s
+
+    def _clean(self, claim: Claim, flight: Flight) -> list[DeviceResult]:
+        """Wipe what is not at rest. What nobody could wipe by the deadline is quarantined instead.
+
+        Raises `DeviceBusy` before that: whoever has the device now is waited for, never killed.
+        """
+        try:
+            return self.cleaner.clean(claim, flight, accept=settled)
+        except errors.DeviceBusy as error:
+            if flight.cancel.is_set() or not self._late(claim):
+                raise
+            if not self._give_up(claim, error.detail):
+                raise
+            return []
+
+    def _give_up(self, claim: Claim, why: str) -> bool:
+        """Quarantine the units that are dirty and that nobody works on; whether all are at rest."""
+        now = self.registry.clock.now()
+        reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=why, since=now)
+        change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
+        with self.registry.commit() as commit:
+            for unit_id in claim.units:
+                unit = commit.unit(unit_id)
+                if unit.state is State.DIRTY and not self.registry.reserved(unit_id):
+                    commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+            return all(settled(claim, commit.unit(unit_id)) for unit_id in claim.units)
 
     def _release(self, claim: Claim, event: Event, change: Change) -> None:
         now = self.registry.clock.now()
@@ -144,29 +179,34 @@ class Teardown:
             or any(units[unit].state is State.QUARANTINED for unit in devices[uuid].units)
         )
 
-    def _await_visible(self, claim: Claim, flight: Flight, devices: tuple[Uuid, ...]) -> None:
-        """Nothing of the claim is let go before its quarantine is read back (promise 6)."""
+    def _await_visible(self, claim: Claim, flight: Flight) -> tuple[Uuid, ...]:
+        """Nothing of the claim is let go before its quarantine is read back (promise 6).
+
+        Returns the devices out of service.
+        """
         clock = self.registry.clock
         until = clock.monotonic() + PUBLISHED_WAIT_S
         while True:
-            hidden = [
-                uuid
-                for uuid in devices
-                if not self.visibility.covers(uuid, self._since(claim, uuid))
-            ]
+            devices = self._quarantined(claim)
+            hidden = [uuid for uuid in devices if not self._visible(claim, uuid)]
             if not hidden:
-                return
+                return devices
+            if not all(settled(claim, self.registry.journal.units[u]) for u in claim.units):
+                raise errors.DeviceBusy(
+                    f"a device of claim {claim.uid} was cleared meanwhile: it is wiped first"
+                )
             if flight.cancel.wait(POLL_S) or clock.monotonic() >= until:
                 raise errors.DeviceBusy(
                     f"the quarantine of {', '.join(hidden)} is not visible to the scheduler yet",
                     remedy="the claim is let go once it was read back from the ResourceSlice",
                 )
 
-    def _since(self, claim: Claim, uuid: Uuid) -> float:
+    def _visible(self, claim: Claim, uuid: Uuid) -> bool:
         device = self.registry.devices.get(uuid)
-        if device is None:
-            return float(claim.attributes.get(TEARDOWN_AT, 0.0))
-        return max(unit.since for unit in self.registry.units(device))
+        if device is not None:
+            since = max(unit.since for unit in self.registry.units(device))
+            return self.visibility.covers(uuid, since)
+        return self.visibility.covers_unlisted(float(claim.attributes.get(TEARDOWN_AT, 0.0)))
 
     def _bury(self, claim: Claim) -> None:
         """Record to tombstone, units free, release of the lease queued: one commit.

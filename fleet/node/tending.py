@@ -146,18 +146,21 @@ class Tending:
         if body["token"]:
             self._give_back(holder, Token.parse(body["token"]))
             return
-        if ClaimUid(holder.name) in self.registry.journal.claims:
-            return  # asked for again meanwhile: its own teardown gives the lease back
         for lease in self.store.leases():
-            if lease.holder == holder:
-                self._close(lease)
+            if lease.holder == holder and self._close(lease):
                 self._give_back(holder, lease.token)
 
-    def _close(self, lease: Lease) -> None:
-        """A lease the record never learned of, for a crash came between: refused from now on."""
+    def _close(self, lease: Lease) -> bool:
+        """A lease the record never learned of, for a crash came between: refused from now on.
+
+        False when its claim has a record again: its own teardown gives the lease back.
+        """
         with self.registry.commit() as commit:
+            if commit.claim(ClaimUid(lease.holder.name)) is not None:
+                return False
             for unit_id in lease.units & self.registry.journal.units.keys():
                 commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
+        return True
 
     def _give_back(self, holder: Holder, token: Token) -> None:
         closure = Closure(holder, token, self.registry.place.node, leases.ClosedBy.TEARDOWN)

@@ -58,7 +58,6 @@ class Wiper:
         validator: Validator,
         certifier: Certifier,
         max_parallel: int = 8,
-        spares: int = 0,
     ) -> None:
         self._registry = registry
         self._workers = workers
@@ -66,7 +65,6 @@ class Wiper:
         self._validator = validator
         self._certifier = certifier
         self._tell = outcomes.Teller(registry)
-        self._spares = spares
         self._slots = threading.BoundedSemaphore(max_parallel)
 
     def close(self) -> None:
@@ -75,7 +73,7 @@ class Wiper:
 
     def keep_ready(self) -> None:
         """Have workers started for some accelerators, before anybody asks."""
-        for device in self._registry.whole()[: self._spares]:
+        for device in self._registry.whole()[: self._workers.spares]:
             self._workers.keep_ready(device.uuid, self._registry.backend.kind)
 
     def perform(self, task: WipeTask) -> DeviceResult:

@@ -345,6 +345,7 @@ class Publisher:
         still = self._slices.current and not self._outstanding
         settled = quiet and still and reading is not None and reading.complete
         confirmed: Mapping[str, float] = {}
+        unlisted_at = 0.0
         if settled and wanted is not None and reading is not None:
             confirmed = read_back(
                 wanted.quarantined,
@@ -353,6 +354,10 @@ class Publisher:
                 key=self._given.rules.quarantined,
                 doubtful=self._doubtful(now),
             )
+            if self._view is not None and self._doubtful(now).isdisjoint(
+                map(version, reading.slices)
+            ):
+                unlisted_at = self._view.at
         return PublishReport(
             settled=settled,
             writes=writes,
@@ -361,6 +366,7 @@ class Publisher:
             withdrawn=wanted.withdrawn if wanted else {},
             lost=wanted.lost if wanted else (),
             confirmed_quarantine=confirmed,
+            unlisted_at=unlisted_at,
             trouble=tuple(self._trouble),
             refused_total=self._refusals.total,
             dropped=self._dropped,

@@ -40,6 +40,9 @@ class PublishReport:
     confirmed_quarantine: Mapping[str, float] = field(default_factory=dict)
     """Quarantined devices read back as such (or as absent), by UUID: the `since` of their view.
     Nothing of ours that is older can land any more (promise 6)."""
+    unlisted_at: float = 0.0
+    """`at` of the view that all slices were read back for, with nothing older left to land: what it
+    does not list is absent or quarantined as lost. 0.0: not read back so in this step."""
     trouble: tuple[Trouble, ...] = ()
     refused_total: int = 0
     """Bodies the server refused since the start."""

@@ -24,8 +24,17 @@ class LateStore:
     failed is opened anew at the next call, so that a file put back is found.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        expected: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`expected` says whether there must be a store already: then none is ever made anew."""
         self._path = path
+        self._expected = expected
         self._timeout_s = timeout_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -60,6 +69,7 @@ class LateStore:
         with self._lock:
             try:
                 if self._stores is None:
+                    self._refuse_absent()
                     self._stores = open_stores(
                         self._path, clock=self._clock, timeout_s=self._timeout_s
                     )
@@ -70,6 +80,14 @@ class LateStore:
                 if isinstance(error, errors.StoreUnavailable):
                     raise
                 raise errors.StoreUnavailable(error.detail, remedy=error.remedy) from error
+
+    def _refuse_absent(self) -> None:
+        """A file system that is not mounted now must not get an empty store with a new epoch."""
+        if self._expected() and not (self._path.is_file() and self._path.stat().st_size):
+            raise errors.StoreUnavailable(
+                f"the lease store {self._path} is not there",
+                remedy="mount or restore it; after a restore run `fleet store adopt`",
+            )
 
     def _drop(self) -> None:
         if self._stores is not None:

@@ -106,7 +106,9 @@ def environment(inherited: Mapping[str, str], worker_id: str, device: str) -> di
 class Spawner:
     """Starts workers from one thread that lives until `close`: then they all die with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spares: int = 0) -> None:
+        """`spares`: devices for which `keep_ready` is worth calling."""
+        self.spares = spares
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._spares: dict[str, Worker] = {}
         self._lock = threading.Lock()

@@ -166,7 +166,9 @@ class ControlPlane:
         status = found.get("status") or {}
         reported = {
             (entry["driver"], entry["pool"], entry["device"]): {
-                one["type"] for one in entry.get("conditions", ()) if one.get("status") == "True"
+                one["type"]
+                for one in (entry.get("conditions") or ())
+                if one.get("status") == "True"
             }
             for entry in status.get("devices") or ()
         }

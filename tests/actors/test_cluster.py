@@ -103,3 +103,9 @@ def test_a_ray_of_ours_listens_on_loopback_only(ray_cluster: cluster.Cluster) ->
         pause.wait(0.2)
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     assert [(name, place) for name, place in places if place not in loopback] == []
+
+
+def test_an_address_without_ray_is_an_error_at_once() -> None:
+    """Ray itself would try for more than a minute where nobody listens."""
+    with pytest.raises(errors.RayUnavailable, match="nobody answers at 127.0.0.1:1"):
+        cluster.attach("127.0.0.1:1")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fleet import sqlite
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.claims import Claim, ClaimEvent
 from fleet.clock import SystemClock
 from fleet.evidence import layout, sources, verify
 from fleet.evidence.ledger import Ledger
@@ -25,6 +26,7 @@ from fleet.journal.journal import Journal, OperationRow
 from fleet.messages import Outcome
 from fleet.model import (
     NO_TOKEN,
+    ClaimUid,
     Digest,
     HolderKind,
     Lease,
@@ -39,6 +41,8 @@ from fleet.stores.sqlite import open_stores, store_path
 
 DEBRIS = frozenset({"truncated", "empty-file"})
 """What a crash may leave at the very end of a ledger until the next start sets it aside."""
+CLAIMED = tuple(f"{event}/" for event in (ClaimEvent.PREPARE, ClaimEvent.UNPREPARE))
+"""Operations for a claim; the claim's record is their order."""
 IDLE = "idle/"
 """Operations the node gave itself; they need no lease and have no record."""
 
@@ -50,6 +54,7 @@ class NodeSample:
     name: str
     units: Mapping[UnitId, Unit] = field(default_factory=dict)
     operations: Mapping[OperationId, OperationRow] = field(default_factory=dict)
+    claims: Mapping[ClaimUid, Claim] = field(default_factory=dict)
     boot_id: str = ""
     epoch: int = 0
     workers: int = 0
@@ -108,6 +113,7 @@ def _node(state: Path, name: str) -> NodeSample:
                 name,
                 units=dict(journal.units),
                 operations={row.id: row for row in found if row is not None},
+                claims=dict(journal.claims),
                 boot_id=journal.meta.get("boot_id", ""),
                 epoch=journal.epoch,
                 workers=len(journal.workers()),
@@ -242,6 +248,10 @@ def _certified(unit: Unit, node: NodeSample, now: Sample) -> Iterator[str]:
     if operation.startswith(IDLE):
         if certificate.token is not None or said["run"]:
             yield f"the node's own {operation} claims a token or a run"
+        return
+    if operation.startswith(CLAIMED):
+        if said["run"] or not said["claim"]:
+            yield f"{operation} is of run {said['run']!r} and claim {said['claim']!r}"
         return
     row = node.operations.get(operation)
     if row is None:

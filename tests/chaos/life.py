@@ -87,7 +87,7 @@ def policy() -> CampaignPolicy:
 
 def live(story: Story, life: Life, plan: FleetPlan, told: int) -> None:
     """Live one life to its end, or die on the way. `told` is the pipe to whoever watches."""
-    _die_with_parent()
+    die_with_parent()
     os.environ[MARKER] = str(plan.coordinator.state)
     striker = Striker(life.strikes, Path(plan.coordinator.state), told)
     striker.arm()
@@ -181,6 +181,7 @@ def _tell(told: int, **what: object) -> None:
     os.write(told, f"ended {json.dumps(what, default=str)}\n".encode())
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel end this process with the thread that forked it."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

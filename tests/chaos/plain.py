@@ -198,7 +198,7 @@ class _Play:
     def _await_workers_gone(self) -> None:
         """Workers die with the service: none may write when the next life begins."""
         deadline = time.monotonic() + GONE_WAIT_S
-        while left := _wipe_workers(self._state):
+        while left := wipe_workers(self._state):
             if time.monotonic() > deadline:
                 self._case.broken.append(f"workers {left} outlived their service")
                 return
@@ -290,7 +290,8 @@ def strike_slow(backend: simulated.SimulatedBackend, *, bytes_per_s: int) -> Non
         backend.set_fault(Uuid(accelerator.uuid), made)
 
 
-def _wipe_workers(state: Path) -> list[int]:
+def wipe_workers(state: Path) -> list[int]:
+    """Pids of wipe workers that somebody with this state left."""
     found = []
     for pid in checks.living(life.MARKER, str(state)):
         with suppress(OSError):

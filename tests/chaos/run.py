@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.run --plain N --ray M [--seed S] [--jobs J]``: kill -9 at seeded moments.
+"""``python -m tests.chaos.run --plain N --kubelet K --ray M``: kill -9 at seeded moments.
 
 Each seed is one story; a failing one is printed whole, with the command that tells it again. Exit
 code 0: every story held; 1: one did not; 2: it could not run.
@@ -17,7 +17,8 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +29,23 @@ def main(arguments: Sequence[str]) -> int:
     """Run what is asked for; see the module."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--plain", type=int, default=0, help="stories without Ray")
+    parser.add_argument("--kubelet", type=int, default=0, help="stories around kubelet's calls")
     parser.add_argument("--ray", type=int, default=0, help="stories with a real local Ray")
     parser.add_argument("--seed", type=int, default=1, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="stories at once")
     parser.add_argument("--tell", action="store_true", help="print every story, not only failures")
     parser.add_argument("--keep", type=Path, help="directory in which all states are kept")
     asked = parser.parse_args(arguments)
-    if asked.plain + asked.ray < 1 or asked.jobs < 1:
-        parser.error("nothing to do: ask for --plain N or --ray M")
+    if asked.plain + asked.kubelet + asked.ray < 1 or asked.jobs < 1:
+        parser.error("nothing to do: ask for --plain N, --kubelet K or --ray M")
+    if asked.keep:
+        asked.keep.mkdir(parents=True, exist_ok=True)
     failures = 0
-    if asked.plain:
-        seeds = range(asked.seed, asked.seed + asked.plain)
-        failures += _report("plain", _plain(seeds, asked.jobs, asked.keep), tell=asked.tell)
+    for kind, count in (("plain", asked.plain), ("kubelet", asked.kubelet)):
+        if count:
+            seeds = range(asked.seed, asked.seed + count)
+            cases = _forked(kind, seeds, asked.jobs, asked.keep)
+            failures += _report(kind, cases, tell=asked.tell)
     if asked.ray:
         seeds = range(asked.seed, asked.seed + asked.ray)
         failures += _report("ray", _real(seeds, asked.jobs, asked.keep), tell=asked.tell)
@@ -71,8 +77,7 @@ def _report(kind: str, cases: Iterator[dict[str, Any]], *, tell: bool) -> int:
 
 
 def _told(kind: str, case: dict[str, Any]) -> str:
-    other = "ray" if kind == "plain" else "plain"
-    again = f"python -m tests.chaos.run --{kind} 1 --{other} 0 --seed {case['seed']}"
+    again = f"python -m tests.chaos.run --{kind} 1 --seed {case['seed']}"
     verdict = "FAILED" if case["broken"] else "held"
     lines = [f"{kind} seed {case['seed']} {verdict} ({case['seconds']:.1f} s), again: {again}"]
     lines += [f"  {line}" for line in case["log"]]
@@ -82,10 +87,25 @@ def _told(kind: str, case: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _plain(seeds: Sequence[int], jobs: int, keep: Path | None) -> Iterator[dict[str, Any]]:
-    """Stories in `jobs` forked processes, each with one thread; results as they come."""
-    from tests.chaos import plain
+def _told_by(kind: str) -> Callable[[int, Path | None], object]:
+    """Who tells a story of this kind; imported before anything is forked."""
+    if kind == "plain":
+        from tests.chaos import plain
 
+        return plain.run
+    from fleet.kube import client  # noqa: F401 - every plugin that is forked has it then
+    from node_plugin import wiring  # noqa: F401
+    from node_plugin.kubelet_sim import connection, control, resources, runtime  # noqa: F401
+    from tests.chaos.kubelet import play
+
+    return play.run
+
+
+def _forked(
+    kind: str, seeds: Sequence[int], jobs: int, keep: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Stories in `jobs` forked processes, each with one thread; results as they come."""
+    tell = _told_by(kind)
     if threading.active_count() > 1:
         raise RuntimeError("this process has threads already and cannot be forked safely")
     pipes, children = [], []
@@ -97,9 +117,11 @@ def _plain(seeds: Sequence[int], jobs: int, keep: Path | None) -> Iterator[dict[
             code = 1
             try:
                 for seed in seeds[number::jobs]:
-                    case = vars(plain.run(seed, keep))
+                    case = vars(tell(seed, keep))
                     os.write(writing, (json.dumps(case, default=str) + "\n").encode())
                 code = 0
+            except Exception:  # noqa: BLE001 - it is told, and the parent sees the status
+                traceback.print_exc()
             finally:
                 os._exit(code)
         os.close(writing)

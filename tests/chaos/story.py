@@ -31,6 +31,8 @@ class Point(StrEnum):
     SPAWN = "start of a worker"
     PROGRESS = "share of a wipe"
     TIME = "time"
+    REQUEST = "request to the API server"
+    DOOR = "call to the owner"
 
 
 class Side(StrEnum):
@@ -42,6 +44,8 @@ class Side(StrEnum):
     """Half of a ledger's line is on disk, as after a power cut."""
 
 
+OF_PLUGIN = frozenset({Point.REQUEST, Point.DOOR})
+"""What only the node plugin does; see `tests.chaos.kubelet`."""
 COUNTS = {
     Point.JOURNAL: 12,
     Point.STORE: 8,

@@ -51,6 +51,12 @@ class Striker:
 
         vars(sqlite3)["connect"] = connected
 
+    def renew(self, strikes: Sequence[Strike]) -> None:
+        """Forget what was to be struck, and count from here to what is now."""
+        with self._mutex:
+            self._strikes = list(strikes)
+            self._counts.clear()
+
     @property
     def counts(self) -> dict[str, int]:
         """What has been counted so far."""
@@ -116,6 +122,9 @@ class Striker:
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen":
             self._act(Point.SPAWN)
+            return
+        if event == "http.client.send":
+            self._act(Point.REQUEST)
             return
         changes = event in _CHANGES or (event == "open" and arguments[2] & _WRITING)
         if changes and self._state in str(arguments[0]):

@@ -15,7 +15,7 @@ from fleet.evidence.segments import segment_paths
 from fleet.model import State, Token
 from fleet.wipe.identity import MARKER as WORKER
 from tests.chaos import checks
-from tests.chaos.story import Point, Side, Victim, draw
+from tests.chaos.story import OF_PLUGIN, Point, Side, Victim, draw
 
 ROOT = Path(__file__).parent.parent.parent
 QUIET_SEED = 1
@@ -62,7 +62,7 @@ def test_sixty_seeds_strike_everybody_everywhere() -> None:
     """The stories CI runs reach every kind of moment, both victims, both ways to go on."""
     stories = [draw(seed) for seed in range(1, 61)]
     strikes = [s for story in stories for life in story.lives for s in life.strikes]
-    assert {strike.point for strike in strikes} == set(Point)
+    assert {strike.point for strike in strikes} == set(Point) - OF_PLUGIN
     assert {strike.side for strike in strikes} == set(Side)
     assert {strike.victim for strike in strikes} == set(Victim)
     assert {story.lives[-1].resume for story in stories} == {True, False}

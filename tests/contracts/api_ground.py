@@ -137,7 +137,7 @@ class Ground:
         """Type and status of the conditions of one device."""
         for found in self.status(path).get("devices", []):
             if found["device"] == device:
-                return {item["type"]: item["status"] for item in found.get("conditions", [])}
+                return {item["type"]: item["status"] for item in found.get("conditions") or []}
         return {}
 
     def allocate(self, path: str, wanted: Object, **status: Any) -> Reply:

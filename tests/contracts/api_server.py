@@ -290,6 +290,6 @@ def _exchange(
     finally:
         connection.close()
     # Of a watch the first line counts.
-    first = raw.decode().strip().partition("\n")[0]
-    found = json.loads(first) if first.startswith("{") else {}
+    text = raw.decode().strip()
+    found = json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
     return Reply(answer.status, found)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fleet.clock import ManualClock
 from fleet.errors import ApiUnavailable
-from fleet.kube.base import CLAIMS, Cluster, Object
+from fleet.kube.base import CLAIMS, Cluster, Name, Object
 from fleet.kube.client import connect
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
@@ -206,3 +206,12 @@ def slice_of(node: str, *names: str, driver: str = "gpu.example.com") -> Object:
             "devices": [{"name": name} for name in names],
         },
     }
+
+
+def allocated(bench: Bench, *names: str, name: str = "a") -> Object:
+    """A claim with these devices allocated."""
+    bench.cluster.create(CLAIMS, claim(name))
+    found = bench.cluster.get(CLAIMS, Name(name, "default"))
+    results = [{"request": "gpu", **device(item)} for item in names]
+    found["status"] = {"allocation": {"devices": {"results": results}}}
+    return bench.cluster.replace(CLAIMS, found, subresource="status")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.contracts.api_ground import Ground
 from tests.contracts.api_server import KUBECONFIG, RealServer, Server, standing_in
+from tests.contracts.cluster_benches import Bench, ClientBench, MemoryBench
 
 SERVERS = [pytest.param("stand-in")]
 if KUBECONFIG:
@@ -28,3 +30,11 @@ def ground(api_server: Server) -> Iterator[Ground]:
     found = Ground(api_server)
     yield found
     found.clean()
+
+
+@pytest.fixture(params=["memory", "client"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Each implementation of the port."""
+    found: Bench = MemoryBench() if request.param == "memory" else ClientBench(tmp_path)
+    yield found
+    found.close()

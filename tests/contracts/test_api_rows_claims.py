@@ -216,6 +216,6 @@ def test_a_delete_honours_its_preconditions(ground: Ground) -> None:
     for guard in ({"uid": "another"}, {"resourceVersion": "1"}):
         reply = ground.send("DELETE", claim, {"preconditions": guard})
         assert (reply.code, reply.reason) == (409, "Conflict")
-        assert "Precondition failed" in reply.message
+        assert "in the precondition" in reply.message
     right = {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}
     assert ground.send("DELETE", claim, {"preconditions": right}).code == 200

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from fleet import errors
 from fleet.kube.base import (
     CLAIMS,
     NODES,
-    PODS,
     SLICES,
     Name,
     Object,
@@ -22,12 +19,9 @@ from fleet.kube.base import (
     uid_of,
     version_of,
 )
-from fleet.kube.memory.access import Access, Rule
 from tests.contracts.cluster_benches import (
-    STRANGER,
     Bench,
-    ClientBench,
-    MemoryBench,
+    allocated,
     claim,
     condition,
     device,
@@ -36,23 +30,6 @@ from tests.contracts.cluster_benches import (
 )
 
 HERE = Name("a", "default")
-
-
-@pytest.fixture(params=["memory", "client"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Each implementation of the port."""
-    found: Bench = MemoryBench() if request.param == "memory" else ClientBench(tmp_path)
-    yield found
-    found.close()
-
-
-def allocated(bench: Bench, *names: str, name: str = "a") -> Object:
-    """A claim with these devices allocated."""
-    bench.cluster.create(CLAIMS, claim(name))
-    found = bench.cluster.get(CLAIMS, Name(name, "default"))
-    results = [{"request": "gpu", **device(item)} for item in names]
-    found["status"] = {"allocation": {"devices": {"results": results}}}
-    return bench.cluster.replace(CLAIMS, found, subresource="status")
 
 
 # --- reading and creating ----------------------------------------------------
@@ -329,87 +306,3 @@ def test_a_finalizer_keeps_an_object_until_it_is_removed(bench: Bench) -> None:
     bench.cluster.patch(CLAIMS, HERE, body, kind=PatchKind.MERGE)
     with pytest.raises(errors.ApiNotFound):
         bench.cluster.get(CLAIMS, HERE)
-
-
-# --- rights and absence --------------------------------------------------------
-
-
-def test_a_missing_right_is_told_as_such(bench: Bench) -> None:
-    """A 403, and the 422 of Kubernetes 1.36 for a missing driver right, are both ApiForbidden."""
-    allocated(bench, "d0")
-    stranger = bench.stranger()
-    with pytest.raises(errors.ApiForbidden) as caught:
-        stranger.get(CLAIMS, HERE)
-    assert caught.value.status == 403
-    access = bench.engine.access
-    assert isinstance(access, Access)
-    access.rules.append(Rule(STRANGER, ("patch",), ("resourceclaims/status",)))
-    body = status("a", device("d0", conditions=[condition()]))
-    with pytest.raises(errors.ApiForbidden) as caught:
-        stranger.apply(CLAIMS, body, manager="m", subresource="status")
-    assert caught.value.status == 422
-    assert caught.value.causes[0][1] == "status.devices"
-    rule = Rule(STRANGER, ("arbitrary-node:patch",), ("resourceclaims/driver",))
-    access.rules.append(rule)
-    stranger.apply(CLAIMS, body, manager="m", subresource="status")
-
-
-@pytest.mark.parametrize("verb", ["get", "list", "create", "apply", "patch", "delete"])
-def test_an_unavailable_server_is_told_as_such(bench: Bench, verb: str) -> None:
-    """503 is ApiUnavailable, which is retryable, and nothing was written."""
-    made = allocated(bench, "d0")
-    bench.refuse(verb)
-    calls: dict[str, Callable[[], object]] = {
-        "get": lambda: bench.cluster.get(CLAIMS, HERE),
-        "list": lambda: bench.cluster.list(CLAIMS),
-        "create": lambda: bench.cluster.create(CLAIMS, claim("b")),
-        "apply": lambda: bench.cluster.apply(
-            CLAIMS, status("a", device("d0")), manager="m", subresource="status"
-        ),
-        "patch": lambda: bench.cluster.patch(
-            CLAIMS, HERE, {"metadata": {"labels": {"a": "b"}}}, kind=PatchKind.MERGE
-        ),
-        "delete": lambda: bench.cluster.delete(CLAIMS, HERE),
-    }
-    with pytest.raises(errors.ApiUnavailable):
-        calls[verb]()
-    assert bench.cluster.get(CLAIMS, HERE) == made
-
-
-@pytest.mark.parametrize("verb", ["create", "replace", "apply", "patch", "delete"])
-def test_a_lost_answer_is_unavailable_though_it_was_done(bench: Bench, verb: str) -> None:
-    """An ambiguous write raises ApiUnavailable; reading back shows that it was carried out."""
-    made = allocated(bench, "d0")
-    relabelled = {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}}
-    bench.lose_answer(verb)
-    calls: dict[str, Callable[[], object]] = {
-        "create": lambda: bench.cluster.create(CLAIMS, claim("b")),
-        "replace": lambda: bench.cluster.replace(CLAIMS, relabelled),
-        "apply": lambda: bench.cluster.apply(
-            CLAIMS, status("a", device("d0")), manager="m", subresource="status"
-        ),
-        "patch": lambda: bench.cluster.patch(
-            CLAIMS, HERE, {"metadata": {"labels": {"a": "b"}}}, kind=PatchKind.MERGE
-        ),
-        "delete": lambda: bench.cluster.delete(CLAIMS, HERE),
-    }
-    with pytest.raises(errors.ApiUnavailable):
-        calls[verb]()
-    names = [name_of(item).name for item in bench.cluster.list(CLAIMS).items]
-    assert names == {"create": ["a", "b"], "delete": []}.get(verb, ["a"])
-    if verb in ("replace", "apply", "patch"):
-        assert version_of(bench.cluster.get(CLAIMS, HERE)) != version_of(made)
-
-
-def test_a_pod_on_a_node_ends_in_its_own_time(bench: Bench) -> None:
-    """A pod that a kubelet runs stays, Terminating, after a delete."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 7},
-    }
-    bench.cluster.create(PODS, pod)
-    bench.cluster.delete(PODS, Name("p", "default"))
-    found = bench.cluster.get(PODS, Name("p", "default"))["metadata"]
-    assert found["deletionGracePeriodSeconds"] == 7

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from fleet import errors
 from fleet.kube.base import CLAIMS, SLICES, Change, Event, Name, PatchKind, Selection, name_of
 from fleet.kube.memory.engine import Target
-from tests.contracts.cluster_benches import Bench, ClientBench, MemoryBench, claim, slice_of
+from tests.contracts.cluster_benches import Bench, claim, slice_of
 
 LONG_S = 20.0
 """Longer than any test here takes; watches are closed when a test has seen enough."""
-
-
-@pytest.fixture(params=["memory", "client"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Each implementation of the port."""
-    found: Bench = MemoryBench() if request.param == "memory" else ClientBench(tmp_path)
-    yield found
-    found.close()
 
 
 def told(event: Event) -> tuple[Change, str]:

@@ -92,8 +92,7 @@ def plugin(
 def namespace(api: Cluster) -> Iterator[str]:
     """A namespace of the session's own, and the class of our devices."""
     name = f"fleet-e2e-{secrets.token_hex(3)}"
-    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    api.create(workloads.NAMESPACES, head)
+    api.create(workloads.NAMESPACES, workloads.namespace(name))
     api.apply(CLASSES, workloads.device_class(), manager="fleet-e2e")
     eventually(
         "the namespace has its service account", lambda: _has_account(api, name), timeout_s=30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kubernetes import client as library
@@ -31,11 +31,12 @@ from tests.e2e import workloads
 from tests.e2e.place import CGROUP_ROOT, Kubelet, Place
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
-from tests.e2e.workloads import TEMPLATES, TENANT
+from tests.e2e.workloads import TEMPLATES, TENANT, Wish
 
-RUN_S = 60.0
-"""Time, s, a pod may take to run: a prepare that failed once is tried again after 60 to 90 s, so
-that anything slower than this is a failed prepare."""
+ANY = Wish()
+RUN_S = 120.0
+"""Time, s, a pod may take to run. Kubelet tries again only after 60 to 90 s where it failed itself:
+now and then the API server's node authorizer has not heard of a pod yet."""
 GONE_S = 60.0
 CLEAN_S = 120.0
 """Time, s, until everything is given back: two looks of the orphan sweep included."""
@@ -57,17 +58,17 @@ class Ground:
 
     # --- pods and claims ---
 
-    def claim_template(self, *, uuid: str = "", tolerated: Sequence[str] = ()) -> dict[str, str]:
-        """A new template for one device; as a pod names it."""
+    def claim_template(self, wish: Wish = ANY, *, uuid: str = "") -> dict[str, str]:
+        """A new template of a wish, or for the device of `uuid`; as a pod names it."""
         name = _new("template")
-        spec = workloads.claim_spec(uuid=uuid, tolerated=tolerated)
+        spec = workloads.claim_spec(replace(wish, uuid=uuid) if uuid else wish)
         self.cluster.create(TEMPLATES, workloads.template(name, self.namespace, spec))
         return {"resourceClaimTemplateName": name}
 
     def named_claim(self, *, uuid: str = "") -> dict[str, str]:
         """A new claim for one device; as a pod names it."""
         name = _new("claim")
-        spec = workloads.claim_spec(uuid=uuid)
+        spec = workloads.claim_spec(Wish(uuid=uuid))
         self.cluster.create(CLAIMS, workloads.claim(name, self.namespace, spec))
         return {"resourceClaimName": name}
 
@@ -130,7 +131,9 @@ class Ground:
 
     def force_delete(self, name: Name) -> None:
         """Delete with grace 0: the API forgets the pod at once, whatever still runs."""
-        api = library_config.new_client_from_config(config_file=str(self.place.kubeconfig))
+        api = library_config.new_client_from_config(  # type: ignore[no-untyped-call]
+            config_file=str(self.place.kubeconfig)
+        )
         with api:
             library.CoreV1Api(api).delete_namespaced_pod(
                 name.name, name.namespace, grace_period_seconds=0
@@ -164,6 +167,13 @@ class Ground:
             ),
             "",
         )
+
+    def events(self, name: Name) -> list[str]:
+        """Messages of the pod's events."""
+        selection = Selection(
+            namespace=self.namespace, fields=f"involvedObject.uid={uid_of(self.pod(name))}"
+        )
+        return [str(one.get("message")) for one in self.cluster.list(EVENTS, selection).items]
 
     def signal(self, pod_uid: str, number: int) -> None:
         """Send a signal to the first process of the pod's container, as its own would."""
@@ -217,6 +227,16 @@ class Ground:
         (uuid,) = known[0].devices
         return self.plugin.directory / "sim" / "memory" / f"{uuid}.bin"
 
+    def clean_devices(self) -> list[str]:
+        """Names of the devices that are clean and published without a taint."""
+        view = self.plugin.view()
+        published = self.published()
+        return [
+            one.name
+            for one in (view.devices if view else ())
+            if one.state == "CLEAN" and one.name in published and not self.taints(one.name)
+        ]
+
     # --- everything given back ---
 
     def clean(self) -> None:
@@ -263,12 +283,8 @@ class Ground:
     def told(self, name: Name) -> str:
         """All there is to know about a pod that does not do as it should."""
         found = self.pod(name)
-        selection = Selection(
-            namespace=self.namespace, fields=f"involvedObject.uid={uid_of(found)}"
-        )
-        events = [str(one.get("message")) for one in self.cluster.list(EVENTS, selection).items]
         status = str(found.get("status"))
-        return "\n".join((status, *events, *self.left(), self.plugin.told()))
+        return "\n".join((status, *self.events(name), *self.left(), self.plugin.told()))
 
 
 def _new(kind: str) -> str:

@@ -60,7 +60,6 @@ class Kubelet:
     _directory: str
     _environment: Mapping[str, str]
     _log: str
-    _process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def found(cls, root: Path) -> Kubelet:
@@ -83,8 +82,6 @@ class Kubelet:
         if pid is None:
             return
         os.kill(pid, signal.SIGTERM)
-        if self._process is not None:
-            self._process.wait(30)
         eventually("kubelet has ended", lambda: _pid_of(self.root) is None, timeout_s=30)
 
     def start(self) -> None:
@@ -92,18 +89,19 @@ class Kubelet:
         if _pid_of(self.root) is not None:
             return
         with Path(self._log).open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
+            subprocess.run(
+                ["setsid", "--fork", *self._command],  # no child of ours: it outlives the tests
                 cwd=self._directory,
                 env=dict(self._environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                check=True,
             )
+        pid = eventually("kubelet runs", lambda: _pid_of(self.root), timeout_s=10)
         record = self.root.parent / "run" / "kubelet.pid"
         if record.exists():  # whoever started the cluster stops it by this
-            record.write_text(f"{self._process.pid}\n")
+            record.write_text(f"{pid}\n")
 
     def restart(self) -> None:
         """Stop and start."""

@@ -39,6 +39,7 @@ driver = "{driver}"
 cdi_directory = "{cdi}"
 kubelet_root = "{root}"
 cgroup_root = "{cgroups}"
+agent_namespace = "{agents}"
 [node]
 idle_delay_s = 0.5
 [health]
@@ -58,6 +59,8 @@ class PluginProcess:
     state: Path
     node: str
     instance: str = ""
+    agent_namespace: str = ""
+    """Namespace of our own node service: it may claim the device `agent`."""
     log: Path = field(init=False)
     port: int = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -90,6 +93,7 @@ class PluginProcess:
                 cdi=self.place.cdi_directory,
                 root=self.place.kubelet_root,
                 cgroups=CGROUP_ROOT,
+                agents=self.agent_namespace,
             )
         )
         command = [sys.executable, "-m", "node_plugin", "--node", self.node, "--verbose"]
@@ -138,7 +142,7 @@ class PluginProcess:
         """A page of its port, "" while it does not answer."""
         try:
             url = f"http://127.0.0.1:{self.port}/{name}"
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own port
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
@@ -208,7 +212,7 @@ class PluginProcess:
 
     def specs(self) -> list[str]:
         """Names of all specs of claims there are."""
-        return sorted(path.name for path in self.place.cdi_directory.glob(f"{VENDOR}-gpu_*"))
+        return sorted(path.name for path in self.place.cdi_directory.glob(f"{VENDOR}-gpu*_*"))
 
 
 def _children(pid: int) -> list[int]:

@@ -39,3 +39,11 @@ def eventually(
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{trouble}\n{tell()}")
         time.sleep(period_s)
+
+
+def throughout(what: str, look: Callable[[], bool], *, for_s: float) -> None:
+    """Asserts that `look` is true for this long."""
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        assert look(), f"not true any more: {what}"
+        time.sleep(PERIOD_S)

@@ -17,11 +17,11 @@ from fleet.kube.base import Name, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER
 from tests.e2e.polling import eventually
-from tests.e2e.workloads import COUNT, FILL, NOT_ZERO, program
+from tests.e2e.workloads import COUNT, FILL, NOT_ZERO, Wish, program
 
 pytestmark = pytest.mark.e2e
 
-DEAF = 'trap "" TERM; while true; do {fill}; done'.format(fill=FILL)
+DEAF = f'trap "" TERM; while true; do {FILL}; done'
 """Write the secret again and again, and ignore being asked to stop."""
 KUBELET_AWAY_S = 120.0
 """Time, s, until two looks of the orphan sweep have found a claim given up."""
@@ -74,7 +74,7 @@ def test_the_next_pod_waits_for_the_old_process_and_a_wipe(
     secret = secrets.token_hex(16)
     device = ground.uuid("gpu-0")
     old, old_uid, _ = deaf_pod(ground, device, secret)
-    source = ground.claim_template(uuid=device, tolerated=tolerated)
+    source = ground.claim_template(Wish(uuid=device, tolerated=tolerated))
     ground.force_delete(old)
     deleted_at = time.time()
     heir = ground.run(

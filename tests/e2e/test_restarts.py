@@ -132,8 +132,8 @@ def test_a_restarted_kubelet_finds_the_slices_again(ground: Ground) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_rolling_update_loses_no_call(ground: Ground) -> None:
-    """B46, invariant 40: a second instance starts beside the first, which is stopped then; pods of
-    before end normally, new ones run, the slices are never away, the sockets of the new one stay."""
+    """B46, invariant 40: a second instance starts beside the first, which is stopped then; earlier
+    pods end normally, new ones run, the slices stay, and so do the sockets of the new one."""
     old = ground.plugin
     before = ground.run(program(STAY), ground.claim_template())
     ground.in_phase(before, "Running")

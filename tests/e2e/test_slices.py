@@ -11,7 +11,7 @@ from fleet.kube.base import NODES, Name, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DEVICES
 from tests.e2e.polling import eventually
-from tests.e2e.workloads import FILL, NOT_ZERO, STAY, phase, program
+from tests.e2e.workloads import FILL, NOT_ZERO, STAY, container, phase, program
 
 pytestmark = pytest.mark.e2e
 
@@ -56,10 +56,14 @@ def test_a_quarantined_device_is_not_allocated(ground: Ground) -> None:
     device = ground.uuid("gpu-1")
     tenant = ground.run(program(FILL, STAY, secret=secret), ground.claim_template(uuid=device))
     ground.in_phase(tenant, "Running")
+    eventually("kubelet shows it", lambda: health(ground, tenant) == ["Healthy"], timeout_s=30)
     fault(ground, "gpu-1")
     try:
         eventually("it is tainted", lambda: "quarantined" in ground.taints("gpu-1"), timeout_s=20)
         assert phase(ground.pod(tenant)) == "Running"
+        eventually(
+            "the pod's status says so", lambda: "Unhealthy" in health(ground, tenant), timeout_s=30
+        )
         ground.delete(tenant)
         assert "quarantined" in ground.taints("gpu-1")
         heir = ground.run(
@@ -76,6 +80,12 @@ def test_a_quarantined_device_is_not_allocated(ground: Ground) -> None:
     finally:
         fault(ground, "gpu-1", "--clear")
     assert ground.ended(heir, timeout_s=60) == [device, "0"]
+
+
+def health(ground: Ground, pod: Name) -> list[str]:
+    """Health of the pod's devices, as kubelet shows it in the pod's status."""
+    found = container(ground.pod(pod)).get("allocatedResourcesStatus") or []
+    return [str(one["health"]) for status in found for one in status["resources"]]
 
 
 def fault(ground: Ground, device: str, *options: str) -> None:

@@ -7,6 +7,7 @@ be fetched from a node.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.kube.base import CLAIMS, Object, Resource
@@ -37,21 +38,45 @@ def program(*steps: str, secret: str = "") -> list[str]:
     return ["sh", "-c", "; ".join((SAY, *steps)).replace("{secret}", secret)]
 
 
-def claim_spec(*, uuid: str = "", tolerated: Sequence[str] = ()) -> Object:
-    """One device of ours: any, or the one of `uuid`; taints of these keys are tolerated."""
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a claim asks for: one device, any, unless it says more."""
+
+    uuid: str = ""
+    """The device of this UUID."""
+    count: int = 1
+    tolerated: Sequence[str] = ()
+    """Taints of these keys do not keep the claim away."""
+    admin: bool = False
+    """Look into a device that somebody else may have."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Opaque configuration for our driver."""
+    agent: bool = False
+    """The agent device instead of an accelerator."""
+
+
+def claim_spec(wish: Wish) -> Object:
+    """The spec of a claim, with one request."""
     exactly: dict[str, Any] = {
         "deviceClassName": DRIVER,
         "allocationMode": "ExactCount",
-        "count": 1,
+        "count": wish.count,
     }
-    if uuid:
-        expression = f'device.attributes["{DRIVER}"].uuid == "{uuid}"'
-        exactly["selectors"] = [{"cel": {"expression": expression}}]
-    if tolerated:
+    conditions = [f'device.attributes["{DRIVER}"].agent == {str(wish.agent).lower()}']
+    if wish.uuid:
+        conditions.append(f'device.attributes["{DRIVER}"].uuid == "{wish.uuid}"')
+    exactly["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]
+    if wish.tolerated:
         exactly["tolerations"] = [
-            {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in tolerated
+            {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in wish.tolerated
         ]
-    return {"devices": {"requests": [{"name": TENANT, "exactly": exactly}]}}
+    if wish.admin:
+        exactly["adminAccess"] = True
+    found: dict[str, Any] = {"requests": [{"name": TENANT, "exactly": exactly}]}
+    if wish.parameters:
+        opaque = {"driver": DRIVER, "parameters": dict(wish.parameters)}
+        found["config"] = [{"requests": [TENANT], "opaque": opaque}]
+    return {"devices": found}
 
 
 def template(name: str, namespace: str, spec: Object) -> Object:
@@ -72,6 +97,12 @@ def claim(name: str, namespace: str, spec: Object) -> Object:
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     }
+
+
+def namespace(name: str) -> Object:
+    """A namespace whose claims may ask for adminAccess."""
+    label = {"resource.kubernetes.io/admin-access": "true"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
 
 
 def device_class() -> Object:

@@ -121,8 +121,9 @@ class Connection(BaseHTTPRequestHandler):
         if request.method == "DELETE":
             if single:
                 return 200, self._delete(request, address, options)
+            gone = engine.list(address.resource, address.selection, options)
             engine.delete_collection(address.resource, address.selection, options)
-            return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "metadata": {}}
+            return 200, self._listed(address, list(gone.items), gone.resource_version)
         if request.method == "PATCH" and single:
             existed = engine.has(target)
             found = engine.patch(target, request.content_type, request.body, options)
@@ -170,7 +171,7 @@ class Connection(BaseHTTPRequestHandler):
         )
         engine = self.standin.engine
         found = engine.delete(target, conditions, options)
-        if engine.has(target):
+        if engine.has(target) or target.resource.group == "resource.k8s.io":
             return found
         details = {
             "name": target.name.name,
@@ -190,14 +191,24 @@ class Connection(BaseHTTPRequestHandler):
             listing = self.standin.engine.list(address.resource, address.selection, options)
             version = listing.resource_version
             items, rest = self.standin.page(listing, limit=limit)
-        metadata = {"resourceVersion": version, **({"continue": rest} if rest else {})}
-        plain = [{k: v for k, v in item.items() if k not in ("kind", "apiVersion")}
-                 for item in items]  # fmt: skip
+        found = self._listed(address, [*items, *self.standin.faults.junk], version)
+        if rest:
+            found["metadata"]["continue"] = rest
+        return found
+
+    def _listed(self, address: Address, items: list[Any], version: str) -> dict[str, Any]:
+        """A list as the server sends it: its entries carry neither kind nor apiVersion."""
+        plain = [
+            {k: v for k, v in item.items() if k not in ("kind", "apiVersion")}
+            if isinstance(item, dict)
+            else item
+            for item in items
+        ]
         return {
             "kind": f"{address.resource.kind}List",
             "apiVersion": address.resource.api_version,
-            "metadata": metadata,
-            "items": [*plain, *self.standin.faults.junk],
+            "metadata": {"resourceVersion": version},
+            "items": plain,
         }
 
     # --- watches -------------------------------------------------------------

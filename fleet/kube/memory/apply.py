@@ -14,6 +14,7 @@ from typing import Any
 from fleet.kube.base import Object
 from fleet.kube.memory.ownership import (
     Flat,
+    Item,
     Member,
     Path,
     changed,
@@ -95,11 +96,15 @@ def updated(old: Flat, new: Flat, owners: Owners, owner: Owner) -> Owners:
     return found
 
 
-def settled(owners: Owners, new: Flat, now: str) -> Owners:
-    """Ownership reduced to what the stored object has; `now` dates what just changed."""
+def settled(owners: Owners, old: Flat, new: Flat, now: str) -> Owners:
+    """Ownership without what the write removed; `now` dates what just changed.
+
+    `new` is what the writer made of the object, before the rules of its kind: what they drop
+    (entries of devices that are deallocated) stays owned though it is gone (measured).
+    """
     found = {}
     for owner, holding in owners.items():
-        paths = frozenset(path for path in holding.paths if path in new)
+        paths = frozenset(path for path in holding.paths if path in new or path not in old)
         if paths:
             found[owner] = Holding(paths, holding.time or now)
     return found
@@ -122,16 +127,41 @@ def merge(live: Any, config: Any, shape: Shape) -> Any:
 
 
 def _merged_list(live: list[Any], config: list[Any], shape: Series) -> list[Any]:
-    if shape.unique:
-        return [*live, *(item for item in config if item not in live)]
-    asked = {key_of(item, shape.keys): item for item in config}
-    found = [
-        merge(item, asked.pop(key_of(item, shape.keys)), shape.element)
-        if key_of(item, shape.keys) in asked
-        else item
-        for item in live
-    ]
-    return [*found, *asked.values()]
+    """Both lists as one, in the server's order.
+
+    Entries of both come in the order of `config`; those of `live` alone stay before what follows
+    them there.
+    """
+    old, new = (
+        [_identity(item, shape) for item in live],
+        [_identity(item, shape) for item in config],
+    )
+    values, asked = dict(zip(old, live, strict=True)), dict(zip(new, config, strict=True))
+    shared = [key for key in new if key in values]
+    found, left, right = [], 0, 0
+    while left < len(old) or right < len(new):
+        if left < len(old) and (right == len(new) or old[left] != new[right]):
+            key = old[left]
+            if key not in asked:
+                found.append(values[key])
+                left += 1
+                continue
+            if not shared or shared[0] != key:
+                left += 1
+                continue
+        key = new[right]
+        if left < len(old) and old[left] == key:
+            left += 1
+        if shared and shared[0] == key:
+            shared.pop(0)
+        item = asked[key]
+        found.append(merge(values[key], item, shape.element) if key in values else item)
+        right += 1
+    return found
+
+
+def _identity(item: Any, shape: Series) -> Item | Member:
+    return Member(item) if shape.unique else key_of(item, shape.keys)
 
 
 def _conflicts(others: Owners, wanted: Flat, there: Flat) -> dict[Owner, frozenset[Path]]:
@@ -180,10 +210,11 @@ def _remove(value: Any, shape: Shape, path: Path) -> None:
                 del value[head]
             elif inner is not None:
                 _remove(value[head], inner, rest)
+                if value[head] == {}:
+                    del value[head]
     elif isinstance(value, list) and isinstance(shape, Series):
         for index, item in enumerate(value):
-            at = Member(item) if isinstance(head, Member) else key_of(item, shape.keys)
-            if at == head:
+            if _identity(item, shape) == head:
                 if rest:
                     _remove(item, shape.element, rest)
                 else:

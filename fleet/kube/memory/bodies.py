@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet.kube.base import Name, Object, Resource
 from fleet.kube.memory.kinds import Kind
-from fleet.kube.memory.refusal import bad_request
+from fleet.kube.memory.refusal import bad_request, unpatchable
 
 
 def check_head(body: Mapping[str, Any], resource: Resource) -> None:
@@ -18,6 +18,14 @@ def check_head(body: Mapping[str, Any], resource: Resource) -> None:
             f"the API version or kind in the body ({head[0]}, Kind={head[1]}) does not match the"
             f" expected one ({resource.api_version}, Kind={resource.kind})"
         )
+
+
+def check_patched(body: Any, resource: Resource) -> None:
+    """Raise `Refusal` 422 when a patch turned the object into one of another kind."""
+    found = body if isinstance(body, Mapping) else {}
+    head = (found.get("apiVersion"), found.get("kind"))
+    if head != (resource.api_version, resource.kind):
+        raise unpatchable(f"{head[0]}, Kind={head[1]} is not what the resource holds")
 
 
 def check_place(body: Mapping[str, Any], name: Name) -> None:

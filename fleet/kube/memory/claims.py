@@ -7,16 +7,18 @@ taints. Nothing here does either.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleet.kube.base import Object
-from fleet.kube.memory.conditions import condition_causes
+from fleet.kube.memory.conditions import condition_causes, network_causes
 from fleet.kube.memory.gates import BINDING_CONDITIONS, CONSUMABLE, DEVICE_STATUS, Features
 from fleet.kube.memory.refusal import FORBIDDEN, TOO_LONG, Cause
 from fleet.kube.memory.rules import (
     IMMUTABLE,
     LABEL,
+    SUBDOMAIN,
     Write,
     duplicate,
     required,
@@ -30,6 +32,8 @@ REQUESTS_MAX = 32
 RESULTS_MAX = 32
 CONFIG_MAX = 64
 OPAQUE_MAX_BYTES = 10 * 1024
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Identity = tuple[str, str, str, str]
 
@@ -266,11 +270,11 @@ def _allocation_causes(allocation: Mapping[str, Any], spec: Mapping[str, Any]) -
         if result.get("request") not in names:
             told = "must be the name of a request in the claim"
             found.append(wrong(f"{place}.request", result.get("request", ""), told))
-        found += [
-            required(f"{place}.{name}")
-            for name in ("driver", "pool", "device")
-            if not result.get(name)
-        ]
+        found += _identity_causes(result, place)
+    selector = allocation.get("nodeSelector")
+    if selector is not None and not selector.get("nodeSelectorTerms"):
+        told = "must have at least one node selector term"
+        found.append(required("status.allocation.nodeSelector.nodeSelectorTerms", told))
     config = allocation.get("devices", {}).get("config", [])
     if len(config) > CONFIG_MAX:
         found.append(too_many("status.allocation.devices.config", len(config), CONFIG_MAX))
@@ -288,13 +292,27 @@ def _device_causes(status: Mapping[str, Any]) -> list[Cause]:
         if identity in seen:
             found.append(duplicate(place, identity))
         seen.add(identity)
-        found += [required(f"{place}.{name}") for name in ("driver", "pool") if not entry.get(name)]
-        if not LABEL.fullmatch(str(entry.get("device", ""))):
-            told = "a lowercase RFC 1123 label is required"
-            found.append(wrong(f"{place}.device", entry.get("device", ""), told))
+        found += _identity_causes(entry, place)
         if identity not in there:
             found.append(wrong(place, dict(entry), "must be an allocated device in the claim"))
-        found += condition_causes(entry.get("conditions", []), f"{place}.conditions")
+        found += condition_causes(entry.get("conditions") or [], f"{place}.conditions")
         if "data" in entry:
             found += _json_causes(entry["data"], f"{place}.data")
+        found += network_causes(entry.get("networkData", {}), f"{place}.networkData")
+    return found
+
+
+def _identity_causes(entry: Mapping[str, Any], place: str) -> list[Cause]:
+    """What is wrong with driver, pool, device and shareID of a result or status entry."""
+    driver, pool, device, share = _identity(entry)
+    found = [required(f"{place}.{name}") for name in ("driver", "pool") if not entry.get(name)]
+    if driver and not SUBDOMAIN.fullmatch(driver):
+        found.append(wrong(f"{place}.driver", driver, "a lowercase RFC 1123 subdomain is required"))
+    if pool and not all(SUBDOMAIN.fullmatch(part) for part in pool.split("/")):
+        told = "subdomains separated by slashes are required"
+        found.append(wrong(f"{place}.pool", pool, told))
+    if not LABEL.fullmatch(device):
+        found.append(wrong(f"{place}.device", device, "a lowercase RFC 1123 label is required"))
+    if share and not _UUID.fullmatch(share):
+        found.append(wrong(f"{place}.shareID", share, "error validating uid: invalid UUID"))
     return found

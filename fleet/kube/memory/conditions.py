@@ -1,7 +1,8 @@
-"""The rules of one condition list (metav1.Condition), as measured. Pure."""
+"""The rules of what drivers report of a device: conditions and network addresses. Pure."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from fleet.kube.memory.rules import (
 CONDITIONS_MAX = 8
 MESSAGE_MAX_BYTES = 32768
 REASON_MAX_BYTES = 1024
+INTERFACE_MAX_BYTES = 256
+HARDWARE_MAX_BYTES = 128
+ADDRESSES_MAX = 16
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _STATUSES = ("False", "True", "Unknown")
 
@@ -72,3 +76,31 @@ def _one(condition: Mapping[str, Any], place: str, kind: str) -> list[Cause]:
     if len(str(condition.get("message", "")).encode()) > MESSAGE_MAX_BYTES:
         found.append(too_long(f"{place}.message", MESSAGE_MAX_BYTES))
     return found
+
+
+def network_causes(network: Mapping[str, Any], field: str) -> list[Cause]:
+    """What is wrong with the networkData of one device."""
+    limits = {"interfaceName": INTERFACE_MAX_BYTES, "hardwareAddress": HARDWARE_MAX_BYTES}
+    found = [
+        too_long(f"{field}.{name}", limit)
+        for name, limit in limits.items()
+        if len(str(network.get(name, "")).encode()) > limit
+    ]
+    addresses = network.get("ips", [])
+    if len(addresses) > ADDRESSES_MAX:
+        found.append(too_many(f"{field}.ips", len(addresses), ADDRESSES_MAX))
+    for index, address in enumerate(addresses):
+        if not _is_cidr(address):
+            told = "must be a valid address in CIDR form"
+            found.append(wrong(f"{field}.ips[{index}]", address, told))
+    return found
+
+
+def _is_cidr(text: str) -> bool:
+    if "/" not in text:
+        return False
+    try:
+        ipaddress.ip_interface(text)
+    except ValueError:
+        return False
+    return True

@@ -107,7 +107,9 @@ class Engine:
         kind = self._kind(resource)
         self._allow(options.caller, "watch", Target(resource, Name("", selection.namespace)))
         if since and not since.isdigit():
-            raise refusal.bad_request(f"invalid resource version {since!r}")
+            raise refusal.malformed(
+                f'resourceVersion: Invalid value: "{since}": strconv.ParseUint: invalid syntax'
+            )
         with self.changed:
             version = int(since) if since else self._shelf.version
         return Feed(self.changed, self._shelf, kind, matching(kind, selection), version)
@@ -187,6 +189,7 @@ class Engine:
                 patched = patches.strategic_patch(whole, body, kind.shape)
             else:
                 patched = patches.json_patch(whole, body)
+            bodies.check_patched(patched, kind.resource)
             decoded = decoding.patched(patched, kind.shape)
             bodies.check_place(decoded, target.name)
             return self._written(kind, target, live, decoded, "patch", options).copy()
@@ -345,8 +348,10 @@ class Engine:
     ) -> Stored:
         owner = _owner(options, UPDATE, target.subresource)
         reduced = bodies.written_part(body, kind, target.subresource)
-        old = flatten(bodies.written_part(live.object, kind, target.subresource), kind.shape)
-        owners = updated(old, flatten(reduced, kind.shape), live.owners, owner)
+        before = bodies.written_part(live.object, kind, target.subresource)
+        old = flatten(before, kind.shape, containers=True)
+        new = flatten(reduced, kind.shape, containers=True)
+        owners = updated(old, new, live.owners, owner)
         proposal = Proposal(kind, live, body, owners, target.subresource)
         return self._commit(proposal, target, verb, options.caller)
 

@@ -49,10 +49,18 @@ _UNOWNED: frozenset[Path] = frozenset(
 )  # fmt: skip
 
 
-def flatten(value: Object, shape: Shape) -> Flat:
-    """All owned paths of an object with their leaf values."""
+def flatten(value: Object, shape: Shape, *, containers: bool = False) -> Flat:
+    """All owned paths of an object with their leaf values.
+
+    An ordinary write that adds a container owns the container too, an apply never does:
+    `containers` says whether they count.
+    """
     found: Flat = {}
     _walk(value, shape, (), found)
+    if containers:
+        for path in list(found):
+            for length in range(1, len(path)):
+                found.setdefault(path[:length], MARK)
     return {path: leaf for path, leaf in found.items() if path[:2] not in _UNOWNED and path}
 
 
@@ -69,7 +77,9 @@ def _walk(value: Any, shape: Shape, path: Path, found: Flat) -> None:
             return
         for key, item in value.items():
             inner = inner_shape(shape, key)
-            if inner is not None and item is not None:
+            if inner is not None and item is None:
+                found[(*path, key)] = None
+            elif inner is not None:
                 if isinstance(shape, Table) and isinstance(inner, Struct):
                     found[(*path, key)] = MARK
                 _walk(item, inner, (*path, key), found)
@@ -95,7 +105,9 @@ def inner_shape(shape: Shape, key: str) -> Shape | None:
 def changed(old: Flat, new: Flat) -> frozenset[Path]:
     """Paths whose value a write set or changed."""
     return frozenset(
-        path for path, leaf in new.items() if path not in old or not same(old[path], leaf)
+        path
+        for path, leaf in new.items()
+        if path not in old or (leaf is not MARK and not same(old[path], leaf))
     )
 
 
@@ -121,13 +133,21 @@ def text(path: Path) -> str:
 def fields_v1(paths: Iterable[Path]) -> Object:
     """A set of paths in the form of managedFields."""
     root: Object = {}
-    for path in sorted(paths, key=text):
-        place = root
-        for element in path:
-            place = place.setdefault(_name(element), {})
-        if isinstance(path[-1], Item):
-            place["."] = {}
+    owned = sorted(paths, key=text)
+    for path in owned:
+        _place(root, path)
+    for path in owned:
+        found = _place(root, path)
+        if found or isinstance(path[-1], Item):
+            found["."] = {}
     return root
+
+
+def _place(root: Object, path: Path) -> Object:
+    place = root
+    for element in path:
+        place = place.setdefault(_name(element), {})
+    return place
 
 
 def _name(element: Element) -> str:

@@ -101,8 +101,13 @@ def metadata_causes(write: Write) -> list[Cause]:
             )
         )
     found += _finalizer_causes(meta.get("finalizers", [])) + _label_causes(meta.get("labels", {}))
+    found += _owner_causes(meta.get("ownerReferences", []))
     if write.old is not None:
         old = write.old["metadata"]
+        if meta.get("deletionTimestamp") != old.get("deletionTimestamp"):
+            found.append(
+                wrong("metadata.deletionTimestamp", meta.get("deletionTimestamp"), IMMUTABLE)
+            )
         if meta.get("uid") != old.get("uid"):
             found.append(wrong("metadata.uid", meta.get("uid"), IMMUTABLE))
         added = [item for item in meta.get("finalizers", []) if item not in old["finalizers"]] if (
@@ -139,6 +144,20 @@ def _label_causes(labels: Mapping[str, str]) -> list[Cause]:
             found.append(wrong("metadata.labels", key, "must be a qualified name"))
         if not is_label_value(value):
             found.append(wrong("metadata.labels", value, "must be a label value"))
+    return found
+
+
+def _owner_causes(owners: Sequence[Mapping[str, Any]]) -> list[Cause]:
+    field = "metadata.ownerReferences"
+    found = [
+        wrong(f"{field}.{name}", "", "must not be empty")
+        for owner in owners
+        for name in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(name)
+    ]
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        told = "Only one reference can have Controller set to true."
+        found.append(wrong(field, [dict(owner) for owner in owners], told))
     return found
 
 

@@ -161,7 +161,8 @@ ALLOCATED_DEVICE = Struct(
         "networkData": Struct(
             {"interfaceName": STRING, "ips": STRINGS, "hardwareAddress": STRING},
         ),
-    }
+    },
+    required={"conditions": None},
 )
 
 CLAIM_STATUS = Struct(

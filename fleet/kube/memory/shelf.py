@@ -55,6 +55,7 @@ class Shelf:
         resources = [kind.resource for kind in kinds]
         self._objects: dict[Resource, dict[Name, Stored]] = {item: {} for item in resources}
         self._history: dict[Resource, History] = {item: History() for item in resources}
+        self.forget()
 
     @property
     def now(self) -> float:
@@ -122,6 +123,8 @@ class Shelf:
         uid = given.get("uid", live.uid)
         kept = {key: old["metadata"][key] for key in _SERVER_FIELDS if key in old["metadata"]}
         metadata = {k: v for k, v in given.items() if k not in _SERVER_FIELDS} | kept
+        if "deletionTimestamp" in given and not proposal.subresource:
+            metadata["deletionTimestamp"] = given["deletionTimestamp"]
         metadata |= {"name": old["metadata"]["name"], "resourceVersion": live.version}
         body = {**proposal.body, "metadata": metadata}
         if uid != live.uid:
@@ -135,7 +138,13 @@ class Shelf:
             causes += status_causes(access, caller, verb, new=new, old=old)
         if causes:
             raise refusal.invalid(kind.resource, metadata["name"], causes)
-        owners = settled(proposal.owners, flatten(new, kind.shape), now)
+        made = {**old, **written_part(proposal.body, kind, proposal.subresource)}
+        owners = settled(
+            proposal.owners,
+            flatten(old, kind.shape, containers=True),
+            flatten(made, kind.shape, containers=True),
+            now,
+        )
         if _content(new) == _content(old) and owners == live.owners:
             return live
         if kind.generation and new.get("spec") != old.get("spec"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fleet.backends.simulated.registers import Fault
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimOrder, TeardownOrder
+from fleet.messages import ClaimAnswer, ClaimOrder, TeardownOrder
 from fleet.model import State, Uuid
 from tests.fleet.door.conftest import Recorder
 from tests.fleet.node.conftest import Lab, wait_for
@@ -151,6 +152,23 @@ def test_a_handed_over_service_answers_not_owner_until_its_door_shuts(lab: Lab) 
     lab.open()
     assert caller.prepare(order, budget_s=20.0).state == "PREPARED"
     caller.close()
+
+
+def test_an_answer_of_another_version_is_an_error_of_ours(place: Path, caller: DoorNode) -> None:
+    """B60: during an update the keeper goes on, for what it catches is one tree of errors."""
+
+    class Newer(Recorder):
+        def claims(self) -> Sequence[ClaimAnswer]:
+            class Grown(ClaimAnswer):
+                colour: str = "red"
+
+            return [Grown(uid="claim-a", state="PREPARED")]
+
+    door = Door(Newer(), place)
+    with pytest.raises(errors.InputInvalid, match="colour") as raised:
+        caller.claims()
+    assert "one version" in raised.value.remedy
+    door.close()
 
 
 def test_nothing_is_left_open_after_many_changes_of_owner(place: Path, caller: DoorNode) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +22,7 @@ from fleet.bootstrap import NodePlan
 from fleet.clock import ManualClock
 from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim
+from fleet.dra.keeping import Keeper
 from fleet.dra.serving import ClaimServing
 from fleet.dra.waiting import Waiting, leaving
 from fleet.journal.journal import Commit
@@ -31,7 +34,8 @@ from fleet.node.service import NodeService
 from fleet.plugging import PluginParts
 from fleet.profiles import Profile
 from fleet.settings import KubernetesSettings, Settings
-from tests.fleet.node.conftest import Lab, quick_settings
+from fleet.sqlite import Unreadable
+from tests.fleet.node.conftest import WAIT_S, Lab, quick_settings
 from tests.fleet.node.trees import Tree, checkpoint_text
 
 DRIVER = "gpu.fleetscrub.dev"
@@ -148,6 +152,7 @@ class Bench(Lab):
         if door is not None:
             door.close()
             self.parts.publisher.close()
+            self.parts.store.close()
 
     def _pause(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -221,7 +226,7 @@ class Bench(Lab):
         """A claim allocated these devices, reserved for `pods` (or for one pod of its own)."""
         asked = self.create(name)
         self.allocate(asked, *(result(device) for device in devices))
-        return self.reserve(asked, *(pods or (self.pod(f"pod-of-{name}"),)))
+        return self.reserve(asked, *(pods or (self.pod(f"pod-of-{asked.uid}"),)))
 
     # --- looking ---
 
@@ -239,18 +244,20 @@ class Bench(Lab):
         return next((str(c.state) for c in self.node.claims() if c.uid == asked.uid), "ABSENT")
 
     def taints(self, device: str) -> list[str]:
-        """Taints of a device in the slices, keys without the driver."""
+        """Taints of a device in the slices, keys without the driver; ``absent`` without one."""
         entries = [d for s in self.cluster.list(SLICES).items for d in s["spec"]["devices"]]
-        (found,) = [entry for entry in entries if entry["name"] == device]
+        found = next((entry for entry in entries if entry["name"] == device), None)
+        if found is None:
+            return ["absent"]
         return [str(taint["key"]).partition("/")[2] for taint in found.get("taints", [])]
 
     # --- breaking ---
 
     @contextmanager
-    def failing_commit(self, number: int, *, after: bool) -> Iterator[list[int]]:
-        """The `number`-th transaction from here on fails, before or after it is on disk; once.
+    def failing_disk(self, number: int, *, for_good: bool = False) -> Iterator[list[int]]:
+        """The `number`-th transaction from here on fails; with `for_good` all after it do too.
 
-        Yields the numbers of those that came.
+        Yields the numbers of those that were tried.
         """
         registry = self.node._registry
         commit_before = registry.commit
@@ -259,19 +266,39 @@ class Bench(Lab):
         @contextmanager
         def commit() -> Iterator[Commit]:
             seen.append(len(seen) + 1)
-            mine = seen[-1]
-            if mine == number and not after:
-                raise OSError(28, "No space left on device")
+            if seen[-1] == number or (for_good and seen[-1] > number > 0):
+                raise Unreadable("the disk is full", path="journal.db")
             with commit_before() as changes:
                 yield changes
-            if mine == number:
-                raise OSError(5, "Input/output error")
 
         registry.commit = commit  # type: ignore[method-assign] # the disk is what breaks here
         try:
             yield seen
         finally:
             registry.commit = commit_before  # type: ignore[method-assign] # and is mended
+
+    # --- the plugin's other half ---
+
+    def keeper(self) -> Keeper:
+        """What a plugin's keeper is, over this node and these slices."""
+        return Keeper(self.door, self.parts.publisher, lambda _: None)
+
+    @contextmanager
+    def kept(self) -> Iterator[Keeper]:
+        """A keeper that steps many times a second, as the plugin's thread does."""
+        keeper, stop = self.keeper(), threading.Event()
+
+        def run() -> None:
+            while not stop.wait(0.02):
+                keeper.step(time.time())
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield keeper
+        finally:
+            stop.set()
+            thread.join(WAIT_S)
 
 
 @contextmanager

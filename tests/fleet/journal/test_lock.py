@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet import errors
-from fleet.journal.lock import OwnerLock
+from fleet.journal.lock import Owner, OwnerLock, read_owner
+from fleet.wipe.identity import start_time
 
 HOLD = """
 import sys
@@ -103,3 +110,96 @@ def test_a_replaced_directory_with_the_old_lock_file_lets_nobody_in(tmp_path: Pa
     with pytest.raises(errors.NotOwner, match=r"first \(pid \d+\)"):
         second.acquire(owner="second")
     first.release()
+
+
+def test_the_owner_is_named_so_that_nobody_else_can_be_meant(tmp_path: Path) -> None:
+    """DESIGN 5: pid, start time and boot of the owner; this process, alive."""
+    path = tmp_path / "lock"
+    lock = OwnerLock(path)
+    lock.acquire(owner="node actor of n1")
+    found = read_owner(path)
+    assert found == Owner.current("node actor of n1")
+    assert found is not None
+    assert (found.pid, found.alive()) == (os.getpid(), True)
+    assert found.start_time > 0
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    "change", [{"start_time": 1}, {"start_time": 0}, {"boot_id": "another"}, {"boot_id": ""}]
+)
+def test_a_recycled_pid_is_not_the_owner(change: dict[str, Any]) -> None:
+    """B44: the pid alone proves nothing: same pid, other start or other boot is somebody else."""
+    assert not replace(Owner.current("me"), **change).alive()
+
+
+def test_a_stopped_owner_is_alive_and_a_dead_one_is_not() -> None:
+    """SIGSTOP does not end ownership; a zombie, which holds no lock, is gone."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", "print('up', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"up\n"
+    started = start_time(child.pid)
+    assert started is not None
+    named = replace(Owner.current("child"), pid=child.pid, start_time=started)
+    os.kill(child.pid, signal.SIGSTOP)
+    assert named.alive()
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not named.alive()
+    child.wait()
+    assert not named.alive()
+    child.stdin.close()
+    child.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", '{"pid": "x", "owner": "o"}', '{"pid": 1}', '{"pid": null, "owner": 1}'],
+)
+def test_a_lock_file_that_names_nobody_is_nobody(tmp_path: Path, text: str) -> None:
+    """Torn between truncating and writing, or of another hand: an owner is never guessed."""
+    path = tmp_path / "lock"
+    assert read_owner(path) is None
+    path.write_text(text)
+    assert read_owner(path) is None
+    lock = OwnerLock(path)
+    lock.acquire(owner="next")
+    assert read_owner(path) == Owner.current("next")
+    lock.release()
+
+
+def test_a_lock_file_of_an_earlier_version_names_an_owner_nobody_may_kill(tmp_path: Path) -> None:
+    """B68: without a start time the owner is told in words, and never counts as alive."""
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({"pid": os.getpid(), "owner": "node service of n1"}))
+    found = read_owner(path)
+    assert found == Owner(os.getpid(), "node service of n1")
+    assert not found.alive()
+
+
+def test_many_processes_at_once_are_one_owner(tmp_path: Path) -> None:
+    """Promise 2: threads of one process or several processes, one of them gets it."""
+    locks = [OwnerLock(tmp_path / "lock") for _ in range(8)]
+
+    def acquire(lock: OwnerLock) -> bool:
+        try:
+            lock.acquire(owner="one")
+        except errors.NotOwner:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            # Each may see the other in between and give way: at most one, and the next try gets it.
+            won = list(pool.map(acquire, locks))
+            assert won.count(True) <= 1
+            assert any(lock.held for lock in locks) == any(won)
+            for lock in locks:
+                lock.release()
+            assert acquire(locks[0])
+            locks[0].release()

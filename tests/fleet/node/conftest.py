@@ -29,8 +29,9 @@ from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
 from fleet.model import Holder, HolderKind, Lease, State, Token, Unit, UnitId, Uuid
 from fleet.node.service import NodeService
-from fleet.settings import MIB, Settings
+from fleet.settings import MIB, KubernetesSettings, Settings
 from fleet.sqlite import open_database
+from tests.fleet.node.trees import POD, Tree
 
 WAIT_S = 30.0
 
@@ -76,6 +77,44 @@ class Lab:
         """Close the service and open it again."""
         self.node.close()
         return self.open(settings=settings)
+
+    def serve(self) -> Tree:
+        """Restart as a node whose devices kubelet hands out; the cgroups its pods have."""
+        tree = Tree(self.state / "cgroup", "v2-systemd")
+        kubernetes = KubernetesSettings(
+            cdi_directory=str(self.directory / "cdi"),
+            kubelet_root=str(self.state),
+            cgroup_root=str(tree.root),
+        )
+        settings = self.settings.model_copy(update={"kubernetes": kubernetes})
+        self.plan = self.plan.model_copy(update={"kubernetes": True})
+        self.restart(settings=settings)
+        return tree
+
+    @contextmanager
+    def store_away(self) -> Iterator[None]:
+        """The lease store does not answer inside the block."""
+        store = self.state / "coordinator" / "store.db"
+        store.rename(store.with_suffix(".away"))
+        try:
+            yield
+        finally:
+            store.with_suffix(".away").rename(store)
+
+    def leases_of(self, uid: str) -> list[Lease]:
+        """What a claim has in the store."""
+        holder = Holder(HolderKind.CLAIM, uid)
+        return [lease for lease in self.coordinator.leases() if lease.holder == holder]
+
+    def bare(self, uid: str, *names: str, **more: Any) -> ClaimOrder:
+        """A claim order without a token: the node sees to the lease."""
+        devices = tuple(self.device(name).uuid for name in names)
+        order = {"uid": uid, "node": "n1", "devices": devices, "consumers": (POD,), **more}
+        return ClaimOrder.model_validate(order)
+
+    def attachment(self, uid: str, *names: str) -> ClaimOrder:
+        """A claim order that looks into devices with adminAccess and holds none."""
+        return self.bare(uid, attached=tuple(self.device(name).uuid for name in names))
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:

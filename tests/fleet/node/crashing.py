@@ -3,6 +3,7 @@
 prepare PLAN ORDER K   prepare a claim; SIGKILL right after the K-th commit of it
 unprepare PLAN UID K   the same for a teardown
 scrub PLAN ORDER       scrub; SIGKILL once the device is WIPING
+cut PLAN ORDER POINT   prepare; SIGKILL before or after the lease or the spec (POINTS)
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan
@@ -20,6 +23,40 @@ from fleet.journal.journal import Commit
 from fleet.messages import ClaimOrder, ScrubOrder
 from fleet.model import State
 from fleet.node.service import NodeService
+
+POINTS = ("lease-before", "lease-after", "spec-before", "spec-after")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Something of a node, that kills this process before or after one of its methods."""
+
+    inner: object
+    method: str
+    after: bool
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        return self._deadly(found) if name == self.method else found
+
+    def _deadly(self, found: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> None:
+            if self.after:
+                found(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+
+def cut(node: NodeService, point: str) -> None:
+    """Let the next prepare die at `point`."""
+    holding = node._parts.holding
+    what, when = point.split("-")
+    if what == "lease":
+        store = Cut(holding.securing.store, "acquire", when == "after")
+        holding.securing = replace(holding.securing, store=store)
+    else:
+        holding.teardown.specs = Cut(holding.teardown.specs, "write", when == "after")
 
 
 def die_after(node: NodeService, commits: int) -> None:
@@ -47,6 +84,9 @@ def main(mode: str, plan: str, *rest: str) -> None:
     elif mode == "unprepare":
         die_after(node, int(rest[1]))
         node.unprepare(rest[0])
+    elif mode == "cut":
+        cut(node, rest[1])
+        node.prepare(ClaimOrder.model_validate_json(rest[0]))
     else:
         order = ScrubOrder.model_validate_json(rest[0])
         node.scrub([order])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.clock import ManualClock
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, HolderKind, Lease, UnitId
 from fleet.slices.leasing import TTL_S, StoreLease
 from fleet.stores.memory import MemoryLeaseStore
 
@@ -52,3 +54,58 @@ def test_a_restart_under_the_same_name_goes_on(store: MemoryLeaseStore, clock: M
     """A restart of the plugin does not lose its devices to its own earlier self."""
     StoreLease(store, "node-a").hold(["GPU-1"], now=clock.now())
     assert StoreLease(store, "node-a").hold(["GPU-1"], now=clock.now()) == {}
+
+
+def test_a_device_held_by_another_keeps_its_neighbours_from_nothing(
+    store: MemoryLeaseStore, clock: ManualClock
+) -> None:
+    """Promise 9: each device is judged alone, and what was refused is asked for every time."""
+    first, second = StoreLease(store, "node-a"), StoreLease(store, "node-b")
+    first.hold(["GPU-1"], now=clock.now())
+    for _ in range(3):
+        assert second.hold(["GPU-0", "GPU-1", "GPU-2"], now=clock.now()).keys() == {"GPU-1"}
+        clock.advance(TTL_S / 4)
+        first.hold(["GPU-1"], now=clock.now())
+    assert {str(lease.holder) for lease in store.leases()} == {
+        "publisher:node-a",
+        "publisher:node-b",
+    }
+    assert len(store.leases()) == 3
+
+
+def test_a_device_not_named_any_more_is_let_go_by_time(
+    store: MemoryLeaseStore, clock: ManualClock
+) -> None:
+    """A card moved to another node is published there once its lease here has run out."""
+    first, second = StoreLease(store, "node-a"), StoreLease(store, "node-b")
+    first.hold(["GPU-1", "GPU-2"], now=clock.now())
+    first.hold(["GPU-1"], now=clock.now())
+    assert second.hold(["GPU-2"], now=clock.now()).keys() == {"GPU-2"}
+    clock.advance(TTL_S / 2)
+    first.hold(["GPU-1"], now=clock.now())
+    clock.advance(TTL_S / 2)
+    assert second.hold(["GPU-1", "GPU-2"], now=clock.now()).keys() == {"GPU-1"}
+
+
+def test_a_publishers_units_never_meet_a_claims(
+    store: MemoryLeaseStore, clock: ManualClock
+) -> None:
+    """Hardware offered and memory held are two things: neither refuses the other."""
+    publisher = StoreLease(store, "node-a")
+    claim = AcquireRequest(frozenset({UnitId("GPU-1")}), Holder(HolderKind.CLAIM, "claim-a"))
+    (lease,) = store.acquire([claim])
+    assert isinstance(lease, Lease)
+    assert publisher.hold(["GPU-1"], now=clock.now()) == {}
+
+
+def test_a_renewal_lost_in_time_is_acquired_anew(
+    store: MemoryLeaseStore, clock: ManualClock
+) -> None:
+    """A publisher that stood still for longer than its lease goes on if nobody came meanwhile."""
+    publisher = StoreLease(store, "node-a")
+    publisher.hold(["GPU-1"], now=clock.now())
+    (before,) = store.leases()
+    clock.advance(TTL_S + 1)
+    assert publisher.hold(["GPU-1"], now=clock.now()) == {}
+    (after,) = store.leases()
+    assert after.token > before.token

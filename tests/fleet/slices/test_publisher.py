@@ -641,6 +641,25 @@ def test_what_an_earlier_process_wrote_counts_after_a_while(faulty: Bench) -> No
     assert faulty.step(after=11.0).confirmed_quarantine == {"GPU-1": 7.0}
 
 
+def test_hardware_that_is_gone_is_confirmed_by_the_view_that_was_read_back(bench: Bench) -> None:
+    """B10, B24, promise 6: kept as lost, or absent after a clean-up: unlisted both ways."""
+    del bench.changes["GPU-3"]
+    seen = bench.step().unlisted_at
+    assert seen == bench.clock.now()
+    assert bench.taints("gpu-3")["quarantined"] == "device-lost"
+    assert bench.step(silent=True).unlisted_at == seen
+    bench.start()
+    assert bench.step().unlisted_at == 0.0
+    assert bench.step(after=11.0).unlisted_at == bench.clock.now()
+    bench.wipe()
+    bench.start()
+    assert bench.step().unlisted_at == bench.clock.now()
+    assert "gpu-3" not in bench.pool().devices
+    bench.cluster.faults.offline = True
+    bench.quarantine("GPU-1", "xid")
+    assert bench.step().unlisted_at == 0.0
+
+
 def test_news_heard_while_reading_confirms_nothing_yet(bench: Bench) -> None:
     """Promise 6: an event during the last reading may be newer than it: read once more first."""
     bench.quarantine("GPU-1", "xid")

@@ -8,6 +8,7 @@ import pytest
 
 from fleet import errors
 from fleet.clock import SystemClock
+from fleet.model import Token
 from fleet.stores.late import LateStore
 
 
@@ -25,4 +26,24 @@ def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
     (tmp_path / "kept.db").rename(path)
     assert store.newest() == first
     assert list(store.leases()) == []
+    store.close()
+
+
+def test_a_store_that_must_exist_is_never_made_anew(tmp_path: Path) -> None:
+    """A file that is not there now is away, not new: a second epoch would strand the node."""
+    path = tmp_path / "store.db"
+    known: list[Token] = []
+    store = LateStore(path, SystemClock(), timeout_s=1.0, expected=lambda: bool(known))
+    known.append(store.newest())
+    store.close()
+    path.rename(tmp_path / "away")
+    for _ in range(3):
+        with pytest.raises(errors.StoreUnavailable, match="is not there"):
+            store.newest()
+        assert not path.exists()
+    path.touch()
+    with pytest.raises(errors.StoreUnavailable, match="is not there"):
+        store.leases()
+    (tmp_path / "away").rename(path)
+    assert store.newest() == known[0]
     store.close()

@@ -7,10 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.kube.base import Object
-from fleet.kube.memory.apply import APPLY, UPDATE, Owner, Owners, applied, settled, updated
+from fleet.kube.memory.apply import (
+    APPLY,
+    UPDATE,
+    Holding,
+    Owner,
+    Owners,
+    applied,
+    merge,
+    settled,
+    updated,
+)
 from fleet.kube.memory.ownership import flatten
 from fleet.kube.memory.refusal import Refusal
-from fleet.kube.memory.schema import CLAIM
+from fleet.kube.memory.schema import CLAIM, CLAIM_STATUS
 
 ONE, TWO = (Owner(name, APPLY, "status") for name in ("one", "two"))
 OTHER = Owner("unknown", UPDATE, "status")
@@ -33,7 +43,8 @@ def step(
 ) -> tuple[Object, Owners]:
     """One apply, settled as the server does."""
     work = applied(live, owners, config, shape=CLAIM, owner=owner, force=force)
-    return work.object, settled(work.owners, flatten(work.object, CLAIM), "now")
+    old, new = flatten(live, CLAIM), flatten(work.object, CLAIM)
+    return work.object, settled(work.owners, old, new, "now")
 
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO]), NAMES), max_size=6))
@@ -84,13 +95,14 @@ def test_an_ordinary_write_owns_what_it_changed() -> None:
     assert path not in owners[ONE].paths
 
 
-def test_an_entry_somebody_else_wrote_into_keeps_its_keys() -> None:
-    """The only applier leaves an entry out in which a merge patch owns a field: it stays whole."""
+def test_an_entry_goes_with_what_others_own_inside() -> None:
+    """Who patched one field of an entry does not keep it: its applier takes all of it away."""
     live, owners = step({"status": {}}, {}, status("d0", data={"a": 1}), ONE)
     new = status("d0", data={"a": 2})
     owners = updated(flatten(live, CLAIM), flatten(new, CLAIM), owners, OTHER)
     live, owners = step(new, owners, status(), ONE)
-    assert live["status"]["devices"] == new["status"]["devices"]
+    assert names(live) == set()
+    assert owners == {}
 
 
 def test_owners_of_nothing_are_forgotten() -> None:
@@ -104,5 +116,41 @@ def test_the_date_of_an_owner_is_that_of_its_last_change() -> None:
     """Applying the same set later keeps the time, so that nothing is written."""
     live, owners = step({"status": {}}, {}, status("d0"), ONE)
     work = applied(live, owners, status("d0"), shape=CLAIM, owner=ONE, force=False)
-    later = settled(work.owners, flatten(work.object, CLAIM), "later")
+    flat = flatten(live, CLAIM)
+    later = settled(work.owners, flat, flat, "later")
     assert later[ONE].time == "now"
+
+
+def test_what_the_rules_of_the_kind_drop_stays_owned() -> None:
+    """A path that was gone before the write is not forgotten by it, one the write removes is."""
+    path = ("status", "reservedFor")
+    owners = {ONE: Holding(frozenset({path}), "then")}
+    assert settled(owners, {}, {}, "now") == owners
+    assert settled(owners, {path: []}, {}, "now") == {}
+
+
+@pytest.mark.parametrize(
+    ("live", "config", "expected"),
+    [
+        ("", "ab", "ab"),
+        ("ab", "", "ab"),
+        ("ab", "ba", "ba"),
+        ("abc", "ca", "bca"),
+        ("abc", "cxa", "bcxa"),
+        ("ab", "xb", "axb"),
+        ("b", "abc", "abc"),
+        ("xay", "ba", "xbay"),
+    ],
+)
+def test_merged_lists_have_the_order_of_the_server(live: str, config: str, expected: str) -> None:
+    """Entries of both lists come as the config orders them, others keep their place before."""
+    shape = CLAIM_STATUS.fields["reservedFor"]
+    merged = merge([{"uid": c} for c in live], [{"uid": c} for c in config], shape)
+    assert "".join(entry["uid"] for entry in merged) == expected
+
+
+def test_a_struct_that_is_emptied_goes_too() -> None:
+    """No empty object stays behind when its last field is left out."""
+    live, owners = step({"status": {}}, {}, status("d0", networkData={"interfaceName": "n"}), ONE)
+    live, owners = step(live, owners, status("d0"), ONE)
+    assert "networkData" not in live["status"]["devices"][0]

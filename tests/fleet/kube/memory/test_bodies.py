@@ -24,6 +24,17 @@ def test_a_body_of_another_kind_is_a_400(body: Object) -> None:
     bodies.check_head({}, CLAIMS)
 
 
+def test_a_patch_does_not_change_the_kind() -> None:
+    """422: the object would not be what the path holds."""
+    good = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    bodies.check_patched(good, CLAIMS)
+    wrong: list[object] = [{**good, "kind": "Pod"}, {**good, "apiVersion": "v1"}, []]
+    for bad in wrong:
+        with pytest.raises(Refusal) as caught:
+            bodies.check_patched(bad, CLAIMS)
+        assert caught.value.code == 422
+
+
 @pytest.mark.parametrize("metadata", [{"name": "b"}, {"name": "a", "namespace": "other"}])
 def test_a_body_of_another_object_is_a_400(metadata: Object) -> None:
     """Name and namespace, where said, are those of the path."""

@@ -1,4 +1,4 @@
-"""Rules of conditions (each refusal is also a row in tests/contracts/test_api_rows_conditions)."""
+"""Rules of conditions and network addresses (refusals are also rows in tests/contracts)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.kube.memory.conditions import condition_causes
+from fleet.kube.memory.conditions import condition_causes, network_causes
 
 GOOD = {
     "type": "x.example.com/Sanitized",
@@ -48,3 +48,19 @@ def test_types_are_unique() -> None:
     """The second condition of a type is a duplicate."""
     (cause,) = condition_causes([GOOD, GOOD], "c")
     assert (cause.reason, cause.field) == ("FieldValueDuplicate", "c[1].type")
+
+
+@pytest.mark.parametrize(
+    ("network", "fields"),
+    [
+        ({"ips": ["10.9.8.7/24", "2001:db8::1/64"], "interfaceName": "net1"}, []),
+        ({"ips": ["10.9.8.7"]}, ["n.ips[0]"]),
+        ({"ips": ["10.9.8.700/24"]}, ["n.ips[0]"]),
+        ({"ips": ["10.9.8.7/24"] * 17}, ["n.ips"]),
+        ({"interfaceName": "i" * 257}, ["n.interfaceName"]),
+        ({"hardwareAddress": "h" * 129}, ["n.hardwareAddress"]),
+    ],
+)
+def test_network_addresses_have_their_form(network: dict[str, Any], fields: list[str]) -> None:
+    """Addresses in CIDR form, names of limited size."""
+    assert [cause.field for cause in network_causes(network, "n")] == fields

@@ -70,15 +70,15 @@ def test_a_missing_object_is_not_created_by_a_put() -> None:
     refused(lambda: Engine().replace(NODE, {"metadata": {"name": "n"}}), 404)
 
 
-def test_an_apply_creates_a_missing_object_without_guards() -> None:
-    """With a uid it is a 409, with a resourceVersion a 404: what was guarded is gone."""
+def test_only_a_uid_keeps_an_apply_from_creating() -> None:
+    """A uid guards against that (409); a resourceVersion does not, it is ignored (measured)."""
     engine = Engine()
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
     options = Options(manager="m")
-    for guard, code in (({"uid": "u"}, 409), ({"resourceVersion": "1"}, 404)):
-        guarded = {**body, "metadata": {"name": "n", **guard}}
-        refused(lambda guarded=guarded: engine.patch(NODE, APPLY_YAML, guarded, options), code)
-    made = engine.patch(NODE, APPLY_YAML, body, options)
+    head = {"apiVersion": "v1", "kind": "Node"}
+    guarded = {**head, "metadata": {"name": "n", "uid": "u"}}
+    refused(lambda: engine.patch(NODE, APPLY_YAML, guarded, options), 409)
+    stale = {**head, "metadata": {"name": "n", "resourceVersion": "1"}}
+    made = engine.patch(NODE, APPLY_YAML, stale, options)
     assert made["metadata"]["uid"]
 
 
@@ -89,7 +89,9 @@ def test_an_apply_creates_a_missing_object_without_guards() -> None:
         (MERGE, [], 400),
         (JSON, {}, 400),
         (APPLY_YAML, [], 400),
-        (APPLY_YAML, {"metadata": {"name": "n"}}, 500),
+        (APPLY_YAML, {"metadata": {"name": "n"}}, 400),
+        (MERGE, {"kind": "Pod"}, 422),
+        (MERGE, {"metadata": {"name": "other"}}, 400),
         (APPLY_YAML, {"apiVersion": "v1", "kind": "Pod", "metadata": {}}, 400),
     ],
 )
@@ -184,9 +186,13 @@ def test_what_comes_out_is_the_callers_own() -> None:
     assert engine.get(NODE)["metadata"]["labels"] == {"a": "b"}
 
 
-def test_a_bad_resource_version_of_a_watch_is_a_400() -> None:
+def test_a_version_that_is_no_number_is_a_500() -> None:
     """Versions are numbers to the server, whatever they are to clients."""
-    refused(lambda: Engine().watch(NODES, since="abc"), 400)
+    engine = Engine()
+    refused(lambda: engine.watch(NODES, since="abc"), 500)
+    made = engine.create(NODES, {"metadata": {"name": "n"}})
+    made["metadata"]["resourceVersion"] = "abc"
+    refused(lambda: engine.replace(NODE, made), 500)
 
 
 def test_every_write_of_many_threads_is_kept() -> None:

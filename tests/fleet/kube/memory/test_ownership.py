@@ -7,7 +7,6 @@ from fleet.kube.memory.ownership import (
     Flat,
     Item,
     Member,
-    begins,
     changed,
     fields_v1,
     flatten,
@@ -76,10 +75,3 @@ def test_managed_fields_have_their_own_notation() -> None:
         "f:status": {"f:devices": {key: {".": {}, "f:driver": {}}}},
         "f:metadata": {"f:finalizers": {'v:"f"': {}}},
     }
-
-
-def test_begins_is_strict() -> None:
-    """A path does not lie under itself."""
-    assert begins(("a", "b"), ("a",))
-    assert not begins(("a",), ("a",))
-    assert not begins(("b", "a"), ("a",))

@@ -37,12 +37,13 @@ def test_a_merge_patch_follows_its_standard(target: Any, patch: Any, expected: A
         ([{"op": "replace", "path": "/a/1", "value": 9}], {"a": [1, 9]}),
         ([{"op": "copy", "from": "/a", "path": "/x~1y"}], {"a": [1, 2], "x/y": [1, 2]}),
         ([{"op": "move", "from": "/a/0", "path": "/b"}], {"a": [2], "b": 1}),
+        ([{"op": "replace", "path": "/c", "value": 1}], {"a": [1, 2], "c": 1}),
         ([{"op": "test", "path": "/a/0", "value": 1}], {"a": [1, 2]}),
         ([{"op": "replace", "path": "", "value": {"z": 1}}], {"z": 1}),
     ],
 )
 def test_a_json_patch_follows_its_standard(operations: Any, expected: Any) -> None:
-    """Each operation of RFC 6902, and the escapes of pointers."""
+    """Each operation of RFC 6902; replacing a missing field adds it, as the server does."""
     target = {"a": [1, 2]}
     assert json_patch(target, operations) == expected
     assert target == {"a": [1, 2]}
@@ -53,7 +54,8 @@ def test_a_json_patch_follows_its_standard(operations: Any, expected: Any) -> No
     [
         {"op": "test", "path": "/a/0", "value": 2},
         {"op": "remove", "path": "/missing"},
-        {"op": "replace", "path": "/missing", "value": 1},
+        {"op": "replace", "path": "/a/7", "value": 1},
+        {"op": "dance", "path": "/a"},
         {"op": "add", "path": "/a/7", "value": 1},
         {"op": "add", "path": "/a/x", "value": 1},
         {"op": "add", "path": "/a/0/deep", "value": 1},
@@ -67,11 +69,9 @@ def test_an_operation_that_fails_is_a_422(operation: Any) -> None:
     assert (caught.value.code, caught.value.causes) == (422, ())
 
 
-@pytest.mark.parametrize(
-    "operations", [{"op": "test"}, "text", [{"op": "add"}], [{"op": "dance", "path": "/a"}]]
-)
+@pytest.mark.parametrize("operations", [{"op": "test"}, "text", [{"op": "add"}]])
 def test_what_is_no_json_patch_is_a_400(operations: Any) -> None:
-    """A mapping, a string, an operation without path, an unknown operation."""
+    """A mapping, a string, an operation without path."""
     with pytest.raises(Refusal) as caught:
         json_patch({"a": 1}, operations)
     assert caught.value.code == 400
@@ -94,5 +94,5 @@ def test_a_strategic_patch_removes_only_when_told() -> None:
     ]
     patch = {"status": {"reservedFor": [{"uid": "p", "$patch": "delete"}, {"uid": "r"}]}}
     found = strategic_patch(live, patch, CLAIM)
-    assert [entry["uid"] for entry in found["status"]["reservedFor"]] == ["q", "r"]
+    assert [entry["uid"] for entry in found["status"]["reservedFor"]] == ["r", "q"]
     assert strategic_patch(live, {"status": None}, CLAIM) == {}

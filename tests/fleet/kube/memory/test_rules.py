@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.kube.base import Object
+from fleet.kube.memory.refusal import Cause
 from fleet.kube.memory.rules import (
     PlainRules,
     Write,
@@ -74,16 +75,46 @@ def test_a_name_is_a_lower_case_domain(name: str) -> None:
 
 
 def test_a_finalizer_is_a_qualified_name() -> None:
-    """A finalizer with a space is refused."""
-    body = {"metadata": {"name": "a", "finalizers": ["a b"]}}
-    (cause,) = metadata_causes(write(body))
-    assert cause.field == "metadata.finalizers[0]"
+    """It needs a domain, but for the three standard ones."""
+    for name, fields in (
+        ("orphan", []),
+        ("x.example.com/hold", []),
+        ("hold", ["metadata.finalizers[0]"]),
+        ("x.example.com/a b", ["metadata.finalizers"]),
+    ):
+        body = {"metadata": {"name": "a", "finalizers": [name]}}
+        assert [cause.field for cause in metadata_causes(write(body))] == fields
+
+
+def test_labels_and_owners_are_checked() -> None:
+    """Label names and values, complete owner references, one controller at most."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": True}
+    body: Object = {"metadata": {"name": "a", "labels": {"a b": "c d"}, "ownerReferences": [owner]}}
+    fields = [cause.field for cause in metadata_causes(write(body))]
+    assert fields == ["metadata.labels", "metadata.labels"]
+    body = {"metadata": {"name": "a", "ownerReferences": [owner, {**owner, "name": ""}]}}
+    assert [cause.field for cause in metadata_causes(write(body))] == [
+        "metadata.ownerReferences.name",
+        "metadata.ownerReferences",
+    ]
+
+
+def test_nobody_sets_a_deletion_timestamp() -> None:
+    """It is the server's: a change is refused."""
+    old = {"metadata": {"name": "a"}}
+    (cause,) = metadata_causes(write({"metadata": {"name": "a", "deletionTimestamp": NOW}}, old))
+    assert cause.field == "metadata.deletionTimestamp"
 
 
 def test_a_dying_object_loses_finalizers_but_gains_none() -> None:
     """B75: what was there may stay or go; a new one is Forbidden."""
-    old = {"metadata": {"name": "a", "deletionTimestamp": NOW, "finalizers": ["f", "g"]}}
-    assert metadata_causes(write({"metadata": {"name": "a", "finalizers": ["g"]}}, old)) == []
-    (cause,) = metadata_causes(write({"metadata": {"name": "a", "finalizers": ["h"]}}, old))
+    old = {"metadata": {"name": "a", "deletionTimestamp": NOW, "finalizers": ["a/f", "a/g"]}}
+
+    def causes(*finalizers: str) -> list[Cause]:
+        metadata = {"name": "a", "deletionTimestamp": NOW, "finalizers": list(finalizers)}
+        return metadata_causes(write({"metadata": metadata}, old))
+
+    assert causes("a/g") == []
+    (cause,) = causes("a/h")
     assert (cause.reason, cause.field) == ("FieldValueForbidden", "metadata.finalizers")
-    assert 'found new finalizers []string{"h"}' in cause.message
+    assert 'found new finalizers []string{"a/h"}' in cause.message

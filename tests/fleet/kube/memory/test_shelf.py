@@ -103,4 +103,4 @@ def test_a_removal_is_a_change_with_a_version_of_its_own() -> None:
     assert entry.deleted
     assert entry.version > int(made.version)
     assert found.find(LEASES, Name("a", "x")) is None
-    assert found.since(SLICES, 0) == []
+    assert found.since(SLICES, int(made.version)) == []

@@ -154,7 +154,7 @@ def test_a_device_is_checked(device: Object, field: str) -> None:
 
 def test_device_names_are_unique_in_a_slice() -> None:
     """The server sees one slice at a time: in a pool nobody checks this."""
-    assert fields(body({"name": "d"}, {"name": "d"})) == ["spec.devices[1].name"]
+    assert fields(body({"name": "d"}, {"name": "d"})) == ["spec.devices[1]"]
 
 
 def test_what_names_the_pool_never_changes() -> None:

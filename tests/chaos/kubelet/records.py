@@ -1,0 +1,76 @@
+"""What must hold of claims, specs and leases on disk after any kill, and at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet.bootstrap import specs_of
+from fleet.claims import ClaimState
+from fleet.evidence import layout
+from fleet.model import ClaimUid, HolderKind, State
+from fleet.planning import NodePlan
+from tests.chaos.checks import NodeSample, Sample
+
+
+def after_a_kill(plan: NodePlan, now: Sample) -> list[str]:
+    """What holds whenever the owner is dead."""
+    node = now.nodes.get(plan.node)
+    if node is None:
+        return []
+    return [*_specs(plan, node), *_holders(node, now)]
+
+
+def _specs(plan: NodePlan, node: NodeSample) -> Iterator[str]:
+    """Promise 3: a spec exists only while a durable record names its devices."""
+    specs = specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
+    listed = set(specs.listed())
+    for uid in sorted(listed - node.claims.keys()):
+        yield f"the spec of {uid} has no record"
+    for uid, claim in node.claims.items():
+        if claim.state is ClaimState.PREPARED and uid not in listed:
+            yield f"{uid} is PREPARED and has no spec"
+        if uid in listed and not claim.devices:
+            yield f"the record of {uid} names no device and has a spec"
+
+
+def _holders(node: NodeSample, now: Sample) -> Iterator[str]:
+    """Promise 2: one holder per unit, and the lease of an exposed unit is that claim's."""
+    named: dict[str, str] = {}
+    for uid, claim in node.claims.items():
+        for unit in claim.units:
+            if unit in named:
+                yield f"{unit} is held by {named[unit]} and {uid}"
+            named[unit] = uid
+    leases = {unit: lease for lease in now.leases for unit in lease.units}
+    for unit_id, unit in node.units.items():
+        if unit.claim != named.get(unit_id):
+            yield f"{unit_id} has the claim {unit.claim}, the records say {named.get(unit_id)}"
+        if unit.state is not State.IN_USE:
+            continue
+        claim, lease = node.claims.get(unit.claim or ClaimUid("")), leases.get(unit_id)
+        if claim is None or lease is None:
+            yield f"{unit_id} is IN_USE, record {claim}, lease {lease}"
+        elif (lease.holder.name, lease.token) != (claim.uid, claim.token):
+            yield f"{unit_id} is exposed to {claim.uid} under {claim.token}, the lease is {lease}"
+
+
+def at_rest(root: Path, plan: NodePlan, now: Sample) -> list[str]:
+    """What holds once every pod is gone: nothing is left anywhere, every device is clean."""
+    node = now.nodes[plan.node]
+    return [
+        *(f"the record of {uid} is left" for uid in node.claims),
+        *(
+            f"{lease.holder} still has {lease.token}"
+            for lease in now.leases
+            if lease.holder.kind is HolderKind.CLAIM
+        ),
+        *(f"{path.name} is left in the CDI directory" for path in (root / "cdi").iterdir()),
+        *(
+            f"{unit_id} is {unit.state} of {unit.claim} at rest"
+            for unit_id, unit in node.units.items()
+            if unit.state is not State.CLEAN or unit.claim is not None
+        ),
+        *([f"{node.outbox} acts are left in the outbox"] if node.outbox else []),
+        *([f"{node.workers} workers are still journalled"] if node.workers else []),
+    ]

@@ -1,0 +1,26 @@
+"""What serving claims needs of a node is what the door offers."""
+
+from __future__ import annotations
+
+import inspect
+
+from fleet.door.calling import DoorNode
+from fleet.dra import ports
+from fleet.slices import rendering
+
+
+def test_the_door_is_a_node() -> None:
+    """Every method of the port, with its parameters, is at the door; the plugin needs no other."""
+    wanted = {
+        name: inspect.signature(method).parameters.keys()
+        for name, method in vars(ports.Node).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    assert set(wanted) == {"view", "claims", "prepare", "unprepare", "published"}
+    for name, parameters in wanted.items():
+        assert inspect.signature(getattr(DoorNode, name)).parameters.keys() == parameters
+
+
+def test_the_agent_device_has_one_name() -> None:
+    """Published and prepared under the same name, which no other device can have (DESIGN 7)."""
+    assert ports.AGENT == rendering.AGENT

@@ -1,0 +1,63 @@
+"""What a container gets: a grant for each device of the claim, or an error that says which not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fleet import errors
+from fleet.claims import Claim
+from fleet.model import ClaimUid, Uuid
+from fleet.node.granting import grants
+from tests.fleet.node.conftest import Lab
+
+
+def record(lab: Lab) -> Claim:
+    return lab.node._registry.journal.claims[ClaimUid("claim-a")]
+
+
+def test_held_and_attached_devices_are_granted_each_its_own(lab: Lab) -> None:
+    """B35: what a claim looks into is in its spec like what it holds; nothing else is."""
+    attached = lab.device("gpu-1-1g-0").uuid
+    lab.node.prepare(lab.bare("claim-a", "gpu-0", "gpu-1-1g-3", attached=(attached,)))
+    found = grants(lab.node._registry, record(lab))
+    assert list(found) == [lab.device("gpu-0").uuid, lab.device("gpu-1-1g-3").uuid, attached]
+    assert len(set(map(repr, found.values()))) == 3
+    assert all(grant.nodes or grant.mounts for grant in found.values())
+
+
+def test_the_spec_names_what_the_grant_says(lab: Lab) -> None:
+    """Promise 3: the memory file of this device, and of no other, is in the claim's spec."""
+    lab.node.prepare(lab.bare("claim-a", "gpu-0"))
+    spec = (lab.directory / "cdi" / lab.specs[0]).read_text()
+    (grant,) = grants(lab.node._registry, record(lab)).values()
+    assert all(mount.host_path in spec for mount in grant.mounts)
+    other = lab.memory("gpu-1").paths
+    assert not any(str(path) in spec for path in other)
+
+
+def test_a_device_that_is_gone_is_an_error_that_names_it(lab: Lab) -> None:
+    """B10: an answer never names something a container could not get."""
+    lab.node.prepare(lab.bare("claim-a", "gpu-0"))
+    gone = Uuid("SIM-gone")
+    claim = replace(record(lab), attached=(gone,))
+    with pytest.raises(errors.DeviceUnknown, match="SIM-gone"):
+        grants(lab.node._registry, claim)
+
+
+def test_a_prepared_claim_whose_device_vanished_is_refused_not_answered(lab: Lab) -> None:
+    """B10: after a restart without the card the repeated prepare fails; the teardown succeeds."""
+    order = lab.bare("claim-a", "gpu-0")
+    lab.node.prepare(order)
+    uuid = lab.device().uuid
+    lab.node.close()
+    path = lab.directory / "sim" / "topology.json"
+    known = json.loads(path.read_text())
+    known["accelerators"] = known["accelerators"][1:]
+    path.write_text(json.dumps(known))
+    lab.open()
+    with pytest.raises(errors.DeviceUnknown, match=uuid):
+        lab.node.prepare(order)
+    assert lab.node.unprepare("claim-a").quarantined == (uuid,)
