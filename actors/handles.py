@@ -36,7 +36,6 @@ from actors.node_actor import (
     SWEPT,
     WORK_THREADS,
     Pulse,
-    Swept,
 )
 from actors.translate import translate, translated
 from fleet import errors
@@ -51,6 +50,7 @@ from fleet.messages import (
     DeviceView,
     NodeView,
     ScrubOrder,
+    Swept,
 )
 from fleet.model import Lease, RunId, Token
 from fleet.stores.base import Release, Renewal, RunRecord

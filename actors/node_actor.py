@@ -33,15 +33,15 @@ from fleet.messages import (
     Acceptance,
     ClaimOrder,
     DeviceView,
-    Finding,
     Message,
     NodeView,
     ScrubOrder,
+    Swept,
 )
+from fleet.node import viewing
 
 if TYPE_CHECKING:
     from fleet.node.service import NodeService
-    from fleet.node.sweep import Seen
 
 STATUS_THREADS = 4
 """Calls that only look, at one time."""
@@ -60,17 +60,6 @@ ORDERS = TypeAdapter(tuple[ScrubOrder, ...])
 ACCEPTANCES = TypeAdapter(tuple[Acceptance, ...])
 DEVICES = TypeAdapter(tuple[DeviceView, ...])
 CLOSURE = TypeAdapter(Closure)
-
-
-class Swept(Message):
-    """What a sweep saw of one accelerator."""
-
-    device: str
-    uuid: str
-    failing: bool
-    error: str = ""
-    """Why it could not be read; empty when it could."""
-    findings: tuple[Finding, ...] = ()
 
 
 SWEPT = TypeAdapter(tuple[Swept, ...])
@@ -264,7 +253,7 @@ class NodeActor:
     def sweep(self, node: str) -> str:
         """Read the health of every accelerator now; answers a `Swept` for each."""
         with self._call(node, "sweep") as service:
-            return SWEPT.dump_json(tuple(swept(seen) for seen in service.sweep())).decode()
+            return SWEPT.dump_json(tuple(viewing.swept(seen) for seen in service.sweep())).decode()
 
     def drain(self, node: str) -> None:
         """Finish or stop all work and take nothing new."""
@@ -357,25 +346,6 @@ def _refuse_foreign_machine(assignment: identity.Assignment) -> None:
         labels = ray.get_runtime_context().get_node_labels()
         host = str(labels.get(identity.HOST_LABEL, ""))
     identity.check(assignment, host=host)
-
-
-def swept(seen: Seen) -> Swept:
-    """A sweep's word on one accelerator as a message."""
-    return Swept(
-        device=seen.device.name,
-        uuid=seen.device.uuid,
-        failing=seen.failing,
-        error=seen.error,
-        findings=tuple(
-            Finding(
-                check=finding.check,
-                verdict=str(finding.verdict),
-                detail=finding.detail,
-                remedy=finding.remedy,
-            )
-            for finding in seen.findings
-        ),
-    )
 
 
 def _counts(view: NodeView) -> str:

@@ -23,8 +23,9 @@ from fleet.cdi.directory import SpecDirectory
 from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
 from fleet.door import paths
+from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
-from fleet.door.serving import Door, HandOver, keep
+from fleet.door.serving import Door, keep
 from fleet.evidence import heads, layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger

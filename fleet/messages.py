@@ -171,6 +171,17 @@ class Acceptance(Message):
     fields: dict[str, Any] = {}
 
 
+class Swept(Message):
+    """What a sweep saw of one accelerator."""
+
+    device: str
+    uuid: str
+    failing: bool
+    error: str = ""
+    """Why it could not be read; empty when it could."""
+    findings: tuple[Finding, ...] = ()
+
+
 class ClaimOrder(Message):
     """Prepare devices of one node for a claim."""
 

@@ -105,11 +105,20 @@ def plan_fleet(
                 remedy="ask for the shape it has, or name another directory with --state",
             )
     if recorded is None:
-        state.mkdir(parents=True, exist_ok=True)
+        _make(state)
         shape = _write(path, shape)
     if serve:
         shape = _served(path, shape, serve, chosen.kubernetes)
     return _plan(state, shape, chosen)
+
+
+def _make(state: Path) -> None:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.InputInvalid(
+            f"{state} cannot be made: {error}", remedy="name another directory with --state"
+        ) from error
 
 
 def _served(path: Path, shape: _Shape, name: str, how: KubernetesSettings) -> _Shape:

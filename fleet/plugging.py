@@ -22,6 +22,7 @@ from fleet.evidence import layout
 from fleet.kube.base import Cluster
 from fleet.node.standing import Patience, Standby
 from fleet.slices.exclusivity import Exclusivity, HostLocks
+from fleet.slices.instances import PublishingInstance
 from fleet.slices.leasing import StoreLease
 from fleet.slices.publisher import Publisher, PublisherTerms
 from fleet.stores.late import LateStore
@@ -54,7 +55,7 @@ class PluginParts:
 
     serving: ClaimServing
     orphans: Orphans
-    publisher: Publisher
+    publisher: PublishingInstance
     store: LateStore
 
 
@@ -85,7 +86,11 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             budget_s=kubernetes.budget_s,
         ),
         orphans=Orphans(seat, node, cluster, agents),
-        publisher=Publisher(cluster, terms, exclusivity=exclusivity),
+        publisher=PublishingInstance(
+            Publisher(cluster, terms, exclusivity=exclusivity),
+            HostLocks(run / "publishers"),
+            f"pool-{plan.node}-{kubernetes.driver}",
+        ),
         store=store,
     )
 

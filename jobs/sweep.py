@@ -12,10 +12,11 @@ from typing import TypeVar
 from pydantic import Field
 
 from actors.handles import RemoteNode
-from actors.node_actor import Swept, swept
 from fleet.cli.reach import Node
+from fleet.door.calling import DoorNode
 from fleet.errors import FleetError, InputInvalid
-from fleet.messages import Message
+from fleet.messages import Message, Swept
+from fleet.node import viewing
 from fleet.node.service import NodeService
 
 NODES_AT_ONCE = 64
@@ -72,8 +73,8 @@ def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | F
 
 def _sweep(node: Node) -> tuple[Swept, ...]:
     if isinstance(node, NodeService):
-        return tuple(swept(seen) for seen in node.sweep())
-    if isinstance(node, RemoteNode):
+        return tuple(viewing.swept(seen) for seen in node.sweep())
+    if isinstance(node, RemoteNode | DoorNode):
         return tuple(node.sweep())
     raise InputInvalid(f"a {type(node).__name__} cannot be swept")
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fleet import bootstrap, errors, plugging
@@ -51,21 +52,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
+    host, port = _address(asked.http)
     plan = _plan(asked)
     cluster = plugging.open_cluster(plan, asked.kubeconfig or None)
     options = Options(
         instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address
     )
     plugin = open_plugin(plan, cluster, options)
-    host, port = _address(asked.http)
-    pages = HttpServer(host, port, Vitals(plugin.server, plugin).pages())
-    try:
+    with ExitStack() as ending:  # in reverse order: probes are answered until kubelet is let go
+        ending.callback(plugin.stop, GRACE_S)
+        pages = HttpServer(host, port, Vitals(plugin.server, plugin).pages())
+        ending.callback(pages.close)
+        ending.callback(plugin.stop, GRACE_S)
         plugin.start()
         _announce(plan, plugin)
         stop.wait()
-    finally:
-        plugin.stop(GRACE_S)
-        pages.close()
     return 0
 
 

@@ -83,12 +83,12 @@ class Child:
         self._process = process
         if self._stop.is_set():
             self._end(process)
-        return process.wait()
+        code = process.wait()
+        _hang_up(process)
+        return code
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
+        _hang_up(process)
         for end in (process.terminate, process.kill):
             try:
                 process.wait(self.farewell_s)
@@ -98,3 +98,10 @@ class Child:
                 return
         with suppress(subprocess.TimeoutExpired):
             process.wait(self.farewell_s)
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    """Close our end of its standard input; again is fine."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()

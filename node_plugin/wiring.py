@@ -27,7 +27,7 @@ from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
 from fleet.errors import FleetError
 from fleet.kube.base import SLICES, Cluster, Selection
-from fleet.slices.publisher import Publisher
+from fleet.slices.instances import PublishingInstance
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.ports import Standing
@@ -101,7 +101,7 @@ class Plugin:
     plan: NodePlan
     server: PluginServer
     keeper: Keeper
-    publisher: Publisher
+    publisher: PublishingInstance
     orphans: Orphans
     cluster: Cluster
     serving: ClaimServing

@@ -1,7 +1,7 @@
-"""How a verb reaches the fleet: in this process from a state directory, or through Ray's actors.
+"""How a verb reaches the fleet: at the nodes' doors, in this process, or through Ray's actors.
 
-Without `--address` the services are opened here, under the journals' locks: if another process owns
-one the verb fails with `NotOwner` and touches nothing.
+Without `--address` a node that somebody on this host owns (a standby, a node actor, another verb)
+is asked at its door; one that nobody owns is opened here, under its journal's lock.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from fleet.model import Lease, RunId, Token
 from fleet.stores.base import Release, RunRecord
 
 if TYPE_CHECKING:
+    from fleet.bootstrap import NodePlan
+    from fleet.door.calling import DoorNode
     from fleet.node.service import NodeService
 
 TICK_S = 0.2
@@ -134,20 +136,41 @@ def find(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> 
 def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Node]:
     from fleet import bootstrap
 
-    found: dict[str, NodeService] = {}
+    found: dict[str, Node] = {}
+    opened: list[NodeService] = []
     for plan in bootstrap.plan_fleet(state).nodes:
+        door = _answering(plan, stack)
+        if door is not None:
+            found[plan.node] = door
+            continue
         try:
             service = bootstrap.open_node(plan)
         except errors.NotOwner as error:
             raise errors.NotOwner(
                 error.detail,
-                remedy="wait until that process is done, or reach its Ray with --address",
+                remedy="it owns the node and does not answer; repeat in a moment, and if it stays"
+                " so see the log of that process",
             ) from None
         stack.callback(_end, service)
         found[plan.node] = service
+        opened.append(service)
     if ticking:
-        stack.enter_context(_ticking(tuple(found.values())))
+        stack.enter_context(_ticking(opened))
     return found
+
+
+def _answering(plan: NodePlan, stack: ExitStack) -> DoorNode | None:
+    """The door of the node's owner, if there is one and it answers."""
+    from fleet import bootstrap
+
+    door = bootstrap.open_door(plan)
+    try:
+        door.pulse()
+    except errors.FleetError:
+        door.close()
+        return None
+    stack.callback(door.close)
+    return door
 
 
 def _end(service: NodeService) -> None:

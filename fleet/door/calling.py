@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,12 +18,26 @@ from pydantic import ValidationError
 
 from fleet import errors
 from fleet.door import paths, wire
-from fleet.messages import ClaimAnswer, ClaimOrder, Message, NodeView, Published, TeardownOrder
+from fleet.messages import (
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceView,
+    Message,
+    NodeView,
+    Published,
+    Swept,
+    TeardownOrder,
+)
 
 _Answer = TypeVar("_Answer", bound=Message)
 
 CALL_TIMEOUT_S = 10.0
 """Time, s, a call that only looks may take."""
+DECISION_TIMEOUT_S = 30.0
+"""Time, s, an operator's decision may take: work on the device is stopped first."""
+SWEEP_TIMEOUT_S = 120.0
+BUDGET_S = 40.0
+"""Time, s, a claim call waits for its work where nothing else is said."""
 MARGIN_S = 3.0
 """Time, s, a call may take beyond the budget it names."""
 
@@ -42,28 +56,57 @@ class DoorNode:
         found: Mapping[str, Any] = self._call("pulse", {}, timeout_s)
         return found
 
-    def view(self) -> NodeView:
-        """The node now."""
-        return _read(NodeView, self._call("view", {}, self.timeout_s))
+    def view(self, operations: Sequence[str] = ()) -> NodeView:
+        """The node now, with the results of `operations` that are finished."""
+        arguments = {"operations": list(operations)}
+        return _read(NodeView, self._call("view", arguments, self.timeout_s))
 
     def claims(self) -> tuple[ClaimAnswer, ...]:
         """Claim records on the node."""
         found = self._call("claims", {}, self.timeout_s)
         return tuple(_read(ClaimAnswer, claim) for claim in found)
 
-    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer:
+    def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Prepare devices for a claim; the node waits up to `budget_s` seconds for its work."""
         arguments = {"order": order.model_dump(mode="json"), "budget_s": budget_s}
         return _read(ClaimAnswer, self._call("prepare", arguments, budget_s + MARGIN_S))
 
-    def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
-        """Tear a claim down; the node waits up to `budget_s` seconds for its work."""
+    def unprepare(self, order: TeardownOrder | str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
+        """Tear a claim (or just its uid) down, waiting up to `budget_s` seconds for the work."""
+        order = TeardownOrder(uid=order) if isinstance(order, str) else order
         arguments = {"order": order.model_dump(mode="json"), "budget_s": budget_s}
         return _read(ClaimAnswer, self._call("unprepare", arguments, budget_s + MARGIN_S))
 
     def published(self, published: Published) -> None:
         """Tell what was read back from the node's slices."""
         self._call("published", {"published": published.model_dump(mode="json")}, self.timeout_s)
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
+        """Take a device out of service."""
+        given = {"device": device, "detail": detail, "operator": operator}
+        return _read(DeviceView, self._call("quarantine_add", given, DECISION_TIMEOUT_S))
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str] = (), operator: str
+    ) -> DeviceView:
+        """Lift reasons by an operator's decision."""
+        given = {"device": device, "codes": list(codes), "operator": operator}
+        return _read(DeviceView, self._call("quarantine_clear", given, DECISION_TIMEOUT_S))
+
+    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
+        """Record that HELD devices are free."""
+        given = {"devices": list(devices), "operator": operator}
+        found = self._call("adopt", given, DECISION_TIMEOUT_S)
+        return tuple(_read(DeviceView, device) for device in found)
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None:
+        """Follow a new store epoch."""
+        self._call("follow_epoch", {"epoch": epoch, "operator": operator}, DECISION_TIMEOUT_S)
+
+    def sweep(self) -> Sequence[Swept]:
+        """Read all health now."""
+        found = self._call("sweep", {}, SWEEP_TIMEOUT_S)
+        return tuple(_read(Swept, seen) for seen in found)
 
     def hand_over(self, by: str) -> bool:
         """Ask the owner for the journal; whether it lets go of it soon."""

@@ -4,51 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from fleet import errors
-from fleet.door import paths, wire
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
+from fleet.door import answering, paths, wire
+from fleet.door.answering import HandOver, Service
 
 BACKLOG = 64
-BUDGET_MAX_S = 3600.0
-"""Longest time, s, a call may ask to be kept waiting; kubelet's calls end after 45 s."""
 SHORTAGE_PAUSE_S = 0.1
 """Pause, s, after a connection could not be taken for want of descriptors or threads."""
 LOG = logging.getLogger(__name__)
-
-HandOver = Callable[[str], bool]
-"""Asked by a newcomer, named in words, for the journal; True: this owner lets go of it soon."""
-
-
-class Service(Protocol):
-    """What is served of `fleet.node.service.NodeService`."""
-
-    incarnation: str
-
-    def view(self, operations: Sequence[str] = ()) -> NodeView: ...
-
-    def claims(self) -> Sequence[ClaimAnswer]: ...
-
-    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer: ...
-
-    def unprepare(
-        self,
-        uid: str,
-        *,
-        budget_s: float,
-        consumers: Sequence[str],
-        reserved: Sequence[str],
-    ) -> ClaimAnswer: ...
-
-    def published(self, published: Published) -> None: ...
 
 
 def keep(_: str) -> bool:
@@ -63,22 +32,11 @@ class Door:
         self, service: Service, path: Path, *, owner: str = "", hand_over: HandOver = keep
     ) -> None:
         """`owner` says what kind of process this is. Raises OSError without a socket."""
-        self._owner = owner
-        self._service = service
         self._path = path
-        self._hand_over = hand_over
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = threading.Event()
-        self._calls: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-            "pulse": self._pulse,
-            "view": self._view,
-            "claims": self._claims,
-            "prepare": self._prepare,
-            "unprepare": self._unprepare,
-            "published": self._published,
-            "hand_over": self._asked,
-        }
+        self._calls = answering.calls(service, owner=owner, hand_over=hand_over)
         self._socket = paths.listen(path, backlog=BACKLOG)
         self._inode = path.stat().st_ino
         threading.Thread(target=self._accept, name="door", daemon=True).start()
@@ -157,47 +115,3 @@ class Door:
         except Exception as error:
             LOG.exception("a call at the node's door failed")
             return wire.refusal(errors.Unforeseen(f"the node service failed: {error!r}"))
-
-    def _pulse(self, _: Mapping[str, Any]) -> Any:
-        return {
-            "pid": os.getpid(),
-            "incarnation": self._service.incarnation,
-            "owner": self._owner,
-        }
-
-    def _view(self, _: Mapping[str, Any]) -> Any:
-        return self._service.view().model_dump(mode="json")
-
-    def _claims(self, _: Mapping[str, Any]) -> Any:
-        return [claim.model_dump(mode="json") for claim in self._service.claims()]
-
-    def _prepare(self, arguments: Mapping[str, Any]) -> Any:
-        order = ClaimOrder.model_validate(arguments.get("order"))
-        answer = self._service.prepare(order, budget_s=_budget_s(arguments))
-        return answer.model_dump(mode="json")
-
-    def _unprepare(self, arguments: Mapping[str, Any]) -> Any:
-        order = TeardownOrder.model_validate(arguments.get("order"))
-        answer = self._service.unprepare(
-            order.uid,
-            budget_s=_budget_s(arguments),
-            consumers=order.consumers,
-            reserved=order.reserved,
-        )
-        return answer.model_dump(mode="json")
-
-    def _published(self, arguments: Mapping[str, Any]) -> Any:
-        self._service.published(Published.model_validate(arguments.get("published")))
-
-    def _asked(self, arguments: Mapping[str, Any]) -> Any:
-        return self._hand_over(str(arguments.get("by", "somebody")))
-
-
-def _budget_s(arguments: Mapping[str, Any]) -> float:
-    """How long the caller waits, s. Raises `InputInvalid`."""
-    found = arguments.get("budget_s")
-    if isinstance(found, int | float) and 0 <= found <= BUDGET_MAX_S:
-        return float(found)
-    raise errors.InputInvalid(
-        f"budget_s is {found!r}", remedy=f"give seconds from 0 to {BUDGET_MAX_S:g}"
-    )

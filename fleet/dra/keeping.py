@@ -72,6 +72,8 @@ class Keeper:
         if self.view is None:
             return
         self.show(verdicts(self.view))
+        if self.report.elsewhere:
+            return  # it is that instance which knows what can be seen
         try:
             confirmed = dict(self.report.confirmed_quarantine)
             self.node.published(

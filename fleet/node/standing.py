@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from fleet import errors
 from fleet.clock import Clock
-from fleet.door.serving import HandOver
+from fleet.door.answering import HandOver
 from fleet.journal.lock import read_owner
 from fleet.node.service import NodeService
 

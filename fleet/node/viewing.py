@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fleet.messages import DeviceView, ReasonView
+from fleet.messages import DeviceView, Finding, ReasonView, Swept
 from fleet.model import Device, Reason
 from fleet.node.registry import Registry
+from fleet.node.sweep import Seen
 
 
 def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> DeviceView:
@@ -45,4 +46,23 @@ def reason(found: Reason) -> ReasonView:
         detail=found.detail,
         remedy=found.remedy,
         since=found.since,
+    )
+
+
+def swept(seen: Seen) -> Swept:
+    """A sweep's word on one accelerator as a message."""
+    return Swept(
+        device=seen.device.name,
+        uuid=seen.device.uuid,
+        failing=seen.failing,
+        error=seen.error,
+        findings=tuple(
+            Finding(
+                check=finding.check,
+                verdict=str(finding.verdict),
+                detail=finding.detail,
+                remedy=finding.remedy,
+            )
+            for finding in seen.findings
+        ),
     )

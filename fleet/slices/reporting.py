@@ -48,3 +48,5 @@ class PublishReport:
     """Bodies the server refused since the start."""
     dropped: frozenset[Feature] = frozenset()
     """Fields the server does not keep."""
+    elsewhere: str = ""
+    """Who publishes instead of us now; nothing was read or written then."""

@@ -107,5 +107,5 @@ def test_a_ray_of_ours_listens_on_loopback_only(ray_cluster: cluster.Cluster) ->
 
 def test_an_address_without_ray_is_an_error_at_once() -> None:
     """Ray itself would try for more than a minute where nobody listens."""
-    with pytest.raises(errors.RayUnavailable, match="nobody answers at 127.0.0.1:1"):
+    with pytest.raises(errors.RayUnavailable, match=r"nobody answers at 127\.0\.0\.1:1"):
         cluster.attach("127.0.0.1:1")

@@ -100,9 +100,8 @@ def _publish(site: Bench, plugin: Plugin) -> str:
     plugin.keeper.step(now)
     assert plugin.keeper.report.settled
     assert plugin.keeper.report.writes == 1
-    site.cluster.create(SLICES, old)
+    plugin.publisher.changed(Event(Change.ADDED, site.cluster.create(SLICES, old)))
     site.node.quarantine_add("gpu-1", detail="to be written", operator="test")
-    plugin.publisher._slices.expire()
     plugin.keeper.step(now + 1)
     assert plugin.keeper.report.settled
     assert plugin.keeper.report.confirmed_quarantine

@@ -242,6 +242,40 @@ def test_b37_only_our_devices_of_this_node_are_ours(site: Bench) -> None:
     assert site.units("gpu-1") == untouched
 
 
+# --- a lost journal ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_lost_journal_frees_nothing(site: Bench, how: str) -> None:
+    """Invariant 24, B07: what was prepared is held from the store's word; only its teardown with
+    all proofs frees it, and the node says what happened."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    pod.run()
+    site.remember({asked.uid: [pod.uid]})
+    site.node.close()
+    journal = site.directory / "journal.db"
+    for path in site.directory.glob("journal.db-*"):
+        path.unlink()
+    if how == "missing":
+        journal.unlink()
+    else:
+        journal.write_bytes(b"\x00" * 8192)
+    site.open()
+    assert site.node.view().degraded
+    assert (site.device().state, site.device().claim) == (State.HELD, asked.uid)
+    assert site.specs == []
+    with pytest.raises(errors.Retryable, match=asked.uid):
+        site.serving.prepare(site.bound("b", "gpu-0"))
+    site.deallocate(asked)
+    with pytest.raises(errors.DeviceBusy, match="still runs"):
+        site.serving.unprepare(asked)
+    pod.leave()
+    site.serving.unprepare(asked)
+    assert site.device().state == State.CLEAN
+
+
 # --- strict --------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ FOREIGN_MEMORY = "S1: a tenant starts on memory another one wrote (promise 1)"
 TWO_EXPOSED = "S2: two claims exposed on one unit (promise 2)"
 SPEC_WITHOUT_RECORD = "S3: a spec without a claim record (promise 3)"
 WIPE_UNDER_TENANT = "S4: a worker on a unit whose tenant runs (promise 4)"
+WIPE_UNDER_ATTACHED = "S4a: a worker on a unit somebody attached to it may write to (promise 4)"
 WIPE_UNDER_RECORD = "S4b: a unit in use by a claim is being worked on (promise 4)"
 CLEAN_UNTRUE = "S5: CLEAN, but the memory is not zero or in doubt (promise 5)"
 UNCERTIFIED = "S5b: CLEAN without a durable certificate (promise 8)"
@@ -27,6 +28,8 @@ QUARANTINE_LOST = "S8b: a confirmed quarantine is not visible any more (promise 
 LIFTED = "S8c: a rule lifts a reason only an operator may clear (promise 6)"
 PATIENCE = "S5d: a third interruption in a row is taken for bad luck (promise 5)"
 TENANT_UNKNOWN = "S9: a tenant runs on a unit counted as free (promise 5)"
+ATTACHED_UNKNOWN = "S9a: somebody is attached to a unit that counts as free or clean (promise 5)"
+TORN_DOWN = "S10: a teardown begins while a pod the claim is reserved for runs (promise 7)"
 NEIGHBOUR = "S9b: a claim's act changes a unit outside its device (promise 9)"
 TRAP = "trap: no settled state can be reached any more (promise 7)"
 
@@ -38,6 +41,7 @@ STEP_CHECKS = (
     LIFTED,
     PATIENCE,
     NEIGHBOUR,
+    TORN_DOWN,
 )
 """Names that arise in a step; `may_start` and its like judge, whoever moves leaves the name."""
 
@@ -71,7 +75,7 @@ class SeenUnit(Protocol):
 
     @property
     def published(self) -> int:
-        """Quarantine in the slice: 0 no, 2 confirmed, 3 confirmed once and gone."""
+        """Quarantine in the slice: 0 no, 1 an earlier one, 2 confirmed, 3 gone again."""
 
     @property
     def holder(self) -> int:
@@ -127,7 +131,7 @@ class Seen(Protocol):
 
 
 Devices = Sequence[tuple[int, ...]]
-"""For each claim, the units of its device."""
+"""For each claim, the units of its device, or those it is attached to."""
 
 
 def may_start(memory: Iterable[str], tenant: str) -> bool:
@@ -243,9 +247,31 @@ STATE_CHECKS: dict[str, Callable[[Seen, Devices], bool]] = {
 """Name -> whether it is broken."""
 
 
-def broken(seen: Seen, devices: Devices, *, skip: frozenset[str] = frozenset()) -> list[str]:
-    """Names of all promises broken in this state or by the move that led to it."""
+ATTACHED_CHECKS: dict[str, Callable[[Seen, Devices], bool]] = {
+    WIPE_UNDER_ATTACHED: wipe_under_tenant,
+    ATTACHED_UNKNOWN: tenant_unknown,
+}
+"""The same for who is attached: a tenant to whoever would wipe, though it holds nothing."""
+
+
+def broken(
+    seen: Seen,
+    devices: Devices,
+    *,
+    attached: Devices | None = None,
+    skip: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Names of all promises broken in this state or by the move that led to it.
+
+    `attached`: for each claim, the units it looks into without holding them; None when none does.
+    """
     names = [
         name for name, breaks in STATE_CHECKS.items() if name not in skip and breaks(seen, devices)
     ]
+    if attached is not None:
+        names += [
+            name
+            for name, breaks in ATTACHED_CHECKS.items()
+            if name not in skip and breaks(seen, attached)
+        ]
     return [seen.breach, *names] if seen.breach and seen.breach not in skip else names

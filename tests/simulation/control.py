@@ -33,7 +33,7 @@ def _idle(model: Model, world: World, who: int, _: Coordinator) -> Moves:
                 yield f"coordinator leases c{index}", False, after
         if claim.pod == "gone" and model.keeps("reconcile"):
             token = _held(model, world, index)
-            if (token or claim.hold) and claim.record == "ABSENT":
+            if (token or claim.hold) and claim.record == "ABSENT" and not claim.away:
                 after = world.coordinator(who, "abandon", index, token)
                 yield f"coordinator finds c{index} without a pod", False, after
 
@@ -149,7 +149,7 @@ def _abandon(model: Model, world: World, who: int, at: Coordinator) -> Moves:
     claim = world.claims[index]
     free = claim.op == "" and claim.kubelet not in ("ready", "unprepare")
     state = model.rules.claim(claim.record, ClaimEvent.ABANDON, IDLE if free else BUSY)
-    if state is None:
+    if state is None or claim.away:
         left = world.coordinator(who, "")
         yield f"node refuses to abandon c{index}: left to teardown", False, left
         return

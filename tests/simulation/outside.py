@@ -13,6 +13,11 @@ def moves(model: Model, world: World) -> Moves:
     for index, claim in enumerate(world.claims):
         yield from _pod(model, world, index, claim)
         yield from _kubelet(model, world, index, claim)
+        if claim.box == "running":
+            yield from _attached(model, world, index)
+        if claim.away:
+            back = world.claim(index, away=False)
+            yield f"the other device of c{index} is torn down and its lease returned", False, back
     if world.restored:
         adopted = store.adopt(world, model.rules, model.scenario.devices)
         yield "operator: fleet store adopt", False, adopted
@@ -41,7 +46,17 @@ def _pod(model: Model, world: World, index: int, claim: Claim) -> Moves:
     if claim.pod == "dying" and claim.kubelet == "done":
         gone = world.claim(index, pod="gone", allocated=claim.allocated and claim.hold)
         yield f"the pod of c{index} is gone", False, gone
-    if claim.spare and claim.pod == "gone" and claim.kubelet == "done":
+    yield from _second(model, world, index, claim)
+
+
+def _second(model: Model, world: World, index: int, claim: Claim) -> Moves:
+    """A second pod names the claim."""
+    taken = any(world.claims[other].allocated for other in model.scenario.overlaps[index])
+    free = claim.spare and claim.pod == "gone" and claim.kubelet == "done"
+    if free and model.scenario.elsewhere and not claim.allocated:
+        moved = world.claim(index, spare=False, away=True)
+        yield f"a second pod names c{index}, which gets another device", False, moved
+    elif free:
         # With the claim still allocated the scheduler asks nobody; otherwise it obeys the taint.
         clean = all(world.units[unit].state == "CLEAN" for unit in model.device(index))
         if claim.allocated or (clean and not taken):
@@ -62,7 +77,7 @@ def _kubelet(model: Model, world: World, index: int, claim: Claim) -> Moves:
     ready = claim.condition == "true" or model.scenario.profile != "strict"
     if claim.kubelet == "" and claim.pod == "live" and claim.allocated and ready:
         yield f"kubelet wants c{index}", False, world.claim(index, kubelet="prepare")
-    if claim.kubelet == "ready":
+    if claim.kubelet in ("ready", "early"):
         if claim.box == "" and claim.spec:
             created = world.claim(index, box="created")
             if model.scenario.coarse:
@@ -71,7 +86,7 @@ def _kubelet(model: Model, world: World, index: int, claim: Claim) -> Moves:
         if claim.box == "created":
             yield f"tenant of c{index} starts and writes", False, _started(model, world, index)
     if claim.pod in ("dying", "gone"):
-        if claim.kubelet in ("prepare", "ready"):
+        if claim.kubelet in ("prepare", "ready", "early"):
             ended = world.claim(index, kubelet="unprepare", box="")
             yield f"kubelet stops c{index}", False, ended
         if claim.kubelet == "":
@@ -80,6 +95,21 @@ def _kubelet(model: Model, world: World, index: int, claim: Claim) -> Moves:
             yield f"tenant of c{index} starts and writes", False, _started(model, world, index)
         if claim.kubelet == "done" and claim.box:
             yield f"the runtime ends the container of c{index}", False, world.claim(index, box="")
+
+
+def _attached(model: Model, world: World, index: int) -> Moves:
+    """Whoever is attached to memory writes to it when it likes.
+
+    Not modelled while a claim holds it: that one lets itself be looked at, by adminAccess's nature.
+    """
+    for unit in model.scenario.attached[index]:
+        now = world.units[unit]
+        held = now.claim >= 0 or any(
+            claim.box and unit in model.device(c) for c, claim in enumerate(world.claims)
+        )
+        if not held and now.memory != str(index):
+            written = world.unit(unit, memory=str(index))
+            yield f"c{index}, attached to unit {unit}, writes to it", False, written
 
 
 def _started(model: Model, world: World, index: int) -> World:
@@ -113,7 +143,7 @@ def _dead(world: World, node: str, workers: str) -> World:
         unit._replace(work="", worker=workers if unit.worker == "own" else unit.worker)
         for unit in world.units
     )
-    claims = tuple(claim._replace(op="", op_token=0) for claim in world.claims)
+    claims = tuple(claim._replace(op="", op_token=0, giving=0) for claim in world.claims)
     return world.spend()._replace(units=units, claims=claims, node=node)
 
 
@@ -134,7 +164,7 @@ def _rebooted(world: World) -> World:
     claims = tuple(
         claim._replace(
             box="",
-            kubelet="prepare" if claim.kubelet == "ready" else claim.kubelet,
+            kubelet="prepare" if claim.kubelet in ("ready", "early") else claim.kubelet,
         )
         for claim in dead.claims
     )
@@ -189,6 +219,11 @@ def _noticed(model: Model, world: World, index: int, event: Event, reason: str) 
     yield f"{event} {reason} at unit {index}", True, seen
 
 
+def _called_early(claim: Claim) -> bool:
+    """A pod that never got its reference to a shared claim ends: kubelet's defect (1.36)."""
+    return claim.pod == "live" and claim.kubelet == "ready"
+
+
 def _other_faults(model: Model, world: World) -> Moves:
     spent = world.spend()
     for index, claim in enumerate(world.claims):
@@ -198,6 +233,9 @@ def _other_faults(model: Model, world: World) -> Moves:
             if claim.kubelet:
                 forgot = gone.claim(index, kubelet="done")
                 yield f"c{index}: force deleted, and kubelet forgets it", True, forgot
+        if model.suffers("early unprepare", world) and _called_early(claim):
+            early = spent.claim(index, kubelet="early")
+            yield f"kubelet wants c{index} unprepared while its pod lives", True, early
     if model.suffers("store restored", world):
         yield "an old copy of the store is restored", True, store.restore(spent)
     if model.suffers("coordinator crash", world):

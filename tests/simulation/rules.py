@@ -41,6 +41,8 @@ REASONS = {
     "X": Reason("row-remap-failed", Source.KERNEL, liftable=False),
 }
 LETTERS = {reason.key: letter for letter, reason in REASONS.items()}
+OUTDATED, READ_BACK = 1, 2
+"""How a quarantine is published; see `Unit.published`."""
 
 
 def token_of(counter: int) -> Token:
@@ -84,6 +86,11 @@ def fields_of(record: Record) -> Journal:
     )
 
 
+def unfit(unit: Unit) -> bool:
+    """Whether the unit is shown as quarantined: by its state, or by a reason open meanwhile."""
+    return unit.state in ("QUARANTINED", "RETESTING") or unit.reasons != ""
+
+
 @dataclass(frozen=True)
 class Act:
     """What an event brings along, in the model's words."""
@@ -111,11 +118,16 @@ FLOW_RULES = frozenset(
     {
         "abandon",
         "adoption begins an epoch",
+        "attached keeps wipes off",
+        "attaching dirties",
+        "attaching waits for work",
         "closing",
         "fence",
         "floor rises with acts only",
         "floors adopted",
         "held after loss",
+        "holder release asks for a record",
+        "holder release looks at units",
         "idle cleaner asks for records",
         "journal lock",
         "lease kept until the tombstone",
@@ -128,10 +140,13 @@ FLOW_RULES = frozenset(
         "own units only",
         "quarantine read back",
         "reconcile",
+        "record before lease",
         "records refuse wipes",
+        "release by holder",
         "release by token",
         "resourceVersion on slices",
         "retest asks the reasons",
+        "running pods refuse teardown",
         "serial",
         "spec gone first",
         "store floor",
@@ -139,6 +154,8 @@ FLOW_RULES = frozenset(
         "teardown closes its token",
         "teardown unfenced",
         "tenant proven gone",
+        "visibility asked in the burial",
+        "visibility of this quarantine",
         "witness",
     }
 )
@@ -180,7 +197,12 @@ class Rules:
             found = self._units[key]
         except KeyError:
             found = self._units[key] = self._step(unit, Act(event, facts, token, **more))  # type: ignore[arg-type]
-        return None if found is None else Unit._make(found + unit[JOURNAL:])
+        if found is None:
+            return None
+        moved = Unit._make(found + unit[JOURNAL:])
+        if unit.published == READ_BACK and unfit(unit) and not unfit(moved):
+            return moved._replace(published=OUTDATED)
+        return moved
 
     def _step(self, unit: Unit, act: Act) -> Journal | None:
         try:
@@ -216,6 +238,15 @@ class Model(NamedTuple):
     def device(self, claim: int) -> tuple[int, ...]:
         """Units of the claim's device."""
         return self.scenario.devices[claim]
+
+    def watched(self, world: World, units: Iterable[int]) -> bool:
+        """Whether a claim with a record is attached to one of these units."""
+        return any(
+            looks and claim.record != "ABSENT" and not looks.isdisjoint(units)
+            for looks, claim in zip(
+                map(frozenset, self.scenario.attached), world.claims, strict=True
+            )
+        )
 
     def keeps(self, rule: str) -> bool:
         """Whether the flow rule of this name is in force."""

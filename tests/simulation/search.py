@@ -73,7 +73,9 @@ def settled(world: World) -> bool:
     for claim in world.claims:
         if claim.pod != "gone" or claim.allocated or claim.hold or claim.spec or claim.box:
             return False
-        if claim.record != "ABSENT" or claim.op or claim.outbox or (claim.spare and not waits):
+        if claim.record != "ABSENT" or claim.op or (claim.spare and not waits):
+            return False
+        if claim.outbox or claim.seek or claim.giving or claim.away:
             return False
     return all(at.phase == "" for at in world.coordinators)
 
@@ -134,6 +136,7 @@ def search(
     `ignored` names checks to leave out, to see what a broken rule does physically.
     """
     model = Model(scenario, ruleset or Rules())
+    attached = scenario.attached if any(scenario.attached) else None
     skip = ignored | ({checker.OTHER_CERTIFICATE} if scenario.profile == "lab" else set())
     graph = Graph(scenario.initial())
     found = Found(scenario)
@@ -141,7 +144,7 @@ def search(
     number = 0
     while number < len(graph.worlds) and len(graph.worlds) <= states_max and not found.broken:
         world = graph.worlds[number]
-        found.broken = checker.broken(world, scenario.devices, skip=skip)
+        found.broken = checker.broken(world, scenario.devices, attached=attached, skip=skip)
         if found.broken:
             break
         world = world._replace(breach="") if world.breach else world

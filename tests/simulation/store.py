@@ -46,6 +46,11 @@ def release(world: World, ruleset: Rules, wanted: int, token: int, units: Iterab
     return world.each(gone, holder=NOBODY, lease=0) if gone else world
 
 
+def leased(world: World, wanted: int, token: int, units: Iterable[int]) -> bool:
+    """Whether `wanted` has the lease of all units under exactly this token."""
+    return all((world.units[u].holder, world.units[u].lease) == (wanted, token) for u in units)
+
+
 def restore(world: World) -> World:
     """The world with an old copy of the store: nothing issued, nothing held."""
     emptied = world.each(range(len(world.units)), holder=NOBODY, lease=0)
@@ -63,7 +68,7 @@ def adopt(world: World, ruleset: Rules, devices: tuple[tuple[int, ...], ...]) ->
         newest = max(tokens(world))
     recorded: set[int] = set()
     for index, claim in enumerate(world.claims):
-        if claim.record != "ABSENT":
+        if claim.record != "ABSENT" and claim.token:
             world = world.each(devices[index], holder=index, lease=claim.token)
             recorded.update(devices[index])
     free = [index for index in range(len(world.units)) if index not in recorded]
@@ -77,7 +82,7 @@ def tokens(world: World) -> set[int]:
     for unit in world.units:
         used.update((unit.floor, unit.token, unit.acted, unit.lease, max(unit.certified, 0)))
     for claim in world.claims:
-        used.update((claim.token, claim.op_token, claim.outbox))
+        used.update((claim.token, claim.op_token, claim.outbox, claim.giving))
     used.update(coordinator.token for coordinator in world.coordinators)
     return used
 
@@ -112,6 +117,7 @@ def _renamed(world: World, names: dict[int, int]) -> World:
                 token=names[claim.token],
                 op_token=names[claim.op_token],
                 outbox=names[claim.outbox],
+                giving=names[claim.giving],
             )
             for claim in world.claims
         ),

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from fleet.claims import ClaimEvent, ClaimFact
 from fleet.lifecycle import Event, Fact
 from tests.simulation import checker, rules
 from tests.simulation.rules import Model
-from tests.simulation.world import NOBODY, Moves, Unit, World
+from tests.simulation.world import Moves, Unit, World
 
 GONE = frozenset({Fact.WORKER_GONE})
 DURABLE = frozenset({Fact.CERTIFICATE_DURABLE})
 NOTHING: frozenset[Fact] = frozenset()
-RELEASED = frozenset({ClaimFact.UNITS_RELEASED})
 
 
 @cache
@@ -47,6 +45,8 @@ def start_facts(model: Model, world: World, units: tuple[int, ...]) -> frozenset
 def begin(model: Model, world: World, units: tuple[int, ...], who: str, token: int) -> World | None:
     """The world with a wipe of `units` begun for `who`; None when a guard or the table refuses."""
     if any(world.units[unit].work for unit in units):
+        return None
+    if model.keeps("attached keeps wipes off") and model.watched(world, units):
         return None
     event = Event.RETEST_STARTED if who[0] == "r" else Event.WIPE_STARTED
     facts = start_facts(model, world, units)
@@ -136,27 +136,7 @@ def _passed(model: Model, world: World, who: str, group: tuple[int, ...]) -> Mov
     lifted = any("X" in world.units[unit].reasons for unit in group)
     moved = ended(moved.each(group, work=""), group)
     moved = moved._replace(breach=checker.LIFTED if lifted else "")
-    if who[0] == "t" and all(moved.units[unit].state == "CLEAN" for unit in group):
-        moved = closed(model, moved, int(who[1:])) or moved
     yield f"wipe {who}: checks passed, committed", False, moved
-
-
-def closed(model: Model, world: World, index: int) -> World | None:
-    """The world with the claim's record a tombstone and its releases in the outbox: one commit.
-
-    The same commit closes the token: a second pod of a named claim must not get it again from the
-    store, or the release still in the outbox would end its lease.
-    """
-    claim = world.claims[index]
-    state = model.rules.claim(claim.record, ClaimEvent.UNPREPARED, RELEASED)
-    if state is None:
-        return None
-    if model.keeps("teardown closes its token"):
-        world = accepted(world, model.device(index), claim.token, closing=True)
-    mine = [i for i, unit in enumerate(world.units) if unit.claim == index]
-    return world.each(mine, claim=NOBODY).claim(
-        index, record=state, token=0, outbox=claim.token, op="u.answer"
-    )
 
 
 def _failed(model: Model, world: World, who: str, group: tuple[int, ...]) -> Moves:
@@ -204,7 +184,7 @@ def house(model: Model, world: World) -> Moves:
             moved = begin(model, world, (index,), f"r{index}", 0)
             if moved is not None:
                 yield f"retest of unit {index} starts", False, moved
-        if unit.state == "HELD" and not _consumers(model, world, index):
+        if unit.state == "HELD" and unit.claim < 0 and not _consumers(model, world, index):
             freed = model.advance(world, (index,), Event.PROVEN_FREE)
             if freed is not None:
                 yield f"unit {index} is proven free", False, freed
@@ -219,15 +199,16 @@ def lifts(model: Model, unit: Unit) -> bool:
 
 def _consumers(model: Model, world: World, unit: int) -> bool:
     return any(
-        unit in model.device(c) and (claim.box or claim.kubelet == "ready")
+        unit in (*model.device(c), *model.scenario.attached[c])
+        and (claim.box or claim.kubelet == "ready")
         for c, claim in enumerate(world.claims)
     )
 
 
 def _publish(world: World, index: int) -> Moves:
     unit = world.units[index]
-    unfit = unit.state in ("QUARANTINED", "RETESTING") or (unit.state == "HELD" and unit.reasons)
-    if unfit and unit.published == 0:
+    unfit = rules.unfit(unit)
+    if unfit and unit.published in (0, rules.OUTDATED):
         yield (
             f"quarantine of unit {index} written and read back",
             False,

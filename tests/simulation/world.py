@@ -34,6 +34,7 @@ FAULTS = frozenset(
         "older write",
         "lost answer",
         "force delete",
+        "early unprepare",
         "timeout",
         "duplicate",
         "coordinator crash",
@@ -70,7 +71,8 @@ class Unit(NamedTuple):
     acted: int = 0
     """Newest token under which anything was really done."""
     published: int = 0
-    """Quarantine in the slice: 0 no, 2 written and read back, 3 overwritten by an older write."""
+    """Quarantine in the slice: 0 no, 1 an earlier one that a write under way may take off, 2 written
+    and read back, 3 overwritten by an older write."""
     holder: int = NOBODY
     """The store's lease of the unit."""
     lease: int = 0
@@ -98,10 +100,18 @@ class Claim(NamedTuple):
     """The one operation in work on the node, by its next step. Volatile."""
     op_token: int = 0
     kubelet: str = ""
-    """What kubelet wants next: prepare, ready, unprepare, done."""
+    """What kubelet wants next: prepare, ready, unprepare, done; early: an unprepare it asks for by
+    mistake, while the pod lives."""
     box: str = ""
     """The container: created, running."""
     outbox: int = 0
+    """Token of a release in the outbox."""
+    seek: bool = False
+    """A release by holder in the outbox: of whatever lease there is, its token is not known."""
+    giving: int = 0
+    """Token closed for that release and about to be given back. Volatile."""
+    away: bool = False
+    """Named by a second pod, the claim got another device: it has a record again, over that one."""
 
 
 class Coordinator(NamedTuple):
@@ -185,6 +195,12 @@ class Scenario:
     budget: int = 0
     spare: bool = False
     """The first claim is named by a second pod after the first."""
+    elsewhere: bool = False
+    """That second pod gets another device, which is not part of the scenario."""
+    ordered: bool = False
+    """Prepare is ordered with the token of a lease, as a coordinator does; kubelet gives none."""
+    attached: tuple[tuple[int, ...], ...] = ()
+    """For each claim, units it looks into with adminAccess; it has no device of its own then."""
     clean: bool = False
     """All units begin CLEAN and certified instead of DIRTY."""
     coarse: bool = False
@@ -198,6 +214,7 @@ class Scenario:
         """Derive the overlaps once; they are asked for in every step."""
         if unknown := self.faults - FAULTS:
             raise ValueError(f"no such faults: {sorted(unknown)}")
+        object.__setattr__(self, "attached", self.attached or ((),) * len(self.devices))
         claims = range(len(self.devices))
         found = tuple(
             tuple(d for d in claims if d != c and set(self.devices[c]) & set(self.devices[d]))
@@ -207,7 +224,7 @@ class Scenario:
 
     def initial(self) -> World:
         """The one state the search starts from."""
-        units = 1 + max(unit for device in self.devices for unit in device)
+        units = 1 + max(unit for device in (*self.devices, *self.attached) for unit in device)
         claims = [Claim() for _ in self.devices]
         if self.spare:
             claims[0] = Claim(spare=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from fleet.bootstrap import specs_of
 from fleet.claims import ClaimState
 from fleet.evidence import layout
-from fleet.model import ClaimUid, HolderKind, State
+from fleet.model import ClaimUid, HolderKind, State, UnitId
 from fleet.planning import NodePlan
 from tests.chaos.checks import NodeSample, Sample
 
@@ -36,23 +36,23 @@ def _specs(plan: NodePlan, node: NodeSample) -> Iterator[str]:
 
 def _holders(node: NodeSample, now: Sample) -> Iterator[str]:
     """Promise 2: one holder per unit, and the lease of an exposed unit is that claim's."""
-    named: dict[str, str] = {}
+    named: dict[UnitId, str] = {}
     for uid, claim in node.claims.items():
-        for unit in claim.units:
-            if unit in named:
-                yield f"{unit} is held by {named[unit]} and {uid}"
-            named[unit] = uid
-    leases = {unit: lease for lease in now.leases for unit in lease.units}
+        for unit_id in claim.units:
+            if unit_id in named:
+                yield f"{unit_id} is held by {named[unit_id]} and {uid}"
+            named[unit_id] = uid
+    leases = {unit_id: lease for lease in now.leases for unit_id in lease.units}
     for unit_id, unit in node.units.items():
         if unit.claim != named.get(unit_id):
             yield f"{unit_id} has the claim {unit.claim}, the records say {named.get(unit_id)}"
         if unit.state is not State.IN_USE:
             continue
-        claim, lease = node.claims.get(unit.claim or ClaimUid("")), leases.get(unit_id)
-        if claim is None or lease is None:
-            yield f"{unit_id} is IN_USE, record {claim}, lease {lease}"
-        elif (lease.holder.name, lease.token) != (claim.uid, claim.token):
-            yield f"{unit_id} is exposed to {claim.uid} under {claim.token}, the lease is {lease}"
+        holder, lease = node.claims.get(unit.claim or ClaimUid("")), leases.get(unit_id)
+        if holder is None or lease is None:
+            yield f"{unit_id} is IN_USE, record {holder}, lease {lease}"
+        elif (lease.holder.name, lease.token) != (holder.uid, holder.token):
+            yield f"{unit_id} is exposed to {holder.uid} under {holder.token}, the lease is {lease}"
 
 
 def at_rest(root: Path, plan: NodePlan, now: Sample) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from fleet import plugging
 from fleet.bootstrap import NodePlan
-from fleet.door.serving import HandOver
+from fleet.door.answering import HandOver
 from fleet.dra.ports import Node
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
 from fleet.node.service import NodeService

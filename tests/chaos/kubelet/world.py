@@ -70,6 +70,8 @@ class World:
     standin: StandIn
     broken: list[str]
     log: list[str]
+    before: Callable[[Call], None] = lambda _: None
+    """Called when everything for a call is ready, just before it is made."""
 
     def __post_init__(self) -> None:
         from node_plugin.kubelet_sim.cgroups import PodCgroups
@@ -108,12 +110,13 @@ class World:
             return
         self.log.append(f"devices on offer after {time.monotonic() - began:.2f} s")
         for call in self.story.calls:
-            self._struck(call)
+            self.perform(call)
             if self.broken:
                 return
-        self._rest()
+        self.rest()
 
-    def _struck(self, call: Call) -> None:
+    def perform(self, call: Call) -> None:
+        """The pod comes or goes, and the call is made until it succeeds."""
         tenant = self.tenants[call.pod]
         if call.act is Act.PREPARE:
             self._appear(tenant)
@@ -124,6 +127,7 @@ class World:
             if mine and not arm(self.site, who, mine):
                 self.broken.append(f"the {who} did not come back")
                 return
+        self.before(call)
         began = time.monotonic()
         tries = self._converge(call, tenant)
         took_s = time.monotonic() - began
@@ -236,7 +240,7 @@ class World:
 
     # --- rest ---
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Everything clean and on offer, and nothing left anywhere."""
         began, last = time.monotonic(), ""
 

@@ -9,6 +9,7 @@ import pytest
 from fleet import bootstrap
 from fleet.cli import reach
 from fleet.cli.main import main
+from fleet.journal.lock import OwnerLock
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder
 from fleet.model import Holder, HolderKind, Lease, UnitId
@@ -24,18 +25,43 @@ def test_a_name_on_two_nodes_must_be_narrowed_down(
     assert "--node" in error
 
 
-def test_a_state_in_use_is_refused_with_a_way_out(
+def test_a_node_that_somebody_owns_is_asked_at_its_door(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A journal has one owner: while it serves, the verb only says how to reach it."""
-    service = bootstrap.open_node(bootstrap.plan_fleet(state).nodes[0])
+    """A journal has one owner: verbs see and decide what it has, and leave it in place."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    service = bootstrap.open_node(plan)
+    where = ["--state", str(state), "--node", "node-01"]
+    try:
+        assert main(["node", "adopt", "--state", str(state), "--operator", "me"]) == 0
+        assert main(["quarantine", "add", "gpu-0", "--reason", "smoke", *where]) in (0, 1)
+        (device,) = [d for d in service.view().devices if d.name == "gpu-0"]
+        assert "operator" in {reason.code for reason in device.reasons}
+        assert main(["quarantine", "clear", "gpu-0", *where]) in (0, 1)
+        (device,) = [d for d in service.view().devices if d.name == "gpu-0"]
+        assert not device.reasons
+        assert {d.state for d in service.view().devices} == {"DIRTY"}
+        assert main(["sweep", "--state", str(state), "--json"]) in (0, 1)
+        assert bootstrap.open_door(plan).pulse()["incarnation"] == service.incarnation
+    finally:
+        service.close()
+    assert "smoke" in capsys.readouterr().out
+
+
+def test_an_owner_that_does_not_answer_is_named(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a lock that nobody answers for nothing is touched; the error says what to do."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    lock = OwnerLock(bootstrap.lock_path(plan))
+    lock.acquire(owner="something mute")
     try:
         assert main(["devices", "--state", str(state)]) == 2
     finally:
-        service.close()
+        lock.release()
     error = capsys.readouterr().err
-    assert "owned by" in error
-    assert "--address" in error
+    assert "something mute" in error
+    assert "does not answer" in error
 
 
 def test_a_verb_that_ends_gives_leases_back_first(

@@ -170,6 +170,67 @@ def test_b44_the_end_of_the_spawning_thread_ends_its_workers(tmp_path: Path) -> 
         spawner.spawn(order_for(backend, whole(backend)))
 
 
+def test_a_spare_waits_untold_and_serves_exactly_its_own_order(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    """A spare is started for one device, touches nothing, and becomes the worker of its order."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    spawner.keep_ready(device.uuid, backend.kind)
+    plain = order_for(backend, device)
+    assert eventually(lambda: device.uuid in spawner._spares)
+    spare = spawner._spares[device.uuid]
+    assert list(backend.processes(device.accelerator)) == []
+    assert spawner.next_id(device.uuid) == spare.worker_id
+    assert spawner.next_id("another device") != spare.worker_id
+    worker = spawner.spawn(replace(plain, worker_id=spare.worker_id))
+    assert worker is spare
+    assert worker.identity.worker_id == spare.worker_id
+    worker.go()
+    found = ended(worker)
+    assert isinstance(found, Finished)
+    assert found.result.verified
+    assert device.uuid not in spawner._spares
+
+
+def test_an_order_under_another_id_gets_a_worker_of_its_own(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    """The journal knows a worker by the id in its environment: a spare never serves another's."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    spawner.keep_ready(device.uuid, backend.kind)
+    assert eventually(lambda: device.uuid in spawner._spares)
+    worker = spawner.spawn(order_for(backend, device))
+    assert worker.worker_id != spawner._spares[device.uuid].worker_id
+    worker.kill(5.0)
+
+
+def test_a_spare_that_died_is_replaced(tmp_path: Path, spawner: Spawner) -> None:
+    """A spare killed while it waits costs nothing: its id is given to nobody."""
+    backend = node(tmp_path)
+    device = whole(backend)
+    spawner.keep_ready(device.uuid, backend.kind)
+    assert eventually(lambda: device.uuid in spawner._spares)
+    first = spawner._spares[device.uuid]
+    os.kill(first._process.pid, signal.SIGKILL)
+    assert eventually(lambda: not first.waiting)
+    assert spawner.next_id(device.uuid) != first.worker_id
+    spawner.keep_ready(device.uuid, backend.kind)
+    assert eventually(lambda: spawner._spares.get(device.uuid) not in (None, first))
+
+
+def test_spares_end_with_their_spawner(tmp_path: Path) -> None:
+    """B44: no process is left behind by a service that ends."""
+    backend = node(tmp_path)
+    made = Spawner()
+    made.keep_ready(whole(backend).uuid, backend.kind)
+    assert eventually(lambda: bool(made._spares))
+    (spare,) = made._spares.values()
+    made.close()
+    assert not spare.waiting
+
+
 def test_a_worker_that_cannot_start_is_told_with_its_own_words(
     tmp_path: Path, spawner: Spawner
 ) -> None:

@@ -1,0 +1,178 @@
+"""What is answered at the door: each call by name, its arguments read and checked.
+
+A caller of the door is who may open the socket: root on this host, like whoever may open the
+journal itself. So everything an operator may decide about the node is answered here too, whoever
+owns it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fleet import errors
+from fleet.messages import (
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceView,
+    NodeView,
+    Published,
+    TeardownOrder,
+)
+from fleet.node import viewing
+from fleet.node.sweep import Seen
+
+BUDGET_MAX_S = 3600.0
+"""Longest time, s, a call may ask to be kept waiting; kubelet's calls end after 45 s."""
+
+Arguments = Mapping[str, Any]
+Call = Callable[[Arguments], Any]
+HandOver = Callable[[str], bool]
+"""Asked by a newcomer, named in words, for the journal; True: this owner lets go of it soon."""
+
+
+class Service(Protocol):
+    """What is served of `fleet.node.service.NodeService`."""
+
+    incarnation: str
+
+    def view(self, operations: Sequence[str] = ()) -> NodeView: ...
+
+    def claims(self) -> Sequence[ClaimAnswer]: ...
+
+    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer: ...
+
+    def unprepare(
+        self,
+        uid: str,
+        *,
+        budget_s: float,
+        consumers: Sequence[str],
+        reserved: Sequence[str],
+    ) -> ClaimAnswer: ...
+
+    def published(self, published: Published) -> None: ...
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str], operator: str
+    ) -> DeviceView: ...
+
+    def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]: ...
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
+
+    def sweep(self) -> Sequence[Seen]: ...
+
+
+def calls(service: Service, *, owner: str, hand_over: HandOver) -> Mapping[str, Call]:
+    """The calls by name. Each answers a JSON value or raises a `FleetError`."""
+    answers = _Answers(service, owner, hand_over)
+    return {
+        "pulse": answers.pulse,
+        "view": answers.view,
+        "claims": answers.claims,
+        "prepare": answers.prepare,
+        "unprepare": answers.unprepare,
+        "published": answers.published,
+        "quarantine_add": answers.quarantine_add,
+        "quarantine_clear": answers.quarantine_clear,
+        "adopt": answers.adopt,
+        "follow_epoch": answers.follow_epoch,
+        "sweep": answers.sweep,
+        "hand_over": answers.hand_over,
+    }
+
+
+class _Answers:
+    def __init__(self, service: Service, owner: str, hand_over: HandOver) -> None:
+        self._service = service
+        self._owner = owner
+        self._hand_over = hand_over
+
+    def pulse(self, _: Arguments) -> Any:
+        return {
+            "pid": os.getpid(),
+            "incarnation": self._service.incarnation,
+            "owner": self._owner,
+        }
+
+    def view(self, given: Arguments) -> Any:
+        return self._service.view(_texts(given, "operations")).model_dump(mode="json")
+
+    def claims(self, _: Arguments) -> Any:
+        return [claim.model_dump(mode="json") for claim in self._service.claims()]
+
+    def prepare(self, given: Arguments) -> Any:
+        order = ClaimOrder.model_validate(given.get("order"))
+        answer = self._service.prepare(order, budget_s=_budget_s(given))
+        return answer.model_dump(mode="json")
+
+    def unprepare(self, given: Arguments) -> Any:
+        order = TeardownOrder.model_validate(given.get("order"))
+        answer = self._service.unprepare(
+            order.uid,
+            budget_s=_budget_s(given),
+            consumers=order.consumers,
+            reserved=order.reserved,
+        )
+        return answer.model_dump(mode="json")
+
+    def published(self, given: Arguments) -> Any:
+        self._service.published(Published.model_validate(given.get("published")))
+
+    def quarantine_add(self, given: Arguments) -> Any:
+        found = self._service.quarantine_add(
+            _text(given, "device"), detail=_text(given, "detail"), operator=_text(given, "operator")
+        )
+        return found.model_dump(mode="json")
+
+    def quarantine_clear(self, given: Arguments) -> Any:
+        found = self._service.quarantine_clear(
+            _text(given, "device"), codes=_texts(given, "codes"), operator=_text(given, "operator")
+        )
+        return found.model_dump(mode="json")
+
+    def adopt(self, given: Arguments) -> Any:
+        found = self._service.adopt(
+            devices=_texts(given, "devices"), operator=_text(given, "operator")
+        )
+        return [device.model_dump(mode="json") for device in found]
+
+    def follow_epoch(self, given: Arguments) -> Any:
+        epoch = given.get("epoch")
+        if not isinstance(epoch, int) or isinstance(epoch, bool):
+            raise errors.InputInvalid(f"epoch is {epoch!r}", remedy="give a whole number")
+        self._service.follow_epoch(epoch, operator=_text(given, "operator"))
+
+    def sweep(self, _: Arguments) -> Any:
+        return [viewing.swept(seen).model_dump(mode="json") for seen in self._service.sweep()]
+
+    def hand_over(self, given: Arguments) -> Any:
+        return self._hand_over(str(given.get("by", "somebody")))
+
+
+def _budget_s(given: Arguments) -> float:
+    """How long the caller waits, s. Raises `InputInvalid`."""
+    found = given.get("budget_s")
+    if isinstance(found, int | float) and 0 <= found <= BUDGET_MAX_S:
+        return float(found)
+    raise errors.InputInvalid(
+        f"budget_s is {found!r}", remedy=f"give seconds from 0 to {BUDGET_MAX_S:g}"
+    )
+
+
+def _text(given: Arguments, name: str) -> str:
+    found = given.get(name)
+    if isinstance(found, str):
+        return found
+    raise errors.InputInvalid(f"{name} is {found!r}", remedy=f"give {name} as a text")
+
+
+def _texts(given: Arguments, name: str) -> tuple[str, ...]:
+    found = given.get(name, ())
+    if isinstance(found, list | tuple) and all(isinstance(one, str) for one in found):
+        return tuple(found)
+    raise errors.InputInvalid(f"{name} is {found!r}", remedy=f"give {name} as a list of texts")

@@ -1,0 +1,87 @@
+"""Ray's head goes and comes back, again and again, under a plugin that serves (DESIGN 5, Ray)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fleet.kube.base import SLICES
+from fleet.profiles import Profile
+from tests.chaos.kubelet.story import Act, Call, Story
+from tests.chaos.kubelet.theatre import Theatre
+
+ROUNDS = 3
+TAKE_OVER_MAX_S = 30.0
+"""Time, s, in which the standby owns the node once nobody does: 3 s of grace, and some."""
+
+
+def pods(count: int) -> Story:
+    """A story of pods on the first device, one after the other, without any blows."""
+    calls = [Call(pod, act) for pod in range(count) for act in Act]
+    return Story(1, Profile.FAST, True, (0,) * count, frozenset(), tuple(calls))
+
+
+@contextmanager
+def published(theatre: Theatre) -> Iterator[None]:
+    """Within the block the node's slices are there whenever one looks."""
+    stop, missing = threading.Event(), list[float]()
+
+    def look() -> None:
+        while not stop.wait(0.05):
+            if not theatre.world.cluster.list(SLICES).items:
+                missing.append(time.monotonic())
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert missing == [], "the slices were not published all the time"
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_the_head_is_lost_and_comes_back(record_property: Callable[[str, str], None]) -> None:
+    """Issue 3: the plugin stays up, slices stay published, claims go on; three times in a row.
+
+    In each round the head is killed while the actor owns the node; then the node's own Ray ends
+    with it and the standby takes over; then all of Ray comes back and the actor owns again.
+    """
+    theatre = Theatre(pods(3 * ROUNDS))
+    calls = iter(theatre.story.calls)
+    try:
+        theatre.start()
+        theatre.await_owner("node actor")
+        theatre.until(lambda: len(theatre.world.control.free()) == 2, "devices are not on offer")
+        assert theatre.plugin is not None
+        with published(theatre):
+            for number in range(ROUNDS):
+                theatre.rays.head.kill()
+                theatre.perform(next(calls))  # prepared by the actor, without a head
+                theatre.until(lambda: not theatre.rays.node.pids("NodeActor"), "the actor lives")
+                took_over_s = theatre.await_owner("standby")
+                theatre.perform(next(calls))  # that claim is torn down without any Ray
+                theatre.perform(next(calls))
+                theatre.perform(next(calls))
+                theatre.perform(next(calls))
+                began = time.monotonic()
+                theatre.rays.start()
+                started_s = time.monotonic() - began
+                handed_over_s = theatre.await_owner("node actor")
+                theatre.perform(next(calls))  # prepared by the standby, torn down by the actor
+                record_property(f"round {number + 1}: take-over", f"{took_over_s:.1f} s")
+                record_property(f"round {number + 1}: head up", f"{started_s:.1f} s")
+                record_property(f"round {number + 1}: hand-over", f"{handed_over_s:.1f} s")
+                assert took_over_s < TAKE_OVER_MAX_S
+            assert theatre.plugin.poll() is None
+        theatre.world.rest()
+        assert theatre.broken == []
+    finally:
+        print(theatre.log)
+        theatre.end()
