@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fleet.dra.waiting import Waiting, leaving
-from fleet.kube.base import SLICES, Resource
+from fleet.kube.base import SLICES, Change, Event, Resource
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.messages import ClaimOrder

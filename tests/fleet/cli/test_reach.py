@@ -42,7 +42,9 @@ def test_a_node_that_somebody_owns_is_asked_at_its_door(
         assert not device.reasons
         assert {d.state for d in service.view().devices} == {"DIRTY"}
         assert main(["sweep", "--state", str(state), "--json"]) in (0, 1)
-        assert bootstrap.open_door(plan).pulse()["incarnation"] == service.incarnation
+        door = bootstrap.open_door(plan)
+        assert door.pulse()["incarnation"] == service.incarnation
+        door.close()
     finally:
         service.close()
     assert "smoke" in capsys.readouterr().out

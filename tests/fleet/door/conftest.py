@@ -15,7 +15,8 @@ from fleet import errors
 from fleet.claims import ClaimState
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published
+from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView, Published
+from fleet.node.sweep import Seen
 from tests.fleet.node.conftest import lab
 
 __all__ = ["lab"]
@@ -63,6 +64,26 @@ class Recorder:
     def published(self, published: Published) -> None:
         """Noted."""
         self._do("published", published)
+
+    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
+        """Not what these tests are about: `test_answering` asks a real node."""
+        raise errors.DeviceUnknown(f"{device}: {detail} ({operator})")
+
+    def quarantine_clear(self, device: str, *, codes: Sequence[str], operator: str) -> DeviceView:
+        """As above."""
+        raise errors.DeviceUnknown(f"{device}: {codes} ({operator})")
+
+    def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]:
+        """As above."""
+        raise errors.DeviceUnknown(f"{devices} ({operator})")
+
+    def follow_epoch(self, epoch: int, *, operator: str) -> None:
+        """As above."""
+        raise errors.EpochForeign(f"{epoch} ({operator})")
+
+    def sweep(self) -> Sequence[Seen]:
+        """As above."""
+        return ()
 
     def _do(self, name: str, *arguments: object) -> None:
         self.asked.append((name, *arguments))
