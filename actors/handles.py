@@ -7,6 +7,7 @@ while work goes on, since calls between live processes outlast the head's absenc
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -315,20 +316,45 @@ def find_coordinator() -> RemoteCoordinator:
 
 
 def own_host() -> str:
-    """The host label of the raylet this process is attached to; "" without one."""
+    """The host label of this machine's raylet; "" where none carries one.
+
+    Where several raylets run on a machine, as the head's beside the node's, a driver is attached to
+    the head's; the one that is labelled is meant. Every actor proves its machine by itself.
+    """
     labels = ray.get_runtime_context().get_node_labels()
-    return str(labels.get(identity.HOST_LABEL, ""))
+    own = str(labels.get(identity.HOST_LABEL, ""))
+    if own:
+        return own
+    with translated("looking for the raylets of this machine"):
+        here = [
+            str(raylet["Labels"].get(identity.HOST_LABEL, ""))
+            for raylet in _raylets()
+            if raylet["Alive"] and raylet["NodeManagerHostname"] == socket.gethostname()
+        ]
+    found = sorted(filter(None, here))
+    return found[0] if len(found) == 1 else ""
+
+
+def _raylets() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return found
 
 
 def _check_host(host: str) -> None:
+    if not host:
+        raise errors.RayUnavailable(
+            f"the raylet of this machine carries no label {identity.HOST_LABEL}",
+            remedy=f"start the raylet with --labels {identity.HOST_LABEL}=<name of the host>",
+        )
     with translated(f"looking for host {host}"):
-        raylets: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         hosts = {
-            raylet["Labels"].get(identity.HOST_LABEL, "") for raylet in raylets if raylet["Alive"]
+            raylet["Labels"].get(identity.HOST_LABEL, "")
+            for raylet in _raylets()
+            if raylet["Alive"]
         }
     if host not in hosts:
         raise errors.RayUnavailable(
-            f"no live raylet carries the label {identity.HOST_LABEL}={host or '(empty)'}"
+            f"no live raylet carries the label {identity.HOST_LABEL}={host}"
             f" (found: {', '.join(sorted(filter(None, hosts))) or 'none'})",
             remedy=f"start the raylet with --labels {identity.HOST_LABEL}=<name of the host>",
         )

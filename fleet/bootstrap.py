@@ -62,6 +62,7 @@ from fleet.planning import (
     SimulatedNode,
     plan_fleet,
 )
+from fleet.slices.rendering import AGENT
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import host_identity, open_stores, store_path
 from fleet.wipe.identity import kernel_boot_id
@@ -282,7 +283,14 @@ def _tenants(plan: NodePlan, registry: Registry, validator: Validator) -> Tenant
         return processes
     kubernetes = plan.settings.kubernetes
     cgroups = CgroupTree(Path(kubernetes.cgroup_root))
-    return PodTenants(registry, processes, cgroups, Path(kubernetes.kubelet_root) / CHECKPOINT)
+    return PodTenants(
+        registry,
+        processes,
+        cgroups,
+        Path(kubernetes.kubelet_root) / CHECKPOINT,
+        driver=kubernetes.driver,
+        besides=frozenset({AGENT}),
+    )
 
 
 def specs_of(plan: NodePlan, directory: Path) -> SpecDirectory:

@@ -337,11 +337,6 @@ class KubernetesSettings(Section):
         description="Period, s, after which the slices are read from the API server even if no"
         " watch reported a change.",
     )
-    taints_per_device_max: int = Field(
-        default=16,
-        ge=2,
-        description="Taints the API server allows on one device (4 in Kubernetes 1.34).",
-    )
 
 
 class Settings(Section):

@@ -26,6 +26,8 @@ from node_plugin.wiring import Options, Plugin, open_plugin
 LOG = logging.getLogger("node_plugin")
 GRACE_S = 10.0
 """Time, s, calls in flight have at the end; kubelet repeats what was cut off."""
+PRIVATE_UMASK = 0o077
+"""What the node keeps is its owner's; what others must read says so itself (CDI specs)."""
 HTTP_DEFAULT = "127.0.0.1:8086"
 
 
@@ -37,6 +39,7 @@ def run() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Serve until asked to stop; the exit code."""
     asked = _parser().parse_args(arguments)
+    os.umask(PRIVATE_UMASK)
     logging.basicConfig(
         level=logging.INFO if asked.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -58,6 +58,12 @@ class Child:
         if self._thread is not None:
             self._thread.join(self.farewell_s)
 
+    def kill(self) -> None:
+        """kill -9: it is started again, like any that ended."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def _keep(self) -> None:
         first_s, longest_s = self.pauses_s
         pause_s = first_s

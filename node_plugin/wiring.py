@@ -26,12 +26,14 @@ from fleet.dra.keeping import Keeper
 from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
 from fleet.errors import FleetError
+from fleet.journal.lock import read_owner
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.slices.instances import PublishingInstance
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.ports import Standing
 from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
+from node_plugin.vigil import Vigil
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ ALONE_GRACE_S = 0.5
 """Grace, s, of a standby that no node actor competes with."""
 WATCH_S = 300.0
 """Time, s, one watch request lasts."""
+STANDBY = "standby"
 RETRY_S = 2.0
 """Pause, s, after a step or watch that failed as a whole."""
 _HEALTH = {
@@ -109,15 +112,17 @@ class Plugin:
     ends: Callable[[], None]
     """Closes what `fleet.plugging` opened."""
     children: Sequence[Child] = ()
+    vigil: Vigil | None = None
+    """Over the standby, where it is a child of ours."""
     _standing: Standing = field(default_factory=Standing)
+    _settled: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _threaded: ThreadedServer | None = None
 
     def start(self) -> None:
         """Start children and threads, then serve. Raises `SocketTaken` and the like."""
-        if self.serving.agents is not None:
-            self.serving.agents.settle()
+        self._settle_agents()
         for child in self.children:
             child.start()
         kubernetes = self.plan.settings.kubernetes
@@ -155,7 +160,10 @@ class Plugin:
         return self._standing
 
     def _keep(self) -> None:
-        self._standing = replace(self._standing, **self._pulse())
+        pulse = self._pulse()
+        self._standing = replace(self._standing, **pulse)
+        if self.vigil is not None:
+            self.vigil.step(time.monotonic(), answered=pulse["owner_reachable"])
         self.keeper.step(time.time())
         self._standing = replace(self._standing, published_at=self.keeper.published_at)
 
@@ -166,7 +174,18 @@ class Plugin:
             return _Pulse(owner="", owner_reachable=False)
         return _Pulse(owner=owner, owner_reachable=True)
 
+    def _settle_agents(self) -> None:
+        """A directory that cannot be written does not keep claims from being torn down."""
+        if self.serving.agents is None or self._settled:
+            return
+        try:
+            self.serving.agents.settle()
+            self._settled = True
+        except FleetError as error:
+            LOG.warning("specs of the agent device are not settled yet: %s", error)
+
     def _judge_orphans(self) -> None:
+        self._settle_agents()
         for uid in self.orphans.step():
             LOG.warning("claim %s is orphaned: its teardown has begun", uid)
 
@@ -217,6 +236,7 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     def show(found: Mapping[str, HealthVerdict]) -> None:
         board.update([_shown(parts.serving.seat.pool, name, told) for name, told in found.items()])
 
+    children = _children(plan, options)
     return Plugin(
         plan=plan,
         server=server,
@@ -227,8 +247,22 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
         serving=parts.serving,
         door=door,
         ends=parts.store.close,
-        children=_children(plan, options),
+        children=children,
+        vigil=_vigil(plan, children),
     )
+
+
+def _vigil(plan: NodePlan, children: Sequence[Child]) -> Vigil | None:
+    standby = next((child for child in children if child.name == STANDBY), None)
+    if standby is None:
+        return None
+    lock = bootstrap.lock_path(plan)
+
+    def owner() -> int | None:
+        found = read_owner(lock)
+        return found.pid if found is not None and found.alive() else None
+
+    return Vigil(standby, owner)
 
 
 def _shown(pool: str, name: str, told: HealthVerdict) -> DeviceHealth:
@@ -253,7 +287,7 @@ def _children(plan: NodePlan, options: Options) -> list[Child]:
         command += ["--plan", plan_file, "--supervised"]
         if not options.ray_address:
             command += ["--grace", str(ALONE_GRACE_S)]
-        found.append(Child("standby", command))
+        found.append(Child(STANDBY, command))
     if options.ray_address:
         command = [sys.executable, "-P", "-m", "actors.bridge", plan_file, options.ray_address]
         found.append(Child("bridge", command))

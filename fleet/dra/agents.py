@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +54,8 @@ class Agents:
     specs: AgentSpecs
     grant: Grant
     namespace: str
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Two prepares of one claim at once would use one temporary file."""
 
     def prepare(self, claim: AskedClaim) -> tuple[str, ...]:
         """The CDI ids of the agent device for the claim. Idempotent.
@@ -67,8 +70,9 @@ class Agents:
                 remedy="only claims of the namespace in kubernetes.agent_namespace get it",
             )
         uid = ClaimUid(claim.uid)
-        self._record(uid, claim)
-        self.specs.write_agent(uid, self.grant)
+        with self._turn:
+            self._record(uid, claim)
+            self.specs.write_agent(uid, self.grant)
         return self.specs.agent_ids(uid)
 
     def knows(self, uid: str) -> bool:
@@ -78,26 +82,34 @@ class Agents:
     def unprepare(self, uid: str) -> bool:
         """Take the device back. Idempotent; False: this never was a claim of the agent device."""
         path = self._path(ClaimUid(uid))
-        try:
-            if not path.exists():
-                return path.with_suffix(ENDED).exists()
-            self.specs.remove_agent(ClaimUid(uid))
-            path.replace(path.with_suffix(ENDED))
-            ended = sorted(self.directory.glob(f"*{ENDED}"), key=lambda one: one.stat().st_mtime)
-            for old in ended[:-ENDED_MAX]:
-                old.unlink(missing_ok=True)
-        except OSError as error:
-            raise errors.SpecUnavailable(f"{path} cannot be removed: {error}") from error
+        with self._turn:
+            try:
+                if not path.exists():
+                    return path.with_suffix(ENDED).exists()
+                self.specs.remove_agent(ClaimUid(uid))
+                path.replace(path.with_suffix(ENDED))
+                self._forget_old()
+            except OSError as error:
+                raise errors.SpecUnavailable(f"{path} cannot be removed: {error}") from error
         return True
 
+    def _forget_old(self) -> None:
+        ended = sorted(self.directory.glob(f"*{ENDED}"), key=lambda one: one.stat().st_mtime)
+        for old in ended[:-ENDED_MAX]:
+            old.unlink(missing_ok=True)
+
     def settle(self) -> None:
-        """At start: specs without a record go, specs of records are written again."""
-        known = {ClaimUid(path.stem) for path in self.directory.glob("*.json")}
-        for uid in self.specs.listed_agents():
-            if uid not in known:
-                self.specs.remove_agent(uid)
-        for uid in known:
-            self.specs.write_agent(uid, self.grant)
+        """At start: specs without a record go, specs of records are written again.
+
+        Raises `SpecUnavailable`; calling again is fine.
+        """
+        with self._turn:
+            known = {ClaimUid(path.stem) for path in self.directory.glob("*.json")}
+            for uid in self.specs.listed_agents():
+                if uid not in known:
+                    self.specs.remove_agent(uid)
+            for uid in known:
+                self.specs.write_agent(uid, self.grant)
 
     def records(self) -> Sequence[AskedClaim]:
         """The claims that have the device."""

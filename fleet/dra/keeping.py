@@ -8,14 +8,15 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet import errors
 from fleet.dra.health import HealthVerdict, verdicts
 from fleet.dra.ports import Node
-from fleet.messages import NodeView, Published
+from fleet.messages import DeviceView, NodeView, Published
+from fleet.model import State
 from fleet.slices.reporting import PublishReport
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +27,10 @@ class Publishing(Protocol):
 
     def step(self, now: float, view: NodeView | None) -> PublishReport:
         """Bring the slices in line with the view."""
+        ...
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Devices bound to a pod but not exposed to it: a quarantine of these evicts the pod."""
         ...
 
 
@@ -56,6 +61,8 @@ class Keeper:
             self.view = None
             trouble = error.detail
         try:
+            if self.view is not None:
+                self.publisher.evicting(self._bound(self.view))
             self.report = self.publisher.step(now, self.view)
         except errors.FleetError as error:
             trouble = trouble or error.detail
@@ -65,6 +72,16 @@ class Keeper:
         if trouble != self._said:
             self._said = trouble
             LOG.warning("%s", trouble or "slices and node are of one mind again")
+
+    def _bound(self, view: NodeView) -> frozenset[str]:
+        """Quarantined devices whose claim waits for them and has never had them: its pod cannot
+        start here, and its owner makes it again elsewhere once it is evicted (DESIGN 5).
+        """
+        stuck = {device.uuid: device.claim for device in view.devices if _waited_for(device)}
+        if not stuck:
+            return frozenset()
+        waiting = {claim.uid for claim in self.node.claims() if claim.state == "PREPARING"}
+        return frozenset(uuid for uuid, claim in stuck.items() if claim in waiting)
 
     def _tell(self, now: float) -> None:
         if self.report.settled:
@@ -81,3 +98,7 @@ class Keeper:
             )
         except errors.FleetError as error:
             LOG.debug("the owner went away meanwhile: %s", error)
+
+
+def _waited_for(device: DeviceView) -> bool:
+    return device.state == State.QUARANTINED and bool(device.claim)

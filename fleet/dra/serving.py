@@ -83,9 +83,13 @@ class ClaimServing:
 
     def _served(self, asked: AskedClaim) -> Reading:
         """The claim, once it is known that somebody here is to use what is ours of it."""
-        reading = self._read(asked)
-        if reading.results:
-            self._refuse_gone(asked, reading)
+        try:
+            reading = self._read(asked)
+            if reading.results:
+                self._refuse_gone(asked, reading)
+        except errors.ApiFailed as error:
+            # Only reads were sent: unlike a write they can be repeated whatever went wrong.
+            raise errors.ApiUnavailable(error.detail) from error
         return reading
 
     def _read(self, asked: AskedClaim) -> Reading:
@@ -197,12 +201,14 @@ class ClaimServing:
     def unprepare(self, asked: AskedClaim) -> None:
         """Tear one claim down. Returns when it is done; raises why it is not done yet."""
         deadline = self.clock.monotonic() + self.budget_s
-        reading = self._readable(asked)
+        remembered = self._consumers(asked)
+        reading, silent = self._readable(asked)
         if self._ends_agent(asked, reading):
             return
-        # Pods the claim is for now: kubelet can ask too early.
+        # Pods the claim is for now: kubelet can ask too early. A silent API is no leave to do so.
         reserved = tuple(consumer.uid for consumer in reading.consumers) if reading else ()
-        order = TeardownOrder(uid=asked.uid, consumers=self._consumers(asked), reserved=reserved)
+        reserved = remembered if silent else reserved
+        order = TeardownOrder(uid=asked.uid, consumers=remembered, reserved=reserved)
         self.waiting.until(deadline, lambda left_s: self.node.unprepare(order, budget_s=left_s))
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
@@ -212,11 +218,14 @@ class ClaimServing:
             return tuple(sorted(found.pods.get(ClaimUid(asked.uid), ())))
         return ()
 
-    def _readable(self, asked: AskedClaim) -> Reading | None:
-        """The claim, which may be gone, replaced or out of reach (invariant 19)."""
-        with suppress(errors.FleetError):
-            return self._read(asked)
-        return None
+    def _readable(self, asked: AskedClaim) -> tuple[Reading | None, bool]:
+        """The claim, which may be gone or replaced (invariant 19); whether the API was silent."""
+        try:
+            return self._read(asked), False
+        except (errors.ApiUnavailable, errors.ApiFailed):
+            return None, True
+        except errors.FleetError:
+            return None, False
 
     def _ends_agent(self, asked: AskedClaim, reading: Reading | None) -> bool:
         """End a claim of the agent device, if it is one; whether it is.

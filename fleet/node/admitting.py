@@ -30,6 +30,7 @@ from fleet.node import confirming
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
 from fleet.settings import WipePolicy
+from fleet.wipe.identity import WorkerIdentity, survivors
 
 FRESH = "fresh"
 """Attribute of a claim: it demands a wipe under its own token."""
@@ -164,9 +165,17 @@ class Admission:
                 self.registry.unreserve(work)
 
     def _refuse_working(self, device: Device) -> None:
+        """Neither a state of work nor a worker that outlived its kill and may still write."""
         for unit in self.registry.units(device):
             if unit.state in WORKING:
                 raise errors.DeviceBusy(f"{device.name} is {unit.state}", holder="the node itself")
+        for row in self.registry.journal.workers():
+            if not set(row.units).isdisjoint(device.units) and survivors(
+                WorkerIdentity.from_json(row.identity)
+            ):
+                raise errors.DeviceBusy(
+                    f"worker {row.worker_id} of {device.name} still lives", holder="the node itself"
+                )
 
     def _named(self, names: Sequence[str]) -> list[Device]:
         """The devices named, each once, in the order of the names."""

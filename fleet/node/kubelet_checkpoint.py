@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.errors import CheckpointUnreadable
@@ -28,6 +28,8 @@ class Checkpoint:
     present: bool
     pods: Mapping[ClaimUid, tuple[str, ...]]
     """UIDs of the pods that use each claim."""
+    devices: Mapping[ClaimUid, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Names of the devices each claim was given, by driver; none before its prepare succeeded."""
 
 
 def read(path: Path) -> Checkpoint:
@@ -39,14 +41,14 @@ def read(path: Path) -> Checkpoint:
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointUnreadable(f"kubelet's checkpoint {path}: {error}") from error
     try:
-        return Checkpoint(present=True, pods=_pods(text))
+        return _understood(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointUnreadable(
             f"kubelet's checkpoint {path} cannot be understood: {error}"
         ) from error
 
 
-def _pods(text: str) -> dict[ClaimUid, tuple[str, ...]]:
+def _understood(text: str) -> Checkpoint:
     outer = json.loads(text)
     content, checksum = outer["Data"], outer["Checksum"]
     if checksum != zlib.crc32(content.encode()):
@@ -55,11 +57,16 @@ def _pods(text: str) -> dict[ClaimUid, tuple[str, ...]]:
     # Earlier versions of kubelet call the list Entries.
     key = "ClaimInfoStateList" if "ClaimInfoStateList" in inner else "Entries"
     found: dict[ClaimUid, tuple[str, ...]] = {}
+    devices: dict[ClaimUid, dict[str, tuple[str, ...]]] = {}
     for entry in inner[key] or ():
         uid = ClaimUid(entry["ClaimUID"])
         pods = tuple(_uids(entry.get("PodUIDs")))
         found[uid] = tuple(sorted({*found.get(uid, ()), *pods}))
-    return found
+        for driver, state in (entry.get("DriverState") or {}).items():
+            names = tuple(str(device["DeviceName"]) for device in state.get("Devices") or ())
+            mine = devices.setdefault(uid, {})
+            mine[driver] = (*mine.get(driver, ()), *names)
+    return Checkpoint(present=True, pods=found, devices=devices)
 
 
 def _uids(listed: object) -> list[str]:

@@ -9,14 +9,15 @@ down while pods are force-deleted: nothing here depends on it. Unknown is never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.claims import Claim
 from fleet.errors import FleetError
-from fleet.model import Uuid
+from fleet.model import UnitId, Uuid
 from fleet.node import kubelet_checkpoint
 from fleet.node.cgroups import CgroupTree
 from fleet.node.kubelet_checkpoint import Checkpoint
@@ -29,12 +30,15 @@ class PodTenants:
     """Tenants are pods. `processes` is the proof by processes, which must hold as well.
 
     `checkpoint` is the path of kubelet's ``dra_manager_state``. Every call looks anew.
+    `driver` is ours, as kubelet names it; `besides` are devices of it that have no memory.
     """
 
     registry: Registry
     processes: ProcessTenants
     cgroups: CgroupTree
     checkpoint: Path
+    driver: str = ""
+    besides: frozenset[str] = frozenset()
 
     def gone(self, claim: Claim) -> bool:
         """Whether every consumer of the claim is proven gone; False also when unknown."""
@@ -68,7 +72,9 @@ class PodTenants:
         """Whose process exists for memory of the device, or who is attached to it.
 
         Given a whole accelerator it answers for all of it, given a partition for claims that share
-        memory with that partition only. What cannot be told counts as somebody.
+        memory with that partition only. A pod that kubelet gave a device of ours counts without a
+        record too: a lost journal remembers leases, and who is attached has none. What cannot be
+        told counts as somebody.
         """
         known = self.registry.devices.get(device)
         if known is None:
@@ -77,7 +83,8 @@ class PodTenants:
         claims = [c for c in tuple(self.registry.journal.claims.values()) if self._of_now(c)]
         here = [claim for claim in claims if units.intersection(claim.units)]
         try:
-            pods = _consumers(here, kubelet_checkpoint.read(self.checkpoint)) if here else ()
+            checkpoint = kubelet_checkpoint.read(self.checkpoint)
+            pods = {*_consumers(here, checkpoint), *self._unrecorded(units, checkpoint)}
             found = self.cgroups.find(pods) if pods else {}
             running = [
                 uid
@@ -91,6 +98,17 @@ class PodTenants:
     def free(self, accelerator: Uuid) -> bool:
         """As by processes: simulated without a tenant; real devices are adopted by a person."""
         return self.processes.free(accelerator)
+
+    def _unrecorded(self, units: AbstractSet[UnitId], checkpoint: Checkpoint) -> Iterator[str]:
+        """Pods of claims we have no record of, which may reach `units` by a device of ours."""
+        known = {device.name: device.units for device in self.registry.devices.values()}
+        for uid, pods in checkpoint.pods.items():
+            given = checkpoint.devices.get(uid, {}).get(self.driver, ())
+            reached = (known.get(name, units) for name in given if name not in self.besides)
+            if uid not in self.registry.journal.claims and any(
+                not units.isdisjoint(device) for device in reached
+            ):
+                yield from pods
 
     def _of_now(self, claim: Claim) -> bool:
         """Whether the claim is of this boot, or of an unknown one: no tenant survives a reboot."""

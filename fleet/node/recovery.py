@@ -21,6 +21,7 @@ from fleet.journal.journal import Commit, OperationRow
 from fleet.lifecycle import Change, Event, Fact, close_floor
 from fleet.messages import DeviceResult, Outcome
 from fleet.model import (
+    NO_TOKEN,
     WORKING,
     ClaimUid,
     Device,
@@ -287,7 +288,12 @@ def _hold(registry: Registry, commit: Commit, lease: Lease) -> None:
     mine = lease.units & registry.journal.units.keys()
     if not mine:
         return
-    uid = ClaimUid(lease.holder.name)
+    uid, token = ClaimUid(lease.holder.name), lease.token
+    known = commit.claim(uid)
+    if known is not None:
+        # A second lease, which the lost record may never have learned of: both are released by
+        # holder when the claim is buried without a token.
+        mine, token = mine | set(known.units), NO_TOKEN
     for unit_id in mine:
         commit.put_unit(replace(commit.unit(unit_id), claim=uid))
     commit.put_claim(
@@ -296,7 +302,7 @@ def _hold(registry: Registry, commit: Commit, lease: Lease) -> None:
             state=ClaimState.PREPARING,
             devices=_covering(registry, mine),
             units=tuple(sorted(mine)),
-            token=lease.token,
+            token=token,
             boot_id=registry.boot_id,
             created_at=registry.clock.now(),
             error="the journal was lost while the claim had its lease",

@@ -8,7 +8,7 @@ finishes the burial without a second wipe.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet import claims, errors, lifecycle
@@ -49,9 +49,12 @@ class Visibility:
             self._unlisted_at = published.unlisted_at
 
     def covers(self, device: Uuid, since: float) -> bool:
-        """Whether a quarantine of `device` that began at `since` is visible."""
+        """Whether the quarantine of `device` that began at `since` is visible, this very one.
+
+        Never a later one: the clock may have gone back between the two.
+        """
         with self._lock:
-            return not self.required or self._seen.get(device, float("-inf")) >= since
+            return not self.required or self._seen.get(device) == since
 
     def covers_unlisted(self, since: float) -> bool:
         """Whether a device that no view lists since `since` can be allocated by nobody."""
@@ -76,6 +79,7 @@ class Teardown:
         self._end_tenancy(claim)
         self._write_off_missing(claim)
         results = self._clean(claim, flight)
+        self._take_out_whole(claim)
         out_of_service = self._await_visible(claim, flight)
         self._bury(claim)
         return ClaimAnswer(
@@ -170,6 +174,26 @@ class Teardown:
                 if unit_id not in present and unit.state is not State.QUARANTINED:
                     commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
 
+    def _take_out_whole(self, claim: Claim) -> None:
+        """A device with a unit out of service is not wiped: its dirty ones go out with that unit.
+
+        An operator decides about partitions one by one, also of an accelerator that is in use as a
+        whole. Their reasons are shared, so that whoever clears the device clears them all.
+        """
+        parted = {State.QUARANTINED, State.DIRTY}
+        for device in (self.registry.devices.get(uuid) for uuid in claim.devices):
+            if device is None or not parted.issubset(u.state for u in self.registry.units(device)):
+                continue
+            out = [u for u in self.registry.units(device) if u.state is State.QUARANTINED]
+            self.registry.move(
+                device,
+                lambda unit: Event.FAULT_SEEN if self._is_left(unit) else None,
+                Change(reasons=frozenset(reason for unit in out for reason in unit.reasons)),
+            )
+
+    def _is_left(self, unit: Unit) -> bool:
+        return unit.state is State.DIRTY and not self.registry.reserved(unit.id)
+
     def _quarantined(self, claim: Claim) -> tuple[Uuid, ...]:
         units, devices = self.registry.journal.units, self.registry.devices
         return tuple(
@@ -188,18 +212,19 @@ class Teardown:
         until = clock.monotonic() + PUBLISHED_WAIT_S
         while True:
             devices = self._quarantined(claim)
-            hidden = [uuid for uuid in devices if not self._visible(claim, uuid)]
-            if not hidden:
-                return devices
+            hidden = self._hidden(claim)
             if not all(settled(claim, self.registry.journal.units[u]) for u in claim.units):
                 raise errors.DeviceBusy(
                     f"a device of claim {claim.uid} was cleared meanwhile: it is wiped first"
                 )
+            if not hidden:
+                return devices
             if flight.cancel.wait(POLL_S) or clock.monotonic() >= until:
-                raise errors.DeviceBusy(
-                    f"the quarantine of {', '.join(hidden)} is not visible to the scheduler yet",
-                    remedy="the claim is let go once it was read back from the ResourceSlice",
-                )
+                raise _unseen(hidden)
+
+    def _hidden(self, claim: Claim) -> list[Uuid]:
+        """Devices out of service whose quarantine was not read back."""
+        return [uuid for uuid in self._quarantined(claim) if not self._visible(claim, uuid)]
 
     def _visible(self, claim: Claim, uuid: Uuid) -> bool:
         device = self.registry.devices.get(uuid)
@@ -211,10 +236,13 @@ class Teardown:
     def _bury(self, claim: Claim) -> None:
         """Record to tombstone, units free, release of the lease queued: one commit.
 
-        Raises `IllegalTransition` while a unit is neither CLEAN nor out of service.
+        Raises `IllegalTransition` while a unit is neither CLEAN nor out of service, `DeviceBusy`
+        when a quarantine was cleared and made again after the look at what is visible.
         """
         now = self.registry.clock.now()
         with self.registry.commit() as commit:
+            if hidden := self._hidden(claim):
+                raise _unseen(hidden)
             at_rest = all(settled(claim, commit.unit(unit)) for unit in claim.units)
             facts = frozenset({ClaimFact.UNITS_RELEASED}) if at_rest else frozenset()
             claims.step(claim.state, ClaimEvent.UNPREPARED, facts)
@@ -225,6 +253,13 @@ class Teardown:
             if claim.units:
                 token = str(claim.token) if claim.token != NO_TOKEN else ""
                 commit.enqueue("release", {"holder": f"claim:{claim.uid}", "token": token}, now)
+
+
+def _unseen(hidden: Sequence[Uuid]) -> errors.DeviceBusy:
+    return errors.DeviceBusy(
+        f"the quarantine of {', '.join(hidden)} is not visible to the scheduler yet",
+        remedy="the claim is let go once it was read back from the ResourceSlice",
+    )
 
 
 def settled(claim: Claim, unit: Unit) -> bool:  # noqa: ARG001 - shape of `accept`

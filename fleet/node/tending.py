@@ -153,12 +153,16 @@ class Tending:
     def _close(self, lease: Lease) -> bool:
         """A lease the record never learned of, for a crash came between: refused from now on.
 
-        False when its claim has a record again: its own teardown gives the lease back.
+        False when its claim has a record of these units again: its own teardown gives the lease
+        back. A record of other devices never would. False too for a lease of another node's units:
+        a named claim may be served there by now.
         """
+        mine = lease.units & self.registry.journal.units.keys()
         with self.registry.commit() as commit:
-            if commit.claim(ClaimUid(lease.holder.name)) is not None:
+            claim = commit.claim(ClaimUid(lease.holder.name))
+            if not mine or (claim is not None and mine.intersection(claim.units)):
                 return False
-            for unit_id in lease.units & self.registry.journal.units.keys():
+            for unit_id in mine:
                 commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
         return True
 

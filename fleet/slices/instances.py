@@ -8,6 +8,7 @@ within one step once that process has ended, however it ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +27,10 @@ class Writer(Protocol):
 
     def changed(self, event: Event) -> None:
         """Take what a watch reports."""
+        ...
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Devices bound to a pod but not exposed to it."""
         ...
 
     def close(self) -> None:
@@ -52,6 +57,10 @@ class PublishingInstance:
     def changed(self, event: Event) -> None:
         """Take what a watch on the node's slices reports; also while looking on."""
         self.writer.changed(event)
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Devices bound to a pod but not exposed to it."""
+        self.writer.evicting(uuids)
 
     def close(self) -> None:
         """Let go of the host's locks, the pool's last: who comes next finds the devices free."""

@@ -125,8 +125,8 @@ def standby_process(plan: NodePlan) -> Iterator[subprocess.Popen[bytes]]:
 @contextmanager
 def standby_here(plan: NodePlan, patience: Patience) -> Iterator[list[str]]:
     """A standby in this process with a patience of its own; when it owned the node, as text."""
-    standing = plugging.open_standby(plan)
-    standing.patience = patience
+    standing, door = plugging.open_standby(plan), bootstrap.open_door(plan)
+    standing.door, standing.patience = door, patience
     stop, owned = threading.Event(), list[str]()
 
     def stand() -> None:
@@ -144,6 +144,7 @@ def standby_here(plan: NodePlan, patience: Patience) -> Iterator[list[str]]:
         stop.set()
         thread.join()
         standing.close()
+        door.close()
 
 
 def test_hand_over_and_take_over_go_on_for_ever(ground: Ground) -> None:
@@ -194,7 +195,7 @@ def test_an_owner_that_hangs_is_killed(ground: Ground) -> None:
     ground.actor()
     before = ground.await_owner("node actor")
     ground.prepare("claim-h")
-    patience = Patience(grace_s=0.5, silence_s=3.0, pulse_s=0.2)
+    patience = Patience(grace_s=0.5, silence_s=8.0, pulse_s=0.2)
     with standby_here(ground.plan, patience) as owned:
         os.kill(before, signal.SIGSTOP)
         began = time.monotonic()

@@ -28,7 +28,8 @@ MARK = "FLEET_TEST_RAY"
 START_MAX_S = 90.0
 RECONNECT_S = 4
 """Time, s, a node outlives its head: 60 by Ray's default, which a test need not wait for."""
-HOST = "127.0.0.1"
+HEAD = "127.0.0.2"
+"""Address of the head, as of another machine than the node's."""
 
 
 @dataclass
@@ -50,7 +51,6 @@ class Tree:
                     "start",
                     "--block",
                     "--disable-usage-stats",
-                    f"--node-ip-address={HOST}",
                     *self.arguments,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -96,7 +96,7 @@ class Rays:
 
     def __post_init__(self) -> None:
         """Choose a port and write the token; nothing is started."""
-        with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as two:
+        with socket.create_server((HEAD, 0)) as one, socket.create_server((HEAD, 0)) as two:
             self.port, clients = (int(free.getsockname()[1]) for free in (one, two))
         path = self.directory / "token"
         path.touch(mode=0o600)
@@ -107,6 +107,7 @@ class Rays:
             "head",
             (
                 "--head",
+                f"--node-ip-address={HEAD}",
                 f"--port={self.port}",
                 "--include-dashboard=false",
                 f"--ray-client-server-port={clients}",
@@ -122,7 +123,7 @@ class Rays:
     @property
     def address(self) -> str:
         """Where the head answers."""
-        return f"{HOST}:{self.port}"
+        return f"{HEAD}:{self.port}"
 
     def environment(self) -> dict[str, str]:
         """For everything that is to be in this cluster, or to speak to it."""
@@ -144,7 +145,7 @@ class Rays:
         deadline = time.monotonic() + START_MAX_S
         while True:
             with suppress(OSError):
-                socket.create_connection((HOST, self.port), 1.0).close()
+                socket.create_connection((HEAD, self.port), 1.0).close()
                 break
             assert time.monotonic() < deadline, (self.directory / "head.log").read_text()
             threading.Event().wait(0.1)

@@ -136,6 +136,17 @@ class PluginProcess:
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         return "\n".join((f"--- {self.log}", *lines))
 
+    def fault(self, name: str, device: str, *options: str) -> None:
+        """Break a device with `fleet sim fault`, or with ``--clear`` take it back."""
+        self.command("sim", "fault", name, "--device", device, *options)
+
+    def command(self, *words: str) -> str:
+        """What `fleet ... --state` of this plugin prints; it must end well."""
+        command = [sys.executable, "-m", "fleet.cli.main", *words, "--state", str(self.state)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     # --- what it says ---
 
     def page(self, name: str) -> str:

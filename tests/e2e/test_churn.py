@@ -25,6 +25,7 @@ LIFE_S = 150.0
 """Time, s, until a pod runs. Now and then the API server's node authorizer has not heard of a pod
 yet when kubelet reads its claim; kubelet then tries again after 60 to 90 s, the plugin unasked."""
 LATE_S = 30.0
+"""A pod that runs later than this was one of those: no figure of the product."""
 
 
 @pytest.mark.timeout(600)
@@ -43,11 +44,9 @@ def test_fifty_pods_leave_nothing(ground: Ground) -> None:
     for verb in VERBS:
         assert after[verb][0] - before[verb][0] >= ALONE + TOGETHER
     assert failures(ground) == failed
-    late = sum(ready > LATE_S for ready, _ in (*alone, *together))
     ground.figures += [
         told(f"{ALONE} pods, one at a time", alone),
         told(f"{TOGETHER} pods, {DEVICES} at a time", together),
-        f"pods that kubelet itself started late, unknown to the node authorizer: {late}",
         *(mean(f"{verb} (one at a time)", before[verb], quiet[verb]) for verb in VERBS),
         *(mean(f"{verb} ({DEVICES} at a time)", quiet[verb], after[verb]) for verb in VERBS),
     ]
@@ -95,9 +94,11 @@ def failures(ground: Ground) -> dict[tuple[str, str], float]:
 
 def told(what: str, lives: Sequence[tuple[float, float]]) -> str:
     """One line of figures."""
-    ready, gone = (sorted(found) for found in zip(*lives, strict=True))
+    ready = sorted(one for one, _ in lives if one <= LATE_S)
+    gone = sorted(one for _, one in lives)
     return (
-        f"{what}: create to ready p50 {quantile(ready, 0.5):.2f} s,"
+        f"{what} ({len(lives) - len(ready)} late ones left out):"
+        f" create to ready p50 {quantile(ready, 0.5):.2f} s,"
         f" p95 {quantile(ready, 0.95):.2f} s;"
         f" delete to gone p50 {quantile(gone, 0.5):.2f} s, p95 {quantile(gone, 0.95):.2f} s"
     )

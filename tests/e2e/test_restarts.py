@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from fleet.kube.base import CLAIMS, PODS, Name, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, MEMORY_BYTES, PluginProcess
 from tests.e2e.polling import eventually
-from tests.e2e.workloads import FILL, STAY, phase, program
+from tests.e2e.workloads import FILL, STAY, Wish, phase, program
 
 pytestmark = pytest.mark.e2e
 
 STANDBY_S = 20.0
 """Time, s, until a new standby owns the node: a pause of 1 s, 3 s of silence, the start."""
+HANG_S = 120.0
+"""Time, s, until an owner that hangs has been replaced."""
 
 
 def test_pods_outlive_the_plugin(ground: Ground) -> None:
@@ -38,6 +41,35 @@ def test_pods_outlive_the_plugin(ground: Ground) -> None:
     assert secret.encode() in memory.read_bytes()
     ground.delete(pod)
     assert memory.read_bytes() == bytes(MEMORY_BYTES)
+
+
+@pytest.mark.timeout(400)
+def test_a_prepare_cut_off_is_done_by_the_next_try(ground: Ground) -> None:
+    """Invariants 16 and 17: kill -9 in the middle of a wipe for a claim; nothing is exposed, and
+    kubelet's own retry, 60 to 90 s later, ends well with a wipe from the start."""
+    wish = Wish(
+        uuid=ground.uuid("gpu-0"),
+        parameters={
+            "apiVersion": "fleetscrub.dev/v1",
+            "kind": "SanitizationConfig",
+            "profile": "strict",
+        },
+    )
+    ground.plugin.fault("slow-memory", "gpu-0", "--set", "bytes_per_s=500000")
+    try:
+        pod = ground.run(program("say $FLEETSIM_DEVICE"), ground.claim_template(wish))
+        eventually(
+            "the wipe for the claim is under way",
+            lambda: (found := ground.plugin.device("gpu-0")) and found.state == "WIPING",
+            timeout_s=30,
+            tell=lambda: ground.told(pod),
+        )
+        assert ground.plugin.specs() == []
+        ground.plugin.kill()
+    finally:
+        ground.plugin.fault("slow-memory", "gpu-0", "--clear")
+    ground.plugin.start()
+    assert ground.ended(pod, timeout_s=200) == ["gpu-0"]
 
 
 def test_a_lost_spec_is_written_again_at_the_start(ground: Ground) -> None:
@@ -165,3 +197,27 @@ def test_a_stopped_plugin_leaves_no_socket_and_no_process(ground: Ground) -> Non
     assert list(registry.glob(f"{DRIVER}*")) == []
     assert not Path(f"/proc/{standby}").exists()
     assert len(ground.published()) > 0
+
+
+@pytest.mark.timeout(300)
+def test_a_standby_that_hangs_is_replaced(ground: Ground) -> None:
+    """Promise 7, DESIGN 5: an owner of the journal that is stopped (SIGSTOP) and answers nothing is
+    killed after a while; its successor goes on, and the pod that ran meanwhile ends normally."""
+    pod = ground.run(program(STAY), ground.claim_template())
+    ground.in_phase(pod, "Running")
+    old = ground.plugin.standby()
+    assert old is not None
+    os.kill(old, signal.SIGSTOP)
+    try:
+        eventually(
+            "another standby owns the node",
+            lambda: ground.plugin.standby() not in (None, old) and ground.plugin.view(),
+            timeout_s=HANG_S,
+            period_s=1.0,
+            tell=ground.plugin.told,
+        )
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(old, signal.SIGCONT)
+    assert [one.state for one in ground.plugin.claims() or ()] == ["PREPARED"]
+    ground.delete(pod)

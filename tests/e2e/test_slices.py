@@ -6,7 +6,6 @@ import secrets
 
 import pytest
 
-from fleet.cli import main as command
 from fleet.kube.base import NODES, Name, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DEVICES
@@ -57,7 +56,7 @@ def test_a_quarantined_device_is_not_allocated(ground: Ground) -> None:
     tenant = ground.run(program(FILL, STAY, secret=secret), ground.claim_template(uuid=device))
     ground.in_phase(tenant, "Running")
     eventually("kubelet shows it", lambda: health(ground, tenant) == ["Healthy"], timeout_s=30)
-    fault(ground, "gpu-1")
+    ground.plugin.fault(FAULT, "gpu-1")
     try:
         eventually("it is tainted", lambda: "quarantined" in ground.taints("gpu-1"), timeout_s=20)
         assert phase(ground.pod(tenant)) == "Running"
@@ -78,17 +77,30 @@ def test_a_quarantined_device_is_not_allocated(ground: Ground) -> None:
         )
         assert phase(ground.pod(heir)) == "Pending"
     finally:
-        fault(ground, "gpu-1", "--clear")
+        ground.plugin.fault(FAULT, "gpu-1", "--clear")
     assert ground.ended(heir, timeout_s=60) == [device, "0"]
+
+
+def test_an_operator_decides_while_the_node_serves(ground: Ground) -> None:
+    """Promise 6: quarantined by hand a device is tainted at once and stays so; cleared by hand it
+    is wiped before anybody gets it."""
+    device = ground.uuid("gpu-3")
+    reason = ("--reason", "bad solder", "--operator", "e2e")
+    ground.plugin.command("quarantine", "add", "gpu-3", *reason)
+    eventually("it is tainted", lambda: "quarantined" in ground.taints("gpu-3"), timeout_s=10)
+    heir = ground.run(program("say $FLEETSCRUB_DEVICE"), ground.claim_template(uuid=device))
+    eventually(
+        "the scheduler has nothing for the pod",
+        lambda: "cannot allocate all claims" in ground.unscheduled(heir),
+        timeout_s=20,
+    )
+    before = len(ground.plugin.certificates("gpu-3"))
+    ground.plugin.command("quarantine", "clear", "gpu-3", "--operator", "e2e")
+    assert ground.ended(heir) == [device]
+    assert len(ground.plugin.certificates("gpu-3")) > before
 
 
 def health(ground: Ground, pod: Name) -> list[str]:
     """Health of the pod's devices, as kubelet shows it in the pod's status."""
     found = container(ground.pod(pod)).get("allocatedResourcesStatus") or []
     return [str(one["health"]) for status in found for one in status["resources"]]
-
-
-def fault(ground: Ground, device: str, *options: str) -> None:
-    """Set the fault, or take it back."""
-    arguments = ["sim", "fault", FAULT, "--device", device, "--state", str(ground.plugin.state)]
-    assert command.main([*arguments, *options]) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap, errors, planning
 from fleet.bootstrap import NodePlan
 from fleet.planning import PLAN_FILE, FleetPlan, plan_fleet
 from fleet.settings import MIB, KubernetesSettings, Settings
@@ -105,6 +105,17 @@ def test_plugin_and_commands_that_start_at_once_agree(tmp_path: Path) -> None:
     (later,) = plan_fleet(tmp_path).nodes
     assert (later.node, later.kubernetes) == ("worker-1", True)
     assert [path.name for path in tmp_path.iterdir()] == [PLAN_FILE]
+
+
+def test_a_first_use_that_comes_second_takes_over_how_the_node_is_served(tmp_path: Path) -> None:
+    """What another process has recorded in between is the fleet, with its Node and its places."""
+    served(tmp_path)
+    path = tmp_path / PLAN_FILE
+    found = planning._write(path, planning._shape("1x1", SIZE))
+    assert (found.name, found.kubernetes is not None) == ("worker-1", True)
+    with pytest.raises(errors.InputInvalid, match="was just made"):
+        planning._write(path, planning._shape("1x2", SIZE))
+    assert [one.name for one in tmp_path.iterdir()] == [PLAN_FILE]
 
 
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

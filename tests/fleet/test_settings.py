@@ -22,7 +22,7 @@ DEFAULTS = {
         "reset": "on-fault",
     },
     "health": {
-        "sweep_period_s": 60.0,
+        "sweep_period_s": 25.0,
         "fresh_s": 60.0,
         "reading_timeout_s": 10.0,
         "retest_period_s": 300.0,
@@ -48,9 +48,28 @@ DEFAULTS = {
         "call_timeout_s": 30.0,
         "device_timeout_s": 3600.0,
     },
-    "node": {"max_parallel": 8, "idle_delay_s": 30.0, "holder_deadline_s": 600.0},
+    "node": {
+        "max_parallel": 8,
+        "spare_workers": 8,
+        "idle_delay_s": 30.0,
+        "holder_deadline_s": 600.0,
+    },
     "evidence": {"key_file": ""},
     "store": {"hosts": 1, "timeout_s": 10.0},
+    "kubernetes": {
+        "driver": "gpu.fleetscrub.dev",
+        "cdi_vendor": "fleetscrub.dev",
+        "cdi_class": "gpu",
+        "cdi_directory": "/var/run/cdi",
+        "kubelet_root": "/var/lib/kubelet",
+        "cgroup_root": "/sys/fs/cgroup",
+        "agent_namespace": "",
+        "api_qps": 20.0,
+        "api_timeout_s": 10.0,
+        "budget_s": 40.0,
+        "publish_period_s": 1.0,
+        "resync_period_s": 30.0,
+    },
 }
 
 

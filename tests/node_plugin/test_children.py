@@ -169,3 +169,15 @@ def test_a_child_inherits_no_descriptor_of_ours(make: Callable[..., Child], tmp_
         eventually(lambda: listing.exists() and listing.read_text() != "")
         assert held.fileno() > 2
     assert int(listing.read_text()) <= 5
+
+
+def test_a_child_that_is_killed_is_started_again(make: Callable[..., Child]) -> None:
+    """A standby that hangs is killed by us; its successor is another process."""
+    child = make(DEAF, pauses_s=(0.01, 0.01))
+    child.start()
+    eventually(lambda: child.pid is not None)
+    first = child.pid
+    child.kill()
+    eventually(lambda: child.pid not in (None, first))
+    assert first is not None
+    assert not alive(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -257,6 +258,28 @@ def test_errors_become_values_for_each_claim() -> None:
     }
     assert isinstance(behind.unprepare(asked[0]), errors.NotOwner)
     assert behind.unprepare(AskedClaim("d", "fine", "fine")) is None
+
+
+def test_a_directory_of_specs_that_cannot_be_written_keeps_nobody_from_starting(
+    site: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Promise 7: claims are torn down meanwhile, and the agent's specs are settled once it can."""
+    plan = plan_of(site)
+    kubernetes = plan.settings.kubernetes.model_copy(update={"agent_namespace": "own"})
+    settings = plan.settings.model_copy(update={"kubernetes": kubernetes})
+    plan = plan.model_copy(update={"settings": settings})
+    plugin = open_plugin(plan, site.cluster, ALONE)
+    assert plugin.serving.agents is not None
+    plugin.serving.agents.prepare(AskedClaim("own", "u-1", "agent"))
+    ids = site.ids()
+    shutil.rmtree(site.root / "cdi")
+    (site.root / "cdi").write_text("")
+    plugin.start()
+    assert "not settled yet" in caplog.text
+    (site.root / "cdi").unlink()
+    plugin._settle_agents()
+    assert site.ids() == ids
+    plugin.stop(1.0)
 
 
 def test_a_step_that_fails_does_not_end_its_thread(

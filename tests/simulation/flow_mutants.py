@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation import checker
-from tests.simulation.mutation import NEIGHBOURS, ONE, PARENT_CHILD, TWO, Mutant, at, flow
+from tests.simulation.mutation import (
+    HOLDER_AND_LOOKER,
+    LOOKS,
+    NEIGHBOURS,
+    ONE,
+    PARENT,
+    PARENT_CHILD,
+    TWO,
+    Mutant,
+    at,
+    flow,
+)
 from tests.simulation.rules import Rules
 from tests.simulation.world import Scenario
 
@@ -14,9 +25,16 @@ CAMPAIGN = replace(at(ONE, "strict"), campaign=True)
 TWO_COORDINATORS = replace(at(ONE, "strict", "timeout", 1), coordinators=2)
 NAMED = replace(at(ONE, "strict"), spare=True)
 FORCE = at(ONE, "fast", "force delete", 1)
-LOST = at(ONE, "fast", "journal lost", 1)
 RESTORED = replace(at(ONE, "fast", "store restored", 1), campaign=True)
 OVERLAPPING = replace(at(PARENT_CHILD, "lab", "force delete", 1), clean=True, coarse=True)
+CUT = replace(at(ONE, "lab", "crash", 1), coordinators=0)
+CUT_NAMED = replace(at(ONE, "lab", "crash", 1), spare=True)
+CUT_ELSEWHERE = replace(CUT, spare=True, elsewhere=True)
+ATTACHED = replace(at(HOLDER_AND_LOOKER, "lab"), attached=LOOKS, coordinators=0)
+ATTACHED_LOST = replace(at(((),), "lab", "journal lost", 1), attached=((0,),), coordinators=0)
+EARLY = replace(at(ONE, "lab", "early unprepare", 1), coordinators=0)
+AGAIN = replace(at(ONE, "lab", "fault, clear", 3), coordinators=0)
+HALF = replace(at(PARENT, "lab", "fault", 1), clean=True, coarse=True, coordinators=0)
 PHYSICAL = frozenset({checker.LEASE_ELSEWHERE, checker.STALE_ACT})
 """Left out where the question is what happens to memory."""
 
@@ -85,7 +103,7 @@ ROWS: tuple[tuple[str, str, Scenario, Rules], ...] = (
     (
         "a new journal removes orphan specs",
         checker.SPEC_WITHOUT_RECORD,
-        LOST,
+        ATTACHED_LOST,
         flow("orphan specs removed"),
     ),
     (
@@ -126,18 +144,94 @@ ROWS: tuple[tuple[str, str, Scenario, Rules], ...] = (
     ),
 )
 
+NODE_ROWS: tuple[tuple[str, str, Scenario, Rules], ...] = (
+    (
+        "a record without a token has its lease released by holder",
+        checker.TRAP,
+        CUT,
+        flow("release by holder"),
+    ),
+    (
+        "the record is durable before the lease is asked for",
+        checker.TRAP,
+        CUT,
+        flow("record before lease"),
+    ),
+    (
+        "a release by holder leaves the lease to a record that exists again",
+        checker.LEASE_ELSEWHERE,
+        CUT_NAMED,
+        flow("holder release asks for a record"),
+    ),
+    (
+        "only a record of the same units keeps a release by holder off",
+        checker.TRAP,
+        CUT_ELSEWHERE,
+        flow("holder release looks at units"),
+    ),
+    (
+        "an earlier quarantine's visibility proves nothing for a later one",
+        checker.RELEASED_UNREAD,
+        AGAIN,
+        flow("visibility of this quarantine"),
+    ),
+    (
+        "the burial itself asks whether the quarantine is visible",
+        checker.RELEASED_UNREAD,
+        AGAIN,
+        flow("visibility asked in the burial"),
+    ),
+    (
+        "a device with a unit out of service goes out as a whole",
+        checker.TRAP,
+        HALF,
+        flow("devices go out of service whole"),
+    ),
+    (
+        "nothing is wiped while somebody is attached",
+        checker.WIPE_UNDER_ATTACHED,
+        ATTACHED,
+        flow("attached keeps wipes off"),
+    ),
+    (
+        "nobody is attached during a wipe, nor beside a surviving worker",
+        checker.WIPE_UNDER_ATTACHED,
+        ATTACHED,
+        flow("attaching waits for work"),
+    ),
+    (
+        "attaching makes CLEAN dirty",
+        checker.ATTACHED_UNKNOWN,
+        ATTACHED,
+        flow("attaching dirties"),
+    ),
+    (
+        "a pod kubelet gave a device of ours keeps wipes off without a record",
+        checker.WIPE_UNDER_ATTACHED,
+        ATTACHED_LOST,
+        flow("unknown consumers keep wipes off"),
+    ),
+    (
+        "a teardown is refused while a pod the claim is reserved for runs",
+        checker.TORN_DOWN,
+        EARLY,
+        flow("running pods refuse teardown"),
+    ),
+)
+"""Rules of a node that kubelet calls: no coordinator takes part but where one is needed."""
+
 FLOW_MUTANTS: tuple[Mutant, ...] = (
-    *(Mutant(*row) for row in ROWS),
+    *(Mutant(*row) for row in (*ROWS, *NODE_ROWS)),
     Mutant(
         "the node refuses a unit of another claim (where the store does not)",
-        checker.WIPE_UNDER_TENANT,
+        checker.TWO_EXPOSED,
         at(TWO, "lab", "force delete", 1),
         flow("node exclusivity", "leases exclude"),
         PHYSICAL,
     ),
     Mutant(
         "exclusivity is by unit, not by device (where the store's is not either)",
-        checker.WIPE_UNDER_TENANT,
+        checker.TWO_EXPOSED,
         OVERLAPPING,
         flow("overlap by unit", "leases exclude"),
         PHYSICAL,

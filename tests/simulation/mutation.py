@@ -23,6 +23,10 @@ ONE = ((0,),)
 TWO = ((0,), (0,))
 PARENT_CHILD = ((0, 1), (0,))
 NEIGHBOURS = ((0,), (1,))
+PARENT = ((0, 1),)
+HOLDER_AND_LOOKER = ((0,), ())
+LOOKS = ((), (0,))
+"""The second claim of `HOLDER_AND_LOOKER` is attached to the device of the first."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tests.simulation.rules import Model
 from tests.simulation.world import NOBODY, Moves, Unit, World
 
 STEPS = {**preparing.STEPS, **teardown.STEPS}
-FORGOTTEN: dict[str, Any] = {"record": "ABSENT", "token": 0, "outbox": 0, "seek": False}
+FORGOTTEN: dict[str, Any] = {"record": "ABSENT", "token": 0, "outbox": 0, "seek": 0}
 """What a journal that was lost or set back no longer knows of a claim."""
 
 

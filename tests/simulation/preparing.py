@@ -54,7 +54,7 @@ def _attached(model: Model, world: World, index: int) -> World | None:
     looks = model.scenario.attached[index]
     units = [world.units[unit] for unit in looks]
     if model.keeps("attaching waits for work") and any(
-        unit.work or unit.state in WORKING for unit in units
+        unit.work or unit.worker or unit.state in WORKING for unit in units
     ):
         return None
     if not model.keeps("attaching dirties"):

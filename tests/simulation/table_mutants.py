@@ -23,7 +23,7 @@ from tests.simulation.world import Scenario
 
 U = lifecycle.TABLE
 PREPARED = ClaimState.PREPARED
-ADOPTED = at(ONE, "lab", "journal lost, adopt", 2)
+ADOPTED = at(ONE, "lab", "journal lost, adopt, force delete", 3)
 WEDGED = at(ONE, "lab", "wipe, clear", 2)
 FAULTY = at(ONE, "lab", "fault", 1)
 TWO_FAULTS = at(ONE, "lab", "fault, clear", 3)

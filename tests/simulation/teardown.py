@@ -140,7 +140,10 @@ def _unread(model: Model, world: World, index: int) -> bool:
 
 
 def _wipe(model: Model, world: World, index: int, claim: Claim) -> Moves:
-    """Wipe under the record: never refused for its token, whatever came in between."""
+    """Wipe under the record: never refused for its token, whatever came in between.
+
+    The device as a whole; with one unit out of service the dirty ones go out of service too.
+    """
     units = model.device(index)
     if all(world.units[unit].state in RESTING for unit in units):
         if not _unread(model, world, index) or not model.keeps("quarantine read back"):
@@ -150,14 +153,25 @@ def _wipe(model: Model, world: World, index: int, claim: Claim) -> Moves:
             else:
                 yield from _bury(model, at_rest, index, at_rest.claims[index])
         return
-    dirty = tuple(unit for unit in units if world.units[unit].state == "DIRTY")
-    if dirty and not any(world.units[unit].work for unit in units):
-        allowed = model.keeps("teardown unfenced") or wiping.fenced(
-            model, world, dirty, claim.token
-        )
-        begun = wiping.begin(model, world, dirty, f"t{index}", claim.token)
+    states = {world.units[unit].state for unit in units}
+    if {"DIRTY", "QUARANTINED"} <= states:
+        if model.keeps("devices go out of service whole"):
+            yield from _taken_out(model, world, index)
+    elif "DIRTY" in states and not any(world.units[unit].work for unit in units):
+        unfenced = model.keeps("teardown unfenced") or not claim.token
+        allowed = unfenced or wiping.fenced(model, world, units, claim.token)
+        begun = wiping.begin(model, world, units, f"t{index}", claim.token)
         if allowed and begun is not None:
             yield f"teardown c{index} starts its wipe", False, begun
+
+
+def _taken_out(model: Model, world: World, index: int) -> Moves:
+    units = model.device(index)
+    why = {letter for unit in units for letter in world.units[unit].reasons}
+    left = [u for u in units if world.units[u].state == "DIRTY" and not world.units[u].work]
+    moved = model.advance(world, left, Event.FAULT_SEEN, wiping.GONE, add="".join(sorted(why)))
+    if left and moved is not None:
+        yield f"teardown c{index}: its device goes out of service as a whole", False, moved
 
 
 def _bury(model: Model, world: World, index: int, claim: Claim) -> Moves:
@@ -200,7 +214,7 @@ def _buried(model: Model, world: World, index: int) -> World | None:
         record=state,
         token=0,
         outbox=claim.token or claim.outbox,
-        seek=seek or claim.seek,
+        seek=claim.seek + seek,
         op="u.answer",
     )
 
@@ -221,7 +235,7 @@ def drained(model: Model, world: World, index: int, claim: Claim) -> Moves:
         yield f"node drains the outbox of c{index}", False, _let_go(after, index, outbox=0)
     if claim.giving:
         after = store.release(world, model.rules, index, claim.giving, model.device(index))
-        after = _let_go(after, index, seek=False, giving=0)
+        after = _let_go(after, index, seek=claim.seek - 1, giving=0)
         yield f"node gives the lease found of c{index} back", False, after
     elif claim.seek:
         yield from _sought(model, world, index, claim)
@@ -235,25 +249,29 @@ def _sought(model: Model, world: World, index: int, claim: Claim) -> Moves:
         recorded = recorded or claim.away
     tokens = {world.units[unit].lease for unit in units if world.units[unit].holder == index}
     if recorded and model.keeps("holder release asks for a record"):
-        after = world.claim(index, seek=False)
+        after = world.claim(index, seek=claim.seek - 1)
         yield f"node leaves the lease of c{index} to its new record", False, after
     elif tokens:
         token = max(tokens)
         after = wiping.accepted(world, units, token, closing=True).claim(index, giving=token)
         yield f"node finds a lease of c{index} and closes its token", False, after
     else:
-        after = _let_go(world, index, seek=False)
+        after = _let_go(world, index, seek=claim.seek - 1)
         yield f"node finds no lease of c{index}", False, after
 
 
 def _let_go(world: World, index: int, *, outbox: int | None = None, **done: int) -> World:
-    """The world with an outbox entry gone, and our hold with it once nobody needs the claim."""
+    """The world with an outbox entry gone, and our hold with it unless the claim is still served.
+
+    A pod that is dying has an entry of its own in reservedFor.
+    """
     claim = world.claims[index]
-    stays = claim.pod in ("live", "dying")
+    held = claim.pod == "live" or claim.record != "ABSENT"
+    stays = claim.pod in ("live", "dying") or held
     return world.claim(
         index,
         outbox=claim.outbox if outbox is None else outbox,
-        hold=claim.hold and stays,
+        hold=claim.hold and held,
         allocated=claim.allocated and stays,
         **done,
     )

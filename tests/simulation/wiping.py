@@ -38,6 +38,11 @@ def start_facts(model: Model, world: World, units: tuple[int, ...]) -> frozenset
             running |= claim.box == "running"
             created |= claim.box == "created"
             free &= claim.record == "ABSENT"
+    for looks, claim in zip(model.scenario.attached, world.claims, strict=True):
+        # An idle one has nothing open; kubelet's checkpoint names those we have no record of.
+        unknown = claim.record == "ABSENT" and model.keeps("unknown consumers keep wipes off")
+        if not set(looks).isdisjoint(units):
+            created |= claim.box != "" and unknown
     ghost = any(world.units[unit].worker == "ghost" for unit in units)
     return _guard(running=running, created=created, ghost=ghost, free=free)
 
@@ -198,9 +203,9 @@ def lifts(model: Model, unit: Unit) -> bool:
 
 
 def _consumers(model: Model, world: World, unit: int) -> bool:
+    """Who is attached and idle is not found: the guard of the wipe that follows looks again."""
     return any(
-        unit in (*model.device(c), *model.scenario.attached[c])
-        and (claim.box or claim.kubelet == "ready")
+        unit in model.device(c) and (claim.box or claim.kubelet == "ready")
         for c, claim in enumerate(world.claims)
     )
 

@@ -106,8 +106,8 @@ class Claim(NamedTuple):
     """The container: created, running."""
     outbox: int = 0
     """Token of a release in the outbox."""
-    seek: bool = False
-    """A release by holder in the outbox: of whatever lease there is, its token is not known."""
+    seek: int = 0
+    """Releases by holder in the outbox: of whatever lease there is, its token is not known."""
     giving: int = 0
     """Token closed for that release and about to be given back. Volatile."""
     away: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -171,6 +172,16 @@ def test_a_second_claim_has_its_own_spec(own: Bench) -> None:
     assert own.serving.prepare(new) == second
     assert len(spec_names(own)) == 1
     assert agents(own).records() == [new]
+
+
+def test_prepares_at_once_write_one_whole_spec(own: Bench) -> None:
+    """Invariant 7: also for the device that only the plugin knows."""
+    asked = agent_claim(own)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: own.serving.prepare(asked), range(24)))
+    assert all(answer == answers[0] for answer in answers)
+    assert len(spec_names(own)) == 1
+    assert [path.name for path in agents(own).directory.iterdir()] == [f"{asked.uid}.json"]
 
 
 def test_without_the_api_it_is_answered_from_its_record(own: Bench) -> None:

@@ -412,6 +412,23 @@ def test_a_failed_unprepare_keeps_the_record(site: Bench) -> None:
     assert_nothing_left(site, asked)
 
 
+def test_a_pod_that_only_kubelet_knew_is_not_forgotten(site: Bench) -> None:
+    """Promise 4: kubelet's checkpoint names a pod once; what it says later takes nothing back."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    late = site.pod("late")
+    late.run()
+    site.remember({asked.uid: [late.uid]})
+    with pytest.raises(errors.DeviceBusy, match=late.uid):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    site.remember({})
+    with pytest.raises(errors.DeviceBusy, match=late.uid):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    late.leave()
+    site.serving.unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
 def test_a_teardown_asked_for_too_early_changes_nothing(site: Bench) -> None:
     """Reference 1.5 a: the pod the claim is reserved for runs, so another's end is not its end."""
     pod = site.pod()
@@ -423,6 +440,22 @@ def test_a_teardown_asked_for_too_early_changes_nothing(site: Bench) -> None:
     assert site.record(asked) == "PREPARED"
     assert ids_of(first) == ids_in(site, asked)
     assert 10.0 <= site.clock.monotonic() < 12.0
+
+
+def test_too_early_is_too_early_with_the_api_away(site: Bench) -> None:
+    """Reference 1.5 a: kubelet's own record then says which pods the claim is for."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    pod.run()
+    site.remember({asked.uid: [pod.uid]})
+    site.cluster.faults.offline = True
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    assert (site.record(asked), len(site.specs)) == ("PREPARED", 1)
+    pod.leave()
+    site.serving.unprepare(asked)
+    assert site.record(asked) == "ABSENT"
 
 
 def test_claims_do_not_touch_each_others_files(site: Bench) -> None:
@@ -502,6 +535,14 @@ def test_an_unprepared_claim_waits_for_the_api(site: Bench) -> None:
     assert site.serving.prepare(asked).devices
 
 
+def test_a_server_error_is_waited_out(site: Bench) -> None:
+    """Kubelet comes back only after a minute, and a changing leader answers 500 for a second."""
+    asked = site.bound("a", "gpu-0")
+    site.cluster.faults.fail_next("get", errors.ApiFailed("HTTP 500"), times=8)
+    assert site.serving.prepare(asked).devices
+    assert 0.5 < site.clock.monotonic() < 2.0
+
+
 def test_an_owner_that_changes_is_waited_for(site: Bench) -> None:
     """DESIGN 5, Ray: between two owners every call waits inside its budget."""
     asked = site.bound("a", "gpu-0")
@@ -556,3 +597,13 @@ def test_a_renamed_device_is_found_again(site: Bench) -> None:
     site.clock.advance(1.5)
     site.serving.prepare(site.bound("b", "gpu-1"))
     assert site.device("gpu-1").state == State.IN_USE
+
+
+def test_a_device_that_has_just_come_is_known(site: Bench) -> None:
+    """A name that the last view does not have is looked for in a new one at once."""
+    site.serving.prepare(site.bound("a", "gpu-0"))
+    assert site.serving._view is not None
+    at, view = site.serving._view
+    known = view.model_copy(update={"devices": view.devices[:1]})
+    site.serving._view = at, known
+    assert site.serving.prepare(site.bound("b", "gpu-1")).devices

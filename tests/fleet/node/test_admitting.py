@@ -315,3 +315,21 @@ def test_the_state_of_a_record_is_preparing_until_the_spec_is_there(lab: Lab) ->
     with lab.store_away(), pytest.raises(errors.StoreUnavailable):
         lab.node.prepare(lab.bare("claim-a", "gpu-0"))
     assert (record(lab).state, lab.specs) == (ClaimState.PREPARING, [])
+
+
+def test_an_attachment_waits_for_a_worker_that_outlived_its_kill(lab: Lab) -> None:
+    """Promise 4: a survivor may still write, and who is attached counts as a tenant."""
+    lab.fault("wedge", seconds="60")
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    with pytest.raises(errors.DeviceBusy, match="still lives"):
+        lab.node.prepare(lab.attachment("admin", "gpu-0"))
+    assert lab.node.claims() == []
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "wedge")
+
+    def attached() -> bool:
+        try:
+            return lab.node.prepare(lab.attachment("admin", "gpu-0")).state == "PREPARED"
+        except errors.DeviceBusy:
+            return False
+
+    wait_for(attached)

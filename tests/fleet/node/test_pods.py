@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -266,3 +268,36 @@ def test_free_is_what_processes_say(bench: Bench) -> None:
     assert bench.tenants.free(device)
     bench.registry.backend.simulated = False
     assert not bench.tenants.free(device)
+
+
+def given(pods: dict[str, tuple[str, str]]) -> str:
+    """Kubelet's checkpoint: for each claim its pod, and the device of ours that it was given."""
+    entries = [
+        {
+            "ClaimUID": uid,
+            "PodUIDs": {pod: {}},
+            "DriverState": {"gpu.example": {"Devices": [{"DeviceName": name}]}, "other": {}},
+        }
+        for uid, (pod, name) in pods.items()
+    ]
+    inner = json.dumps({"ClaimInfoStateList": entries})
+    return json.dumps({"Data": inner, "Checksum": zlib.crc32(inner.encode())})
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("gpu-0", True), ("gpu-0-1g-0", True), ("gone-0", True), ("gpu-0-1g-1", False)],
+)
+def test_a_pod_of_a_claim_we_forgot_counts_for_its_device(
+    bench: Bench, name: str, *, found: bool
+) -> None:
+    """Promise 4, B35: who is attached has no lease; after a lost journal only kubelet knows."""
+    tenants = replace(bench.tenants, driver="gpu.example", besides=frozenset({"agent"}))
+    bench.tree.enter(bench.tree.pod(OTHER))
+    bench.tree.enter(bench.tree.pod(THIRD))
+    bench.checkpoint.write_text(given({"forgotten": (OTHER, name), "a": (THIRD, "agent")}))
+    assert (OTHER in tenants.created(bench.device("gpu-0-1g-0").uuid)) is found
+    assert bench.tenants.created(bench.device().uuid) == "", "another driver's devices"
+    known = replace(bench.claim("forgotten", consumers=()), units=(), devices=())
+    bench.put(known)
+    assert tenants.created(bench.device().uuid) == ""

@@ -481,3 +481,18 @@ def test_a_journal_that_disagrees_with_the_ledger_is_not_believed(lab: Lab) -> N
     lab.open()
     assert lab.device().state == State.DIRTY
     assert {unit.floor for unit in lab.units()} >= {newest}
+
+
+def test_all_leases_of_a_claim_are_remembered_when_the_journal_is_lost(lab: Lab) -> None:
+    """Promise 7: one that its record never learned of is found by holder; nothing leaks."""
+    holder = Holder(HolderKind.CLAIM, "claim-a")
+    for name in ("gpu-0", "gpu-1-1g-0"):
+        lab.lease(name, holder=holder)
+    lose_journal(lab)
+    lab.open()
+    assert {lab.device(name).claim for name in ("gpu-0", "gpu-1-1g-0")} == {"claim-a"}
+    lab.node.unprepare("claim-a")
+    for step in range(3):
+        lab.node.tick(float(step))
+    assert (lab.leases_of("claim-a"), lab.node.claims()) == ([], [])
+    assert {lab.device(name).claim for name in ("gpu-0", "gpu-1-1g-0")} == {""}

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from fleet import bootstrap, errors
 from fleet.clock import SystemClock
+from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
-from fleet.door.serving import HandOver
 from fleet.messages import ClaimOrder
 from fleet.node.service import NodeService
 from fleet.node.standing import Standby

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -127,18 +126,14 @@ def test_a_clean_teardown_waits_for_no_slice(lab: Lab) -> None:
 @pytest.mark.usefixtures("tree")
 def test_a_quarantine_cleared_while_it_is_waited_for_leads_to_a_wipe(lab: Lab) -> None:
     """No state is a trap: an operator's decision goes on with the teardown, under a wipe."""
-    with failing(lab) as teardown:
-        with pytest.raises(errors.DeviceBusy):
-            teardown()
+    with failing(lab), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lab.node.unprepare, "claim-a")
         wait_for(lambda: lab.device().state == State.QUARANTINED)
         lab.backend.clear_fault(Uuid(lab.device().uuid), "dirty-word")
         lab.node.quarantine_clear("gpu-0", operator="tester")
-
-        def gone() -> bool:
-            lab.node.tick(lab.node._registry.clock.now())
-            return not lab.node.claims()
-
-        wait_for(gone)
+        with pytest.raises(errors.DeviceBusy, match="wiped first"):
+            waiting.result(30.0)
+    assert lab.node.unprepare("claim-a").quarantined == ()
     assert lab.device().state == State.CLEAN
 
 
@@ -319,25 +314,12 @@ def test_an_unknown_claim_is_success_and_changes_nothing(lab: Lab) -> None:
 
 def test_claims_come_and_go_while_others_look(lab: Lab) -> None:
     """Promise 9: a wipe that asks who is attached is not upset by another claim's record."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def look() -> None:
-        try:
-            while not stop.is_set():
-                lab.node.view()
-                lab.node.claims()
-        except RuntimeError as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(60):
-        lab.node.prepare(lab.attachment(f"admin-{number}", "gpu-0"))
-    for number in range(60):
-        lab.node.unprepare(f"admin-{number}")
-    stop.set()
-    for thread in threads:
-        thread.join(20.0)
-    assert failures == []
+    lab.node.prepare(lab.attachment("admin-0", "gpu-0"))
+    journal = lab.node._registry.journal
+    looking = iter(journal.claims.items())
+    lab.node.prepare(lab.attachment("admin-1", "gpu-0"))
+    assert [uid for uid, _ in looking] == ["admin-0"]
+    looking = iter(journal.claims.items())
+    lab.node.unprepare("admin-0")
+    assert [uid for uid, _ in looking] == ["admin-0", "admin-1"]
+    assert list(journal.claims) == ["admin-1"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.model import State, Uuid
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, HolderKind, State, UnitId, Uuid
 from fleet.node.tending import Tending
 from tests.fleet.node.conftest import Lab, wait_for
 
@@ -152,3 +153,28 @@ def test_a_retest_that_failed_is_not_repeated_part_by_part(lab: Lab) -> None:
     now = now_of(lab) + 10_000.0
     assert "gpu-1" in due(lab, now)
     assert [name for name in due(lab, now + 1.0) if name.startswith("gpu-1")] == []
+
+
+def released(lab: Lab, uid: str) -> None:
+    """What a burial without a token leaves in the outbox is carried out."""
+    tending(lab)._release({"holder": f"claim:{uid}", "token": ""})
+
+
+def test_a_release_by_holder_leaves_a_lease_of_another_node_alone(lab: Lab) -> None:
+    """Promise 2: a named claim may be exposed elsewhere by now, under a lease of its own."""
+    units = frozenset({UnitId("GPU-of-another-node/m0")})
+    request = AcquireRequest(units, Holder(HolderKind.CLAIM, "claim-a"))
+    (lease,) = lab.coordinator.acquire([request])
+    released(lab, "claim-a")
+    assert lab.leases_of("claim-a") == [lease]
+
+
+def test_a_release_by_holder_finds_the_lease_of_an_earlier_device(lab: Lab) -> None:
+    """Promise 7: the claim has a record again, of another device: nobody else would return it."""
+    lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "claim-a"))
+    lab.node.prepare(lab.bare("claim-a", "gpu-1-1g-0"))
+    released(lab, "claim-a")
+    (left,) = lab.leases_of("claim-a")
+    assert set(left.units) == set(lab.device("gpu-1-1g-0").units)
+    assert left.token == lab.units("gpu-1-1g-0")[0].token
+    assert lab.units()[0].closed

@@ -1,0 +1,100 @@
+"""A standby that hangs is killed; one that works, waits for another or has ended is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from node_plugin.vigil import SILENCES_MIN, Vigil
+
+STANDBY = 4711
+OTHER = 4712
+PERIOD_S = 12.0
+"""How far apart pulses are while the owner hangs: each waits for its time-out."""
+
+
+@dataclass
+class Standin:
+    """Stands in for the supervised child."""
+
+    pid: int | None = STANDBY
+    killed: int = 0
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+@dataclass
+class Bench:
+    """A vigil over a stand-in, and who owns the journal."""
+
+    standby: Standin = field(default_factory=Standin)
+    owner: int | None = STANDBY
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.vigil = Vigil(self.standby, lambda: self.owner)
+
+    def silent(self, seconds: float) -> bool:
+        """Pulses that nobody answers for this long; whether the standby was killed at one."""
+        end = self.now + seconds
+        killed = False
+        while self.now < end:
+            killed = self.vigil.step(self.now, answered=False) or killed
+            self.now += PERIOD_S
+        return killed
+
+    def answered(self) -> None:
+        """A pulse that was answered."""
+        assert not self.vigil.step(self.now, answered=True)
+        self.now += 1.0
+
+
+def test_a_standby_that_owns_the_journal_and_hangs_is_killed() -> None:
+    """DESIGN 5: an owner that answers nothing for 30 s is killed, the standby too; once."""
+    bench = Bench()
+    bench.answered()
+    assert not bench.silent(bench.vigil.silence_s)
+    assert bench.silent(2 * PERIOD_S)
+    assert bench.standby.killed == 1
+
+
+def test_an_answer_in_between_starts_the_count_again() -> None:
+    """A slow owner is not a hanging one."""
+    bench = Bench()
+    for _ in range(5):
+        assert not bench.silent(25.0)
+        bench.answered()
+    assert bench.standby.killed == 0
+
+
+def test_another_owner_is_the_standbys_business() -> None:
+    """A node actor that hangs is killed by the standby, and the standby must live to do it."""
+    bench = Bench(owner=OTHER)
+    assert not bench.silent(600.0)
+
+
+def test_a_standby_that_never_takes_over_is_started_anew() -> None:
+    """Promise 7, no state is a trap: nobody owns the node for two minutes though it should."""
+    bench = Bench(owner=None)
+    assert not bench.silent(bench.vigil.unowned_s)
+    assert bench.silent(2 * PERIOD_S)
+
+
+@pytest.mark.parametrize("pause_s", [60.0, 86400.0])
+def test_our_own_standing_still_is_nobodys_silence(pause_s: float) -> None:
+    """After a suspension one pulse may fail; that is no reason to kill."""
+    bench = Bench()
+    bench.answered()
+    bench.now += pause_s
+    for _ in range(SILENCES_MIN - 1):
+        assert not bench.vigil.step(bench.now, answered=False)
+    bench.answered()
+    assert bench.standby.killed == 0
+
+
+def test_a_standby_that_has_ended_is_left_to_its_supervision() -> None:
+    """There is nothing to kill, and its process id may be somebody else's by now."""
+    bench = Bench(standby=Standin(pid=None))
+    assert not bench.silent(600.0)

@@ -1,0 +1,68 @@
+"""The map of the forty invariants is complete, and what it names exists and says so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+ROWS = [
+    (int(match[1]), match[3].strip())
+    for match in ROW.finditer((ROOT / "docs" / "invariants.md").read_text())
+]
+NAMED = re.compile(r"`(tests/[^`]+)::(test_\w+)`")
+OPEN = {34, 35, 36}
+"""What no code of this version can break yet; the row says whose it will be."""
+
+
+@cache
+def docstrings(path: Path) -> dict[str, str]:
+    """Docstrings of the tests of a file, on one line each."""
+    return {
+        node.name: " ".join((ast.get_docstring(node) or "").split())
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def numbers(text: str) -> set[int]:
+    """Invariants that a docstring names: one, several, or a range of them."""
+    found: set[int] = set()
+    for match in re.finditer(r"[Ii]nvariants? (\d+(?:(?:, | and | to )\d+)*)", text):
+        found |= {int(number) for number in re.findall(r"\d+", match[1])}
+        for first, last in re.findall(r"(\d+) to (\d+)", match[1]):
+            found |= set(range(int(first), int(last) + 1))
+    return found
+
+
+def test_every_invariant_has_its_row() -> None:
+    """All forty, each once, in order: nothing is left out in silence."""
+    assert [number for number, _ in ROWS] == list(range(1, 41))
+
+
+@pytest.mark.parametrize(("number", "held"), ROWS, ids=[str(number) for number, _ in ROWS])
+def test_an_invariant_is_held_by_the_tests_named(number: int, held: str) -> None:
+    """Each test named exists and says the number; a row without one says why."""
+    named = NAMED.findall(held)
+    assert bool(named) is (number not in OPEN)
+    if not named:
+        assert held.startswith("not yet: ")
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if number not in numbers(docstrings(ROOT / path).get(name, ""))
+    ]
+    assert missing == []
+
+
+def test_numbers_are_read_as_they_are_written() -> None:
+    """The reader of docstrings knows lists and ranges."""
+    assert numbers("B1, invariant 3: x") == {3}
+    assert numbers("Invariants 3, 4 and 9 with") == {3, 4, 9}
+    assert numbers("Promise 7, invariants 28 to 31: x") == {28, 29, 30, 31}
+    assert numbers("Nothing of 7 here.") == set()
