@@ -57,7 +57,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("wipe.chunk_smalest_bytes", "wipe.chunk_smallest_bytes"),
         ("campaign.attempts", "a whole number at least 1 and at most 3"),
         ("wipe.reset", 'one of "always", "on-fault", "never"'),
-        ("health.fresh_s", "at least 60"),
+        ("health.fresh_s", "at least 25"),
         ("store", "a table [store]"),
     }
 
@@ -73,7 +73,7 @@ def test_a_key_in_the_wrong_place_is_sent_to_the_right_one() -> None:
     [
         ({"wipe": {"chunk_smallest_bytes": 2**20, "chunk_largest_bytes": 2**16}},
          "wipe.chunk_smallest_bytes"),
-        ({"health": {"fresh_s": 59}}, "health.fresh_s"),
+        ({"health": {"fresh_s": 24}}, "health.fresh_s"),
         ({"health": {"reading_timeout_s": 60}}, "health.reading_timeout_s"),
         ({"campaign": {"lease_ttl_s": 45}}, "campaign.lease_ttl_s"),
         ({"campaign": {"call_timeout_s": 40}}, "campaign.lease_ttl_s"),
@@ -91,8 +91,8 @@ def test_rules_between_fields(mapping: dict[str, Any], path: str) -> None:
     "mapping",
     [
         {"wipe": {"chunk_smallest_bytes": 2**20, "chunk_largest_bytes": 2**20}},
-        {"health": {"fresh_s": 60}},
-        {"health": {"reading_timeout_s": 59.9}},
+        {"health": {"fresh_s": 25}},
+        {"health": {"reading_timeout_s": 24.9}},
         {"campaign": {"lease_ttl_s": 45.1}},
         {"campaign": {"device_timeout_s": 60}},
         {"store": {"hosts": 1}},
