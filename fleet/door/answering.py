@@ -32,8 +32,8 @@ HandOver = Callable[[str], bool]
 """Asked by a newcomer, named in words, for the journal; True: this owner lets go of it soon."""
 
 
-class Service(Protocol):
-    """What is served of `fleet.node.service.NodeService`."""
+class ServesClaims(Protocol):
+    """What kubelet's side asks."""
 
     incarnation: str
 
@@ -54,6 +54,10 @@ class Service(Protocol):
 
     def published(self, published: Published) -> None: ...
 
+
+class ServesOperators(Protocol):
+    """What people ask and decide."""
+
     def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
 
     def quarantine_clear(
@@ -65,6 +69,10 @@ class Service(Protocol):
     def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
     def sweep(self) -> Sequence[Seen]: ...
+
+
+class Service(ServesClaims, ServesOperators, Protocol):
+    """What is served of `fleet.node.service.NodeService`."""
 
 
 def calls(service: Service, *, owner: str, hand_over: HandOver) -> Mapping[str, Call]:

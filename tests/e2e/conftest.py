@@ -12,6 +12,7 @@ import pytest
 
 from fleet.kube import client
 from fleet.kube.base import CLASSES, NODES, Cluster, Name, Selection, name_of
+from tests.deploy import manifests
 from tests.e2e import place as places
 from tests.e2e import workloads
 from tests.e2e.ground import Ground
@@ -90,15 +91,18 @@ def plugin(
 
 @pytest.fixture(scope="session")
 def namespace(api: Cluster) -> Iterator[str]:
-    """A namespace of the session's own, and the class of our devices."""
+    """A namespace of the session's own, and the device classes as they are shipped."""
     name = f"fleet-e2e-{secrets.token_hex(3)}"
     api.create(workloads.NAMESPACES, workloads.namespace(name))
-    api.apply(CLASSES, workloads.device_class(), manager="fleet-e2e")
+    classes = manifests.objects("classes.yaml")
+    for one in classes:
+        api.apply(CLASSES, one, manager="fleet-e2e")
     eventually(
         "the namespace has its service account", lambda: _has_account(api, name), timeout_s=30
     )
     yield name
-    api.delete(CLASSES, Name(DRIVER))
+    for one in classes:
+        api.delete(CLASSES, name_of(one))
     api.delete(workloads.NAMESPACES, Name(name))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.kube.base import CLAIMS, Object, Resource
+from fleet.kube.base import CLAIMS, CLASSES, Object, Resource
 from tests.e2e.plugin_process import DRIVER
 
 TEMPLATES = Resource(
@@ -18,6 +18,7 @@ TEMPLATES = Resource(
 )
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
+AGENT_CLASS = f"agent.{DRIVER}"
 TENANT = "tenant"
 """Name of the claim in a pod, of the request in a claim and of the container."""
 
@@ -51,21 +52,19 @@ class Wish:
     """Look into a device that somebody else may have."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Opaque configuration for our driver."""
-    agent: bool = False
-    """The agent device instead of an accelerator."""
+    device_class: str = DRIVER
 
 
 def claim_spec(wish: Wish) -> Object:
     """The spec of a claim, with one request."""
     exactly: dict[str, Any] = {
-        "deviceClassName": DRIVER,
+        "deviceClassName": wish.device_class,
         "allocationMode": "ExactCount",
         "count": wish.count,
     }
-    conditions = [f'device.attributes["{DRIVER}"].agent == {str(wish.agent).lower()}']
     if wish.uuid:
-        conditions.append(f'device.attributes["{DRIVER}"].uuid == "{wish.uuid}"')
-    exactly["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]
+        expression = f'device.attributes["{DRIVER}"].uuid == "{wish.uuid}"'
+        exactly["selectors"] = [{"cel": {"expression": expression}}]
     if wish.tolerated:
         exactly["tolerations"] = [
             {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in wish.tolerated
@@ -105,13 +104,13 @@ def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
 
 
-def device_class() -> Object:
-    """The class of all devices of the driver."""
-    expression = f'device.driver == "{DRIVER}" && device.allowMultipleAllocations != true'
+def agent_class() -> Object:
+    """The class of the agent device, which is in none of the classes for tenants."""
+    expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].agent == true'
     return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": DRIVER},
+        "apiVersion": CLASSES.api_version,
+        "kind": CLASSES.kind,
+        "metadata": {"name": AGENT_CLASS},
         "spec": {"selectors": [{"cel": {"expression": expression}}]},
     }
 

@@ -7,14 +7,19 @@ bounds how many faults strike (the last figure of its name). `SCENARIOS` run in 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation import world
 from tests.simulation.world import Scenario
 
 ONE = ((0,),)
 TWO = ((0,), (0,))
+PARENT = ((0, 1),)
 PARENT_CHILD = ((0, 1), (0,))
 PARENT_CHILDREN = ((0, 1), (0,), (1,))
 NEIGHBOURS = ((0,), (1,))
+HOLDER_AND_LOOKER = ((0,), ())
+LOOKS = ((), (0,))
 
 FAULTS = world.FAULTS - {"store restored"}
 """A restored store has scenarios of its own."""
@@ -22,8 +27,29 @@ STORE = frozenset({"store restored", "crash", "duplicate", "force delete"})
 LOSS = frozenset({"journal lost", "duplicate", "adopt", "force delete"})
 TALK = frozenset({"timeout", "duplicate", "coordinator crash", "force delete"})
 PARTS = frozenset({"force delete", "crash", "fault"})
+BAD = frozenset({"fault", "clear", "wipe"})
+CALLS = frozenset({"early unprepare", "crash", "force delete", "lost answer"})
+ALONE = FAULTS - {"early unprepare", "timeout", "coordinator crash"}
+"""Without a coordinator: the node alone lets go of what it took."""
+LOOKING = ALONE - {"adopt", "journal restored"}
+"""An operator who adopts says that nobody is there."""
 
-SCENARIOS: tuple[Scenario, ...] = (
+
+def _lab(name: str, devices: tuple[tuple[int, ...], ...], faults: frozenset[str]) -> Scenario:
+    """Devices of several units or claims, one fault, in coarse steps, without a coordinator."""
+    return Scenario(
+        name,
+        devices,
+        profile="lab",
+        coordinators=0,
+        faults=faults,
+        budget=1 if faults else 0,
+        clean=True,
+        coarse=True,
+    )
+
+
+CAMPAIGNS: tuple[Scenario, ...] = (
     Scenario("strict campaign F1", ONE, campaign=True, faults=FAULTS, budget=1),
     Scenario("strict 2 coordinators F1", ONE, coordinators=2, faults=FAULTS, budget=1),
     Scenario(
@@ -34,13 +60,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         faults=TALK,
         budget=1,
     ),
-    Scenario("strict 2 claims F1", TWO, faults=PARTS | {"journal lost", "reboot"}, budget=1),
-    Scenario("strict named F0", ONE, spare=True),
-    Scenario("fast F2", ONE, profile="fast", faults=FAULTS, budget=2),
-    Scenario("fast 2 claims F1", TWO, profile="fast", faults=FAULTS, budget=1),
-    Scenario("fast named F1", ONE, profile="fast", spare=True, faults=FAULTS, budget=1),
     Scenario("fast lost F2", ONE, profile="fast", campaign=True, faults=LOSS, budget=2),
-    Scenario("fast interrupted F3", ONE, profile="fast", faults=frozenset({"wipe"}), budget=3),
     Scenario(
         "fast restored F1",
         ONE,
@@ -50,54 +70,69 @@ SCENARIOS: tuple[Scenario, ...] = (
         budget=1,
     ),
     Scenario("strict restored F1", ONE, campaign=True, faults=STORE, budget=1),
-    Scenario("lab F2", ONE, profile="lab", faults=FAULTS, budget=2),
-    Scenario(
-        "lab parent child F1",
-        PARENT_CHILD,
-        profile="lab",
-        faults=PARTS,
-        budget=1,
-        clean=True,
-        coarse=True,
-    ),
-    Scenario("lab parent children F0", PARENT_CHILDREN, profile="lab", clean=True, coarse=True),
-    Scenario(
-        "lab neighbours F1",
-        NEIGHBOURS,
-        profile="lab",
-        faults=frozenset({"fault"}),
-        budget=1,
-        clean=True,
-        coarse=True,
-    ),
 )
-"""Small enough for CI: about a minute on one core altogether."""
+"""Coordinators and a campaign beside the node."""
+
+KUBELET: tuple[Scenario, ...] = (
+    Scenario("strict 2 claims F1", TWO, faults=PARTS | {"journal lost"}, budget=1),
+    Scenario("strict named F0", ONE, spare=True),
+    Scenario("strict ordered F1", ONE, ordered=True, faults=FAULTS, budget=1),
+    Scenario("fast F2", ONE, profile="fast", faults=FAULTS, budget=2),
+    Scenario("fast alone F2", ONE, profile="fast", coordinators=0, faults=ALONE, budget=2),
+    Scenario("fast 2 claims F1", TWO, profile="fast", faults=FAULTS, budget=1),
+    Scenario("fast named F1", ONE, profile="fast", spare=True, faults=FAULTS, budget=1),
+    Scenario(
+        "fast elsewhere F1",
+        ONE,
+        profile="fast",
+        spare=True,
+        elsewhere=True,
+        faults=FAULTS,
+        budget=1,
+    ),
+    Scenario("fast interrupted F3", ONE, profile="fast", faults=frozenset({"wipe"}), budget=3),
+    Scenario("lab F2", ONE, profile="lab", faults=FAULTS, budget=2),
+    Scenario("lab quarantined F3", ONE, profile="lab", coordinators=0, faults=BAD, budget=3),
+    Scenario("lab early F2", ONE, profile="lab", coordinators=0, faults=CALLS, budget=2),
+    replace(_lab("lab attached F1", HOLDER_AND_LOOKER, LOOKING), attached=LOOKS),
+    _lab("lab parent F1", PARENT, BAD | {"crash"}),
+    _lab("lab parent child F1", PARENT_CHILD, PARTS),
+    _lab("lab parent children F0", PARENT_CHILDREN, frozenset()),
+    _lab("lab neighbours F1", NEIGHBOURS, frozenset({"fault"})),
+)
+"""Claims as kubelet brings them: no token, shared, named, attached, on one device or several."""
+
+SCENARIOS: tuple[Scenario, ...] = (*CAMPAIGNS, *KUBELET)
+"""Small enough for CI: about a minute and a half on one core altogether."""
 
 DEEP: tuple[Scenario, ...] = (
     Scenario("strict F2", ONE, faults=FAULTS, budget=2),
     Scenario("strict 2 claims all F1", TWO, faults=FAULTS, budget=1),
     Scenario("strict named F1", ONE, spare=True, faults=FAULTS, budget=1),
+    Scenario("strict ordered F2", ONE, ordered=True, faults=FAULTS, budget=2),
     Scenario("fast 2 claims F2", TWO, profile="fast", faults=FAULTS, budget=2),
     Scenario("fast F3", ONE, profile="fast", faults=FAULTS, budget=3),
     Scenario("fast restored F2", ONE, profile="fast", campaign=True, faults=STORE, budget=2),
+    Scenario("fast elsewhere F2", ONE, "fast", spare=True, elsewhere=True, faults=FAULTS, budget=2),
+    Scenario(
+        "fast named ordered F1", ONE, "fast", spare=True, ordered=True, faults=FAULTS, budget=1
+    ),
+    Scenario("lab named alone F2", ONE, "lab", coordinators=0, spare=True, faults=ALONE, budget=2),
+    Scenario("lab quarantined F4", ONE, "lab", coordinators=0, faults=BAD | {"crash"}, budget=4),
+    Scenario(
+        "lab attached all F1",
+        HOLDER_AND_LOOKER,
+        profile="lab",
+        coordinators=0,
+        faults=LOOKING,
+        budget=1,
+        attached=LOOKS,
+    ),
+    replace(_lab("lab attached F2", HOLDER_AND_LOOKER, LOOKING), attached=LOOKS, budget=2),
+    replace(_lab("lab parent F2", PARENT, BAD | {"crash", "reboot"}), budget=2),
+    replace(_lab("lab parent child more F1", PARENT_CHILD, PARTS), coordinators=1),
     Scenario("fast parent children F0", PARENT_CHILDREN, profile="fast", clean=True, coarse=True),
-    Scenario(
-        "lab parent children F1",
-        PARENT_CHILDREN,
-        profile="lab",
-        faults=frozenset({"force delete"}),
-        budget=1,
-        clean=True,
-        coarse=True,
-    ),
-    Scenario(
-        "lab neighbours more F1",
-        NEIGHBOURS,
-        profile="lab",
-        faults=PARTS | {"wipe"},
-        budget=1,
-        clean=True,
-        coarse=True,
-    ),
+    _lab("lab parent children F1", PARENT_CHILDREN, frozenset({"force delete"})),
+    _lab("lab neighbours more F1", NEIGHBOURS, PARTS | {"wipe"}),
 )
 """Minutes each, up to a few gigabytes of memory."""

@@ -110,9 +110,7 @@ def _gone(model: Model, world: World, index: int, claim: Claim) -> Moves:
             yield text, True, failed.claim(index, op="u.work")
 
 
-def _released(
-    model: Model, world: World, units: list[int], facts: frozenset[Fact]
-) -> World | None:
+def _released(model: Model, world: World, units: list[int], facts: frozenset[Fact]) -> World | None:
     """The world after IN_USE was released, and HELD (the journal was lost) proven free with it."""
     held = [unit for unit in units if world.units[unit].state == "HELD"]
     used = [unit for unit in units if unit not in held]

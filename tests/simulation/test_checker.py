@@ -49,6 +49,22 @@ def test_each_check_fires(name: str, seen: World) -> None:
     assert name not in checker.broken(seen, DEVICES, skip=frozenset({name}))
 
 
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        (checker.WIPE_UNDER_ATTACHED, Unit(state="QUARANTINED", worker="ghost")),
+        (checker.ATTACHED_UNKNOWN, CERTIFIED),
+    ],
+)
+def test_who_is_attached_is_a_tenant_to_wipes(name: str, unit: Unit) -> None:
+    """Promises 4 and 5: a claim without a device, attached to a unit, counts while it runs."""
+    looker = Claim(pod="live", record="PREPARED", spec=True, box="running")
+    seen, looks = _seen(unit, Claim(), looker), ((), (0,))
+    assert checker.broken(seen, ((0,), ())) == []
+    assert checker.broken(seen, ((0,), ()), attached=looks) == [name]
+    assert checker.broken(seen, ((0,), ()), attached=looks, skip=frozenset({name})) == []
+
+
 def test_a_journal_that_is_down_claims_nothing() -> None:
     """After a reboot the journal's CLEAN and the specs count only once the node is up again."""
     stale = _seen(CERTIFIED._replace(memory="foreign"), Claim(spec=True), node="rebooted")
@@ -64,5 +80,6 @@ def test_may_start() -> None:
 
 def test_every_name_cites_its_promise() -> None:
     """The report of a violation names the promise that is broken."""
-    for name in (*checker.STATE_CHECKS, *checker.STEP_CHECKS, checker.TRAP):
+    every = (checker.STATE_CHECKS, checker.ATTACHED_CHECKS, checker.STEP_CHECKS, [checker.TRAP])
+    for name in (name for names in every for name in names):
         assert "promise" in name

@@ -71,8 +71,8 @@ class Unit(NamedTuple):
     acted: int = 0
     """Newest token under which anything was really done."""
     published: int = 0
-    """Quarantine in the slice: 0 no, 1 an earlier one that a write under way may take off, 2 written
-    and read back, 3 overwritten by an older write."""
+    """Quarantine in the slice: 0 no, 1 an earlier one, which a write under way may take off,
+    2 written and read back, 3 overwritten by an older write."""
     holder: int = NOBODY
     """The store's lease of the unit."""
     lease: int = 0

@@ -53,6 +53,12 @@ def pulse(door: DoorNode) -> int:
         return 0
 
 
+def owns(process: subprocess.Popen[bytes], door: DoorNode) -> bool:
+    """Whether the process owns the node; one that has ended says why."""
+    assert process.poll() is None, process.communicate()
+    return pulse(door) == process.pid
+
+
 def released(plan: NodePlan) -> bool:
     """Whether the journal is free for anybody."""
     lock = OwnerLock(bootstrap.lock_path(plan))
@@ -73,7 +79,7 @@ def test_it_owns_the_node_after_a_kill_and_ends_with_its_parent(away: Lab) -> No
         answer = door.prepare(order, budget_s=20.0)
         assert pulse(door) == actor.pid
         actor.kill()
-        wait_for(lambda: pulse(door) == process.pid)
+        wait_for(lambda: owns(process, door))
         assert door.prepare(order, budget_s=20.0) == answer
         teardown = TeardownOrder(uid="claim-a")
         assert door.unprepare(teardown, budget_s=20.0).quarantined == ()
@@ -93,7 +99,7 @@ def test_a_signal_ends_it_with_the_journal_given_back(away: Lab) -> None:
     with standby(plan) as process:
         assert process.stdin is not None
         process.stdin.close()
-        wait_for(lambda: pulse(door) == process.pid)
+        wait_for(lambda: owns(process, door))
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(END_S) == 0
     assert released(away.plan)

@@ -245,11 +245,19 @@ class Bench(Lab):
 
     def taints(self, device: str) -> list[str]:
         """Taints of a device in the slices, keys without the driver; ``absent`` without one."""
-        entries = [d for s in self.cluster.list(SLICES).items for d in s["spec"]["devices"]]
-        found = next((entry for entry in entries if entry["name"] == device), None)
+        found = self._published(device)
         if found is None:
             return ["absent"]
         return [str(taint["key"]).partition("/")[2] for taint in found.get("taints", [])]
+
+    def effects(self, device: str) -> list[str]:
+        """Effects of the taints of a device in the slices."""
+        found = self._published(device) or {}
+        return [str(taint["effect"]) for taint in found.get("taints", [])]
+
+    def _published(self, device: str) -> Object | None:
+        entries = [d for s in self.cluster.list(SLICES).items for d in s["spec"].get("devices", [])]
+        return next((entry for entry in entries if entry["name"] == device), None)
 
     # --- breaking ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,7 +15,8 @@ from fleet.dra.asking import AskedClaim
 from fleet.dra.health import Health, HealthVerdict
 from fleet.dra.keeping import Keeper
 from fleet.kube.base import SLICES
-from fleet.model import State
+from fleet.messages import Published
+from fleet.model import State, Uuid
 from fleet.slices.reporting import PublishReport
 from tests.fleet.dra.benches import Bench
 from tests.fleet.node.conftest import wait_for
@@ -78,7 +79,7 @@ def test_without_the_api_a_failed_teardown_stays_open(site: Bench) -> None:
         with pytest.raises(errors.DeviceBusy, match=r"not visible|takes longer"):
             replace(site.serving, budget_s=0.25).unprepare(asked)
         assert site.record(asked) == "UNPREPARING"
-        assert site.device().state == State.QUARANTINED
+        wait_for(lambda: site.device().state == State.QUARANTINED)
         site.cluster.faults.offline = False
         site.serving.unprepare(asked)
     assert site.record(asked) == "ABSENT"
@@ -137,6 +138,7 @@ class Scripted:
     def __init__(self, *answers: PublishReport | errors.FleetError) -> None:
         self.answers = list(answers)
         self.views: list[object] = []
+        self.evicted: list[frozenset[str]] = []
 
     def step(self, now: float, view: object) -> PublishReport:
         self.views.append((now, view))
@@ -144,6 +146,10 @@ class Scripted:
         if isinstance(found, errors.FleetError):
             raise found
         return found
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Remembered, the latest last."""
+        self.evicted.append(frozenset(uuids))
 
 
 def test_nothing_stops_the_keeper(site: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,3 +178,62 @@ def test_a_silent_owner_is_told_to_the_publisher(site: Bench) -> None:
     assert publisher.views == [(5.0, None)]
     assert shown == []
     site.open()
+
+
+def effects(site: Bench, name: str) -> set[str]:
+    """Effects of the quarantine taint of a device in the slices."""
+    return {
+        taint["effect"]
+        for found in site.cluster.list(SLICES).items
+        for device in found["spec"]["devices"]
+        if device["name"] == name
+        for taint in device.get("taints", ())
+        if taint["key"].endswith("/quarantined")
+    }
+
+
+def test_a_pod_that_waits_for_a_device_gone_bad_is_evicted(site: Bench) -> None:
+    """DESIGN 5: bound but not exposed: NoExecute, so that its owner makes it again elsewhere."""
+    asked = site.bound("a", "gpu-0")
+    site.fault("dirty-word", times=0)
+    with pytest.raises(errors.DeviceUnfit):
+        site.serving.prepare(asked)
+    assert (site.record(asked), site.device().state) == ("PREPARING", State.QUARANTINED)
+    site.keeper().step(time.time())
+    assert effects(site, "gpu-0") == {"NoExecute"}
+
+
+def test_a_pod_in_teardown_is_not_evicted_for_its_device(site: Bench) -> None:
+    """A quarantine of what is being given back only keeps new pods away."""
+    asked = failing_teardown(site)
+    with pytest.raises(errors.DeviceBusy):
+        replace(site.serving, budget_s=0.25).unprepare(asked)
+    site.keeper().step(time.time())
+    assert effects(site, "gpu-0") == {"NoSchedule"}
+
+
+def test_a_pod_that_waits_for_a_bad_device_is_evicted(site: Bench) -> None:
+    """DESIGN 5, Bound but not exposed: its owner makes it again elsewhere; whoever has the device
+    already keeps it (NoSchedule)."""
+    waits, has = site.bound("a", "gpu-0"), site.bound("b", "gpu-1")
+    site.serving.prepare(has)
+    site.fault("dirty-word")
+    with pytest.raises(errors.DeviceUnfit):
+        site.serving.prepare(waits)
+    site.node.quarantine_add("gpu-1", detail="smells", operator="tester")
+    site.keeper().step(time.time())
+    assert set(site.effects("gpu-0")) == {"NoSchedule", "NoExecute"}
+    assert set(site.effects("gpu-1")) == {"NoSchedule"}
+
+
+def test_an_instance_that_looks_on_says_nothing_of_the_slices(site: Bench) -> None:
+    """Invariant 40, promise 6: what the other one read back is not taken back by one that does not
+    read."""
+    published = site.node._parts.holding.teardown.visibility
+    published.published(Published(quarantined={"SIM-x": 9.0}))
+    looking = Scripted(PublishReport(elsewhere="process 7 publishes"), PublishReport())
+    keeper = Keeper(site.door, looking, lambda _: None)
+    keeper.step(1.0)
+    assert published.covers(Uuid("SIM-x"), 9.0)
+    keeper.step(2.0)
+    assert not published.covers(Uuid("SIM-x"), 9.0)

@@ -171,7 +171,7 @@ def test_stale_and_foreign_tokens_are_refused_and_change_nothing(lab: Lab) -> No
     lab.scrub()
     lab.let_go()
     order = lab.claim("claim-a", "gpu-0")
-    newest = Token.parse(order.token)
+    newest = Token.parse(str(order.token))
     before = snapshot(lab)
     stale = order.model_copy(update={"token": f"{newest.epoch}.0"})
     foreign = order.model_copy(update={"token": f"{newest.epoch + 5}.1"})
@@ -199,7 +199,7 @@ def test_teardown_ends_clean_closed_and_released(lab: Lab) -> None:
     assert not any(lab.memory().read_bytes())
     (unit,) = lab.units()
     assert (unit.state, unit.claim, unit.last_holder) == (State.CLEAN, None, "claim:claim-a")
-    assert (unit.floor, unit.closed) == (Token.parse(order.token), True)
+    assert (unit.floor, unit.closed) == (Token.parse(str(order.token)), True)
     assert lab.specs == []
     assert lab.node.unprepare("claim-a").state == lab.node.unprepare("never").state == "ABSENT"
     assert lab.node.view().outbox == 1
@@ -352,14 +352,14 @@ def test_abandon_closes_tokens_of_claims_without_a_record_only(lab: Lab) -> None
     lab.node.prepare(order)
     before = snapshot(lab)
     with pytest.raises(errors.IllegalTransition):
-        lab.node.abandon("claim-a", order.token, order.devices)
+        lab.node.abandon("claim-a", str(order.token), order.devices)
     assert snapshot(lab) == before
     other = lab.claim("claim-b", "gpu-1")
-    closure = lab.node.abandon("claim-b", other.token, other.devices)
+    closure = lab.node.abandon("claim-b", str(other.token), other.devices)
     assert (str(closure.holder), closure.by) == ("claim:claim-b", ClosedBy.ABANDON)
     with pytest.raises(errors.TokenStale):
         lab.node.prepare(other)
-    assert lab.node.abandon("claim-b", other.token, other.devices) == closure
+    assert lab.node.abandon("claim-b", str(other.token), other.devices) == closure
     lab.coordinator.release(closure.holder, closure.token, closure)
 
 
@@ -399,7 +399,7 @@ def test_a_repeated_prepare_adopts_a_newer_token_before_exposure_only(lab: Lab) 
     lab.fault("worker-crash")
     with pytest.raises(errors.DeviceBusy):
         lab.node.prepare(order)
-    holder, token = Holder(HolderKind.CLAIM, "claim-a"), Token.parse(order.token)
+    holder, token = Holder(HolderKind.CLAIM, "claim-a"), Token.parse(str(order.token))
     closure = Closure(holder, token, NodeName("n1"), ClosedBy.ABANDON)
     lab.coordinator.release(holder, token, closure)
     newer = lab.claim("claim-a", "gpu-0")

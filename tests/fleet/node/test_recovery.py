@@ -322,7 +322,7 @@ def test_with_the_store_away_a_new_journal_accepts_nothing(lab: Lab) -> None:
     with pytest.raises(errors.StoreUnavailable, match="new journal"):
         lab.node.prepare(claim)
     with pytest.raises(errors.StoreUnavailable, match="new journal"):
-        lab.node.abandon("claim-a", claim.token, claim.devices)
+        lab.node.abandon("claim-a", str(claim.token), claim.devices)
     assert {unit.floor for unit in lab.units()} == {Token(0, 0)}
     store.rmdir()
     store.with_suffix(".away").rename(store)
@@ -393,7 +393,7 @@ def retry_then_undo(lab: Lab, order: ClaimOrder) -> None:
     answer = lab.node.prepare(order)
     assert answer.state == ClaimState.PREPARED
     assert {u.token for n in ("gpu-0", "gpu-1-1g-0") for u in lab.units(n)} == {
-        Token.parse(order.token)
+        Token.parse(str(order.token))
     }
     assert len(lab.specs) == 1
     undo(lab)
@@ -455,7 +455,7 @@ def test_a_claims_lease_in_the_store_is_not_lost_with_the_journal(lab: Lab) -> N
     lab.node.tick(1e12)
     assert (lab.device().state, lab.device().claim) == (State.HELD, "claim-a")
     with pytest.raises(errors.IllegalTransition):
-        lab.node.abandon("claim-a", order.token, order.devices)
+        lab.node.abandon("claim-a", str(order.token), order.devices)
     with pytest.raises(errors.DeviceBusy):
         lab.node.prepare(order)
     assert lab.node.unprepare("claim-a").state == "ABSENT"

@@ -24,10 +24,10 @@ def test_a_tenant_on_one_partition_is_not_the_neighbours(lab: Lab) -> None:
     """Promise 9: only processes on the claim's own devices keep its teardown waiting."""
     tenants = lab.node._parts.tenants
     with lab.tenant("gpu-1-1g-0"):
-        assert not tenants.gone(claim_of(lab, "gpu-1-1g-0"))
-        assert tenants.gone(claim_of(lab, "gpu-1-1g-1"))
+        assert tenants.obstacle(claim_of(lab, "gpu-1-1g-0"))
+        assert not tenants.obstacle(claim_of(lab, "gpu-1-1g-1"))
         assert not tenants.free(Uuid(lab.device("gpu-1").uuid))
-    assert tenants.gone(claim_of(lab, "gpu-1-1g-0"))
+    assert not tenants.obstacle(claim_of(lab, "gpu-1-1g-0"))
     assert tenants.free(Uuid(lab.device("gpu-1").uuid))
     assert not tenants.created(Uuid(lab.device("gpu-1").uuid))
 
@@ -35,7 +35,7 @@ def test_a_tenant_on_one_partition_is_not_the_neighbours(lab: Lab) -> None:
 def test_a_device_that_vanished_has_no_tenant(lab: Lab) -> None:
     """A3: teardown of a claim whose hardware is gone is not stuck on it."""
     found = replace(claim_of(lab, "gpu-0"), devices=(Uuid("SIM-gone"),))
-    assert lab.node._parts.tenants.gone(found)
+    assert not lab.node._parts.tenants.obstacle(found)
 
 
 def test_no_answer_is_no_proof(lab: Lab) -> None:

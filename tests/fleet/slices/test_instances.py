@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ class Counted:
         self.steps = 0
         self.events = 0
         self.closed = 0
+        self.bound: frozenset[str] = frozenset()
 
     def step(self, now: float, view: NodeView | None) -> PublishReport:
         """One more step."""
@@ -30,6 +32,10 @@ class Counted:
     def changed(self, event: Event) -> None:
         """One more event."""
         self.events += event.change is Change.ADDED
+
+    def evicting(self, uuids: Iterable[str]) -> None:
+        """Remembered."""
+        self.bound = frozenset(uuids)
 
     def close(self) -> None:
         """Closed."""

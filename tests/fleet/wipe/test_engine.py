@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.backends.base import Coverage, Mismatch, Progress
+from fleet.backends.base import Coverage, Grant, Mismatch, Progress
 from fleet.backends.simulated import clients, memory
 from fleet.clock import SystemClock
 from fleet.errors import BackendFailed, OutOfMemory
@@ -228,6 +228,12 @@ class Virtual:
 
     def processes(self, accelerator: Uuid) -> Sequence[Process]:  # noqa: ARG002 - part of the protocol
         return ()
+
+    def grant(self, device: Device) -> Grant:  # noqa: ARG002 - part of the protocol
+        return Grant()
+
+    def agent_grant(self) -> Grant:
+        return Grant()
 
     def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> Virtual:  # noqa: ARG002 - part of the protocol
         return self
