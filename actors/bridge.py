@@ -1,8 +1,9 @@
 """The bridge: a child process of the node plugin that attaches to Ray and creates what is missing.
 
-    python -m actors.bridge PLAN ADDRESS
+    python -m actors.bridge PLAN ADDRESS [PATIENCE]
 
-PLAN is a file with the `NodePlan`, ADDRESS the Ray to attach to. The bridge may die at any time:
+PLAN is a file with the `NodePlan`, ADDRESS the Ray to attach to, PATIENCE the seconds for which it
+waits for Ray's head. The bridge may die at any time:
 nothing of a claim's life goes through it (see `fleet.door`). It ends by itself when its standard
 input is closed, which is how it learns that the plugin is gone, and with an error when Ray cannot
 be reached; whoever started it tries again.
@@ -39,6 +40,11 @@ FIRST_PING_S = 20.0
 """Time, s, a new actor has to answer: a worker process, imports, the journal."""
 SILENT_MAX = 3
 """Looks in a row without an answer after which this bridge is no use and ends."""
+SILENT_FIRST_MAX = 15
+"""The same before the first answer: the raylet of this node may join later than its head."""
+PATIENCE_S = 600.0
+"""Time, s, in which a head that is away may come back; waiting costs less than a new process."""
+KNOCK_PERIOD_S = 1.0
 ATTACH_MAX_S = 90.0
 """Time, s, attaching may take; with Ray's head away it does not end by itself."""
 LOOK_MAX_S = 60.0
@@ -94,10 +100,12 @@ class Bridge:
         """
         try:
             self._look(now)
+        except errors.Permanent:
+            raise
         except errors.FleetError as error:
             self._silent += 1
             LOG.warning("look %d without an answer: %s", self._silent, error)
-            if self._silent >= SILENT_MAX:
+            if self._silent >= (SILENT_MAX if self._compared else SILENT_FIRST_MAX):
                 raise
             return
         self._silent = 0
@@ -151,9 +159,12 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="bridge: %(message)s")
     leash, orphaned = Leash(), threading.Event()
     try:
-        path, address = _asked(arguments)
+        path, address, patience_s = _asked(arguments)
         bridge = Bridge(read_plan(path))
         threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
+        _await_head(address, orphaned, patience_s)
+        if orphaned.is_set():
+            return 0
         with leash.held(f"attaching to Ray at {address}", ATTACH_MAX_S):
             attached = cluster.attach(address)
         try:
@@ -170,12 +181,33 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _asked(arguments: list[str]) -> tuple[Path, str]:
-    if len(arguments) != len(("PLAN", "ADDRESS")):
+def _await_head(address: str, orphaned: threading.Event, patience_s: float) -> None:
+    """Until somebody listens at `address`. Raises `RayUnavailable` after `patience_s` seconds."""
+    until, said = time.monotonic() + patience_s, False
+    while not orphaned.is_set():
+        try:
+            cluster.knock(address)
+        except errors.RayUnavailable as error:
+            if time.monotonic() >= until:
+                raise
+            if not said:
+                LOG.warning("waiting for Ray: %s", error)
+            said = True
+        else:
+            return
+        orphaned.wait(KNOCK_PERIOD_S)
+
+
+def _asked(arguments: list[str]) -> tuple[Path, str, float]:
+    try:
+        plan, address, *more = arguments
+        (patience_s,) = map(float, more or (PATIENCE_S,))
+    except ValueError:
         raise errors.InputInvalid(
-            f"{len(arguments)} arguments", remedy="run: python -m actors.bridge PLAN ADDRESS"
-        )
-    return Path(arguments[0]), arguments[1]
+            f"{arguments} is not what the bridge needs",
+            remedy="run: python -m actors.bridge PLAN ADDRESS [PATIENCE]",
+        ) from None
+    return Path(plan), address, patience_s
 
 
 def _watch_parent(orphaned: threading.Event) -> None:

@@ -105,7 +105,7 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
 def attach(address: str) -> Cluster:
     """Connect to a running Ray as a driver. Raises `RayUnavailable`."""
     refuse_override(os.environ)
-    _knock(address)
+    knock(address)
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
     import ray
 
@@ -119,7 +119,7 @@ def attach(address: str) -> Cluster:
     return Cluster(address, f"http://{url}" if url else "", None)
 
 
-def _knock(address: str) -> None:
+def knock(address: str) -> None:
     """Raises `RayUnavailable` where nobody listens: Ray itself would try for more than a minute."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()) or "://" in address:

@@ -41,6 +41,7 @@ from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
+from fleet.node.outbox import Outbox
 from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
 from fleet.node.ports import TenantProof
@@ -212,11 +213,13 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         timeout_s=settings.store.timeout_s,
         expected=lambda: bool(opened.journal.epoch),
     )
+    outbox = Outbox(registry, store)
     return Parts(
         registry=registry,
         recovery=Recovery(registry, specs, settings.wipe.kill_wait_s, ledger),
         wiper=wiper,
-        holding=_holding(plan, cleaner, exposer, specs, tenants, store),
+        holding=_holding(plan, cleaner, exposer, specs, tenants, outbox),
+        outbox=outbox,
         sweep=sweep,
         tenants=tenants,
         store=store,
@@ -242,15 +245,15 @@ def _holding(
     exposer: Exposer,
     specs: SpecDirectory,
     tenants: TenantProof,
-    store: LateStore,
+    outbox: Outbox,
 ) -> Holding:
-    settings, registry = plan.settings, cleaner.registry
+    settings, registry, store = plan.settings, cleaner.registry, outbox.store
     visibility = Visibility(required=plan.kubernetes)
     deadline_s = settings.node.holder_deadline_s
     return Holding(
         registry,
         Admission(registry, specs, store),
-        Securing(registry, store),
+        Securing(registry, store, outbox),
         cleaner,
         exposer,
         Teardown(registry, cleaner, specs, tenants, visibility, deadline_s),

@@ -181,10 +181,12 @@ class Holding:
             if claim.state is not ClaimState.PREPARED:
                 claim = self.securing.secure(claim)
                 self.cleaner.clean(claim, flight, accept=self.exposer.accepted)
-                if flight.cancel.is_set():
-                    raise errors.DeviceBusy(f"the prepare of {claim.uid} was cancelled")
+                _refuse_cancelled(claim, flight)
                 claim = self.exposer.expose(claim)
-            self.teardown.specs.write(claim, grants(self.registry, claim))
+            given = grants(self.registry, claim)
+            # The driver may have taken long: by now another owner may have torn the claim down.
+            _refuse_cancelled(claim, flight)
+            self.teardown.specs.write(claim, given)
             facts = (ClaimFact.UNITS_IN_USE, ClaimFact.SPEC_WRITTEN)
             if claim.state is not ClaimState.PREPARED:
                 claim = self._step(claim, ClaimEvent.PREPARED, *facts)
@@ -225,3 +227,8 @@ class Holding:
     def _closure(self, uid: ClaimUid, token: Token, by: ClosedBy) -> Closure:
         holder = Holder(HolderKind.CLAIM, uid)
         return Closure(holder, token, self.registry.place.node, by)
+
+
+def _refuse_cancelled(claim: Claim, flight: Flight) -> None:
+    if flight.cancel.is_set():
+        raise errors.DeviceBusy(f"the prepare of {claim.uid} was cancelled")

@@ -12,6 +12,7 @@ from fleet.journal.lock import OwnerLock
 from fleet.node.certifying import Certifier
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
+from fleet.node.outbox import Outbox
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
@@ -39,6 +40,7 @@ class Parts:
     sweep: Sweep
     tenants: TenantProof
     store: Leases
+    outbox: Outbox
     ledger: Ledger
     certifier: Certifier
     lock: OwnerLock

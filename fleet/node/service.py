@@ -60,7 +60,7 @@ class NodeService:
             parts.registry,
             parts.sweep,
             parts.tenants,
-            parts.store,
+            parts.outbox,
             parts.cadence,
             parts.lingering,
         )

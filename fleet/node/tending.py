@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet import errors, leases, lifecycle
-from fleet.leases import Closure
+from fleet import errors
 from fleet.lifecycle import Event
-from fleet.model import ClaimUid, Device, Holder, Lease, State, Token, Unit, UnitId
+from fleet.model import Device, State, Unit, UnitId
 from fleet.node import sweep
 from fleet.node.lingering import Lingering
-from fleet.node.ports import Leases, TenantProof
+from fleet.node.outbox import Outbox
+from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
-from fleet.stores.base import Release
 
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
@@ -40,7 +39,7 @@ class Tending:
     registry: Registry
     health: sweep.Sweep
     tenants: TenantProof
-    store: Leases
+    outbox: Outbox
     cadence: Cadence
     lingering: Lingering | None = None
     _swept_at: float = float("-inf")
@@ -54,7 +53,7 @@ class Tending:
             self._ordered_at = now
         self._prove_free()
         self._sweep(now)
-        self._drain(now)
+        self.outbox.drain(now)
         return self._chosen(now)
 
     def join(self, wait_s: float) -> None:
@@ -124,53 +123,6 @@ class Tending:
             return False
         self._tried.update((unit.id, now) for unit in units)
         return True
-
-    def _drain(self, now: float) -> None:
-        for row in self.registry.journal.outbox():
-            if 0 < row.next_at - now <= BACKOFF_MAX_S:
-                continue
-            try:
-                self._release(row.body)
-            except errors.FleetError as error:
-                later = now + min(BACKOFF_MAX_S, 2.0 ** min(row.attempts, 10))
-                with self.registry.commit() as commit:
-                    commit.postpone(row.sequence, later)
-                if isinstance(error, errors.StoreUnavailable):
-                    return  # waiting for it once per step is enough
-                continue
-            with self.registry.commit() as commit:
-                commit.sent(row.sequence)
-
-    def _release(self, body: Mapping[str, str]) -> None:
-        holder = Holder.parse(body["holder"])
-        if body["token"]:
-            self._give_back(holder, Token.parse(body["token"]))
-            return
-        for lease in self.store.leases():
-            if lease.holder == holder and self._close(lease):
-                self._give_back(holder, lease.token)
-
-    def _close(self, lease: Lease) -> bool:
-        """A lease the record never learned of, for a crash came between: refused from now on.
-
-        False when its claim has a record of these units again: its own teardown gives the lease
-        back. A record of other devices never would. False too for a lease of another node's units:
-        a named claim may be served there by now.
-        """
-        mine = lease.units & self.registry.journal.units.keys()
-        with self.registry.commit() as commit:
-            claim = commit.claim(ClaimUid(lease.holder.name))
-            if not mine or (claim is not None and mine.intersection(claim.units)):
-                return False
-            for unit_id in mine:
-                commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
-        return True
-
-    def _give_back(self, holder: Holder, token: Token) -> None:
-        closure = Closure(holder, token, self.registry.place.node, leases.ClosedBy.TEARDOWN)
-        (released,) = self.store.release([Release(holder, token, closure)])
-        if isinstance(released, errors.FleetError):
-            raise released
 
 
 def _frees(unit: Unit) -> Event | None:

@@ -49,11 +49,11 @@ def plan_of(state: Path, **settings: object) -> NodePlan:
 
 
 @contextmanager
-def running(plan: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(plan: Path, address: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """The bridge as the node plugin starts it, gone after the block; see `said`."""
     with (plan.parent / "bridge.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "actors.bridge", str(plan), address],
+            [sys.executable, "-P", "-m", "actors.bridge", str(plan), address, *more],
             stdin=subprocess.PIPE,
             stderr=log,
             cwd="/",
@@ -157,11 +157,21 @@ def test_a_node_of_another_state_directory_is_not_taken_over(address: str, tmp_p
 def test_without_ray_it_ends_with_two(tmp_path: Path) -> None:
     """Ray that is away is an error the supervisor sees, and no state is touched for it."""
     plan = plugging.write_plan(plan_of(tmp_path))
-    with running(plan, NOBODY) as process:
+    with running(plan, NOBODY, "0.5") as process:
         assert process.wait(DEADLINE_S) == bridge.RAY_AWAY
     assert NOBODY in said(plan)
     assert "Traceback" not in said(plan)
     assert not (plan.parent / "journal.db").exists()
+
+
+def test_it_waits_for_a_head_that_is_away(tmp_path: Path) -> None:
+    """A head that is away costs no restarts; the end of standard input ends the wait."""
+    plan = plugging.write_plan(plan_of(tmp_path))
+    with running(plan, NOBODY) as process:
+        until(lambda: "waiting for Ray" in said(plan))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_it_ends_with_its_parent_while_ray_does_not_answer(tmp_path: Path) -> None:
@@ -197,7 +207,7 @@ def test_a_plan_that_cannot_be_read_is_told(
 def test_wrong_arguments_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """Without a plan and an address it says how it is run."""
     assert bridge.main([]) == bridge.RAY_AWAY
-    assert "python -m actors.bridge PLAN ADDRESS" in caplog.text
+    assert "python -m actors.bridge PLAN ADDRESS [PATIENCE]" in caplog.text
 
 
 def test_what_takes_too_long_is_the_end() -> None:

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.run --plain N --kubelet K --ray M``: kill -9 at seeded moments.
+"""``python -m tests.chaos.run --plain N --kubelet K --ray M ...``: kill -9 at seeded moments.
 
 Each seed is one story; a failing one is printed whole, with the command that tells it again. Exit
 code 0: every story held; 1: one did not; 2: it could not run.
@@ -31,13 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--plain", type=int, default=0, help="stories without Ray")
     parser.add_argument("--kubelet", type=int, default=0, help="stories around kubelet's calls")
     parser.add_argument("--ray", type=int, default=0, help="stories with a real local Ray")
+    parser.add_argument("--kubelet-ray", type=int, default=0, help="the same with a real Ray")
     parser.add_argument("--seed", type=int, default=1, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="stories at once")
     parser.add_argument("--tell", action="store_true", help="print every story, not only failures")
     parser.add_argument("--keep", type=Path, help="directory in which all states are kept")
     asked = parser.parse_args(arguments)
-    if asked.plain + asked.kubelet + asked.ray < 1 or asked.jobs < 1:
-        parser.error("nothing to do: ask for --plain N, --kubelet K or --ray M")
+    if asked.plain + asked.kubelet + asked.ray + asked.kubelet_ray < 1 or asked.jobs < 1:
+        parser.error("nothing to do: ask for --plain N, --kubelet K, --ray M or --kubelet-ray M")
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
     failures = 0
@@ -49,6 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     if asked.ray:
         seeds = range(asked.seed, asked.seed + asked.ray)
         failures += _report("ray", _real(seeds, asked.jobs, asked.keep), tell=asked.tell)
+    if asked.kubelet_ray:
+        from tests.chaos.kubelet import real
+
+        seeds = range(asked.seed, asked.seed + asked.kubelet_ray)
+        cases = (vars(case) for case in real.run(seeds, asked.keep))
+        failures += _report("kubelet-ray", cases, tell=asked.tell)
     return 1 if failures else 0
 
 

@@ -31,7 +31,7 @@ BAD = frozenset({"fault", "clear", "wipe"})
 CALLS = frozenset({"early unprepare", "crash", "force delete", "lost answer"})
 ALONE = FAULTS - {"early unprepare", "timeout", "coordinator crash"}
 """Without a coordinator: the node alone lets go of what it took."""
-LOOKING = ALONE - {"adopt", "journal restored"}
+LOOKING = FAULTS - {"adopt", "journal restored", "timeout", "coordinator crash"}
 """An operator who adopts says that nobody is there."""
 
 

@@ -148,7 +148,13 @@ def _dead(world: World, node: str, workers: str) -> World:
 
 
 def _taken_over(model: Model, world: World) -> World:
-    """The file lock: an owner that only pauses keeps it; a newcomer gets it from a dead one."""
+    """The next owner starts: a hand-over, or the standby after a silent owner was killed.
+
+    Neither is more than a crash and a start. Who hands over cancels and joins its flights, ends its
+    workers and then unlocks: what it leaves is what a kill without survivors leaves. Who is killed
+    may leave workers, as any crash. An owner that only pauses keeps the lock, and nobody starts
+    beside it; without the lock its thread goes on under the next owner.
+    """
     dead = _dead(world, "down", "")
     if model.keeps("journal lock"):
         return dead

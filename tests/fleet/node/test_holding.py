@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from fleet import errors
 from fleet.backends.simulated import clients
-from fleet.claims import ClaimState
+from fleet.claims import ClaimEvent, ClaimState
 from fleet.leases import ClosedBy, Closure
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import (
@@ -23,6 +24,7 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.node.flights import Flight
 from fleet.node.holding import Holding
 from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, wait_for
@@ -524,3 +526,18 @@ def test_fast_takes_the_teardown_certificate_of_the_holder_before(lab: Lab) -> N
     lab.backend.reboot()
     lab.open()
     assert handed_over("claim-d") == 7
+
+
+def test_a_cancelled_prepare_writes_no_spec_however_late_it_wakes(lab: Lab) -> None:
+    """V1, promise 3: a thread its owner gave up on must not write under the next owner."""
+    lab.node.prepare(lab.bare("claim-a", "gpu-0"))
+    (name,) = lab.specs
+    (lab.directory / "cdi" / name).unlink()
+    holding = lab.node._parts.holding
+    (claim,) = lab.node._registry.journal.claims.values()
+    late = Flight(ClaimEvent.PREPARE)
+    late.stop()
+    for known in (claim, replace(claim, state=ClaimState.PREPARING)):
+        with pytest.raises(errors.DeviceBusy, match="was cancelled"):
+            holding._prepare(known, late)
+    assert lab.specs == []

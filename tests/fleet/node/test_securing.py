@@ -232,13 +232,13 @@ def test_a_release_still_under_way_never_takes_the_next_claims_lease(lab: Lab) -
         lab.node.prepare(lab.bare("claim-a", "gpu-0"))
     again = lab.node._registry.journal.claims[ClaimUid("claim-a")]
     assert again.token == NO_TOKEN
-    assert lab.node._tending._close(leaked) is False
+    assert lab.node._tending.outbox._close(leaked) is False
     assert lab.units()[0].floor < leaked.token
     with lab.node._registry.commit() as commit:
         commit.bury_claim(again.uid, NO_TOKEN, 0.0)
 
     def close_and_return() -> None:
-        assert lab.node._tending._close(leaked)
+        assert lab.node._tending.outbox._close(leaked)
         with lab.node._registry.commit() as commit:
             commit.put_claim(again)
 

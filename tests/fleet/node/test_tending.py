@@ -157,7 +157,7 @@ def test_a_retest_that_failed_is_not_repeated_part_by_part(lab: Lab) -> None:
 
 def released(lab: Lab, uid: str) -> None:
     """What a burial without a token leaves in the outbox is carried out."""
-    tending(lab)._release({"holder": f"claim:{uid}", "token": ""})
+    tending(lab).outbox._release({"holder": f"claim:{uid}", "token": ""})
 
 
 def test_a_release_by_holder_leaves_a_lease_of_another_node_alone(lab: Lab) -> None:
