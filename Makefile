@@ -46,8 +46,10 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 chaos: $(STAMP) ## kill processes at seeded moments (SEEDS=n, REAL=n)
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --ray $(or $(REAL),20)
 
-e2e: $(STAMP) ## the suite against a real cluster, see tests/e2e/README.md
-	$(RUN) pytest -q -m e2e tests/e2e
+e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
+	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
+	  { echo "set FLEET_E2E_$$name: make e2e runs against a cluster of yours" >&2; exit 2; }; done
+	$(RUN) pytest -q -m e2e tests/e2e tests/contracts
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
 	$(RUN) node_plugin.proto.generate

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from actors.identity import Assignment
-from actors.node_actor import ACCEPTANCES, ORDERS, NodeActor, Pulse
+from actors.identity import Assignment, plan_digest
+from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner
 from actors.translate import StartRefused, kinds, translate
-from fleet import bootstrap, errors
+from fleet import bootstrap, errors, plugging
+from fleet.door.calling import DoorNode
 from fleet.messages import NodeView, ScrubOrder
 from fleet.model import Token
 from fleet.node.service import NodeService
@@ -172,3 +176,83 @@ def test_what_a_node_keeps_is_private(tmp_path: Path) -> None:
     paths = [*(tmp_path / "nodes").rglob("*.db"), *(tmp_path / "nodes").rglob("*.lock")]
     assert paths
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+
+
+# --- asking for the journal ----------------------------------------------------------------------
+
+
+def test_a_standby_process_lets_go_for_the_actor(tmp_path: Path) -> None:
+    """DESIGN 5: the newcomer asks at the door, the standby drains and unlocks, the actor serves."""
+    mine = assignment(tmp_path)
+    plan = bootstrap.NodePlan.model_validate_json(mine.plan)
+    command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby", "--supervised"]
+    standby = subprocess.Popen(
+        [*command, "--plan", str(plugging.write_plan(plan))],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+    )
+    assert standby.stdin is not None
+    actor: NodeActor | None = None
+    try:
+        with closing(bootstrap.open_door(plan)) as door:
+            wait_for(lambda: owner(door) == "standby")
+            actor = NodeActor(mine.model_dump_json())
+            serving = actor
+            wait_for(lambda: not Pulse.model_validate_json(serving.ping("node-01")).standby)
+            assert owner(door) == "node actor"
+            assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+            assert standby.poll() is None
+            actor.close("node-01")
+            wait_for(lambda: owner(door) == "standby")
+    finally:
+        if actor is not None:
+            actor.close("node-01")
+        standby.stdin.close()
+        assert standby.wait(DEADLINE_S) == 0
+
+
+def owner(door: DoorNode) -> str:
+    """The kind of process that answers at a door; empty for nobody."""
+    try:
+        return str(door.pulse()["owner"])
+    except errors.NotOwner:
+        return ""
+
+
+def test_an_actor_is_not_asked_out(actor: NodeActor, tmp_path: Path) -> None:
+    """An actor keeps the journal whoever asks: only a standby lets go."""
+    assert not ask_owner(assignment(tmp_path).plan, "a test")
+    assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+
+
+def test_nobody_there_is_nobody_asked(tmp_path: Path) -> None:
+    """Asking without an owner, or with a plan that cannot be read, is answered no."""
+    assert not ask_owner(assignment(tmp_path).plan, "a test")
+    assert not ask_owner("{}", "a test")
+
+
+def test_who_waits_asks_now_and_then(tmp_path: Path) -> None:
+    """A newcomer asks when it comes and then at its period, not at every step."""
+    asked: list[float] = []
+
+    def ask(_: str, by: str) -> bool:
+        assert by == "the node actor of node-01"
+        asked.append(time.monotonic())
+        return True
+
+    def refuse(_: str) -> NodeService:
+        raise errors.NotOwner("somebody else has it")
+
+    actor = NodeActor(assignment(tmp_path).model_dump_json(), refuse, ask)
+    assert len(asked) == 1
+    wait_for(lambda: len(asked) == 2)
+    actor.close("node-01")
+    assert asked[1] - asked[0] >= ASK_S
+
+
+def test_its_plan_is_told(actor: NodeActor, tmp_path: Path) -> None:
+    """A bridge sees by the digest whether the actor was made from the plan it has itself."""
+    plan = assignment(tmp_path).plan
+    told = Pulse.model_validate_json(actor.ping("node-01")).plan
+    assert told == plan_digest(plan) != plan_digest(plan + " ")

@@ -52,6 +52,19 @@ def test_five_stories_with_real_ray_converge() -> None:
     assert kills(chaos("--ray", "5")) >= 5
 
 
+@pytest.mark.timeout(900)
+def test_sixty_stories_around_kubelets_calls_converge() -> None:
+    """Promises 1 to 4, 7, 8, issue 3: plugin, owner and workers die, kubelet's retries converge."""
+    assert kills(chaos("--kubelet", "60")) >= 90
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_five_stories_around_kubelets_calls_with_real_ray_converge() -> None:
+    """Promise 7, issue 3: node actor, bridge, plugin, Ray's head and the node's Ray are killed."""
+    assert kills(chaos("--kubelet-ray", "5")) >= 5
+
+
 def test_a_seed_tells_the_same_story_again() -> None:
     """A failing seed can be told again: nothing but the seed decides a story."""
     assert [draw(seed) for seed in range(50)] == [draw(seed) for seed in range(50)]

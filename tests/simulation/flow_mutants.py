@@ -194,6 +194,12 @@ NODE_ROWS: tuple[tuple[str, str, Scenario, Rules], ...] = (
         flow("attached keeps wipes off"),
     ),
     (
+        "who was attached is let go once its pod is gone",
+        checker.WIPE_UNDER_ATTACHED,
+        replace(ATTACHED_LOST, faults=frozenset({"force delete"})),
+        flow("tenant proven gone"),
+    ),
+    (
         "nobody is attached during a wipe, nor beside a surviving worker",
         checker.WIPE_UNDER_ATTACHED,
         ATTACHED,

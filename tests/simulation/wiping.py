@@ -39,10 +39,10 @@ def start_facts(model: Model, world: World, units: tuple[int, ...]) -> frozenset
             created |= claim.box == "created"
             free &= claim.record == "ABSENT"
     for looks, claim in zip(model.scenario.attached, world.claims, strict=True):
-        # An idle one has nothing open; kubelet's checkpoint names those we have no record of.
-        unknown = claim.record == "ABSENT" and model.keeps("unknown consumers keep wipes off")
-        if not set(looks).isdisjoint(units):
-            created |= claim.box != "" and unknown
+        # An idle one has nothing open. Of those we have no record of, kubelet's checkpoint tells.
+        told = claim.box != "" and claim.record == "ABSENT" and claim.kubelet != "done"
+        if told and model.keeps("unknown consumers keep wipes off"):
+            created |= not set(looks).isdisjoint(units)
     ghost = any(world.units[unit].worker == "ghost" for unit in units)
     return _guard(running=running, created=created, ghost=ghost, free=free)
 

@@ -107,7 +107,7 @@ class _Play:
             os.close(self._writing)
         self._judge("the end")
         if not self.case.broken:
-            self.case.broken += records.at_rest(self.root, self._site.plan, self._before)
+            self.case.broken += records.at_rest(self._site.plan, self._before)
 
     def _play(self) -> None:
         story = self.story

@@ -83,17 +83,12 @@ def _told(theatre: Theatre, case: Case, pod: int) -> None:
     for act in Act:
         after_s = round(chance.uniform(0.0, MOMENT_MAX_S), 3)
         killed: list[int] = []
-
-        def strike(_: Call, after_s: float = after_s, killed: list[int] = killed) -> None:
-            timer = threading.Timer(after_s, lambda: killed.extend(_kill(theatre, target)))
-            timer.daemon = True
-            timer.start()
-
-        theatre.world.before = strike
-        revived = threading.Thread(target=_revive, args=(theatre, target, killed), daemon=True)
-        revived.start()
+        striking = threading.Thread(
+            target=_strike, args=(theatre, target, after_s, killed), daemon=True
+        )
+        theatre.world.before = lambda _, striking=striking: striking.start()  # type: ignore[misc]
         theatre.world.perform(Call(pod, act))
-        revived.join()
+        striking.join()
         case.kills += bool(killed)
         case.log.append(f"killed {target} {after_s:.3f} s into {act}: {killed}")
         if theatre.broken:
@@ -121,9 +116,10 @@ def _kill(theatre: Theatre, target: Target) -> list[int]:
     return [pid]
 
 
-def _revive(theatre: Theatre, target: Target, killed: list[int]) -> None:
-    """What a supervisor does: the plugin, or Ray, is started again."""
-    theatre.until(lambda: killed, f"{target} was not there to be killed")
+def _strike(theatre: Theatre, target: Target, after_s: float, killed: list[int]) -> None:
+    """Kill at the moment, whoever is there; then do what a supervisor of plugin and Ray does."""
+    threading.Event().wait(after_s)
+    killed += _kill(theatre, target)
     if target is Target.PLUGIN and theatre.plugin is not None:
         theatre.plugin.wait()
         theatre.start_plugin()
@@ -144,5 +140,5 @@ def _at_rest(theatre: Theatre) -> list[str]:
     return [
         *checks.after_a_kill(state, now, now),
         *records.after_a_kill(theatre.plan, now),
-        *records.at_rest(theatre.root, theatre.plan, now),
+        *records.at_rest(theatre.plan, now),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet.bootstrap import specs_of
+from fleet.cdi.directory import SpecDirectory
 from fleet.claims import ClaimState
 from fleet.evidence import layout
 from fleet.model import ClaimUid, HolderKind, State, UnitId
@@ -23,8 +24,7 @@ def after_a_kill(plan: NodePlan, now: Sample) -> list[str]:
 
 def _specs(plan: NodePlan, node: NodeSample) -> Iterator[str]:
     """Promise 3: a spec exists only while a durable record names its devices."""
-    specs = specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
-    listed = set(specs.listed())
+    listed = set(_directory(plan).listed())
     for uid in sorted(listed - node.claims.keys()):
         yield f"the spec of {uid} has no record"
     for uid, claim in node.claims.items():
@@ -55,9 +55,13 @@ def _holders(node: NodeSample, now: Sample) -> Iterator[str]:
             yield f"{unit_id} is exposed to {holder.uid} under {holder.token}, the lease is {lease}"
 
 
-def at_rest(root: Path, plan: NodePlan, now: Sample) -> list[str]:
+def _directory(plan: NodePlan) -> SpecDirectory:
+    return specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
+
+
+def at_rest(plan: NodePlan, now: Sample) -> list[str]:
     """What holds once every pod is gone: nothing is left anywhere, every device is clean."""
-    node = now.nodes[plan.node]
+    node, specs = now.nodes[plan.node], _directory(plan).directory
     return [
         *(f"the record of {uid} is left" for uid in node.claims),
         *(
@@ -65,7 +69,7 @@ def at_rest(root: Path, plan: NodePlan, now: Sample) -> list[str]:
             for lease in now.leases
             if lease.holder.kind is HolderKind.CLAIM
         ),
-        *(f"{path.name} is left in the CDI directory" for path in (root / "cdi").iterdir()),
+        *(f"{path.name} is left in the CDI directory" for path in specs.glob("*")),
         *(
             f"{unit_id} is {unit.state} of {unit.claim} at rest"
             for unit_id, unit in node.units.items()

@@ -166,7 +166,7 @@ def _blow(chance: random.Random, who: Who, act: Act) -> Blow:
     counts = COUNTS[who, act]
     weights = dict.fromkeys(counts, 3) | {Point.TIME: 2}
     if who is Who.OWNER:
-        weights |= {Point.JOURNAL: 6, Point.LEDGER: 4, Point.FILE: 5}
+        weights |= {Point.JOURNAL: 6, Point.LEDGER: 9, Point.FILE: 5}
     point = chance.choices(list(weights), list(weights.values()))[0]
     return Blow(who, _strike(chance, Victim.SERVICE, point, counts))
 

@@ -180,10 +180,12 @@ class Theatre:
                 api_qps=1000.0,
             ),
         )
-        return plan_fleet(
+        fleet = plan_fleet(
             self.root / "state",
             simulate=f"1x{DEVICES}",
             memory_bytes=MIB,
             settings=settings,
             serve=NODE,
-        ).nodes[0]
+        )
+        bootstrap.open_coordinator(fleet.coordinator)  # begins the log of heads
+        return fleet.nodes[0]
