@@ -43,8 +43,9 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 	$(RUN) jobs.bench
 	$(RUN) tests.bench_kubelet
 
-chaos: $(STAMP) ## kill processes at seeded moments (SEEDS=n, REAL=n)
-	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --ray $(or $(REAL),20)
+chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n)
+	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --kubelet $(or $(KUBELET),300) \
+	  --ray $(or $(REAL),20) --kubelet-ray $(or $(KUBELET_REAL),10)
 
 e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \

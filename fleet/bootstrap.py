@@ -74,6 +74,7 @@ __all__ = [
     "FleetPlan",
     "NodePlan",
     "SimulatedNode",
+    "begin",
     "open_coordinator",
     "open_node",
     "plan_fleet",
@@ -90,11 +91,36 @@ def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
     clock = SystemClock()
     stores = open_stores(store_path(state), clock=clock, timeout_s=plan.settings.store.timeout_s)
     stores.leases.init()
-    key = SigningKey.load_or_create(layout.coordinator_key(state))
-    signer = heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
-    if not any(_has_certificates(state, node) for node in layout.nodes(state)):
+    signer = _signer(state, clock)
+    if not _any_certificates(state):
         signer.begin()
     return Coordinator(stores.leases, stores.runs, clock=clock, signer=signer)
+
+
+def begin(plan: CoordinatorPlan) -> None:
+    """At the first use of a state directory, before any node certifies: store and log of heads.
+
+    A node may be served long before a coordinator comes; a log of heads that began after the first
+    certificate could not be told from one that was cut. Later calls change nothing.
+    """
+    state, clock = Path(plan.state), SystemClock()
+    if _any_certificates(state):
+        return
+    stores = open_stores(store_path(state), clock=clock, timeout_s=plan.settings.store.timeout_s)
+    try:
+        stores.leases.init()
+    finally:
+        stores.database.close()
+    _signer(state, clock).begin()
+
+
+def _signer(state: Path, clock: SystemClock) -> heads.Countersigner:
+    key = SigningKey.load_or_create(layout.coordinator_key(state))
+    return heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
+
+
+def _any_certificates(state: Path) -> bool:
+    return any(_has_certificates(state, node) for node in layout.nodes(state))
 
 
 def _has_certificates(state: Path, node: str) -> bool:

@@ -219,6 +219,7 @@ class Plugin:
 def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) -> Plugin:
     """Put a plugin together; nothing is started yet. Raises `SettingsInvalid`."""
     _check(plan)
+    bootstrap.begin(bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings))
     door = bootstrap.open_door(plan)
     parts = plugging.plugin_parts(plan, cluster, door)
     kubernetes = plan.settings.kubernetes

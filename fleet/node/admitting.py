@@ -207,6 +207,12 @@ class Admission:
                 raise errors.DeviceBusy(
                     f"{device.name} is held by claim {unit.claim}", holder=f"claim:{unit.claim}"
                 )
+            if unit.state is State.HELD:
+                raise errors.DeviceBusy(
+                    f"{device.name} is held: who used it before is not known",
+                    holder="an unknown holder",
+                    remedy="it is freed once its holder is proven gone, or by `fleet node adopt`",
+                )
             if unit.state in OUT_OF_SERVICE:
                 raise errors.DeviceUnfit(f"{device.name} is {unit.state}{_why(unit)}")
 

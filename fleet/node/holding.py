@@ -80,9 +80,10 @@ class Holding:
                 flight = self.flights.get(uid)
                 if flight is None:
                     claim = self.registry.journal.claims.get(uid)
+                    if claim is None or claim.state is ClaimState.PREPARED:
+                        self._refuse_running(uid, reserved)
                     if claim is None:
                         return ClaimAnswer(uid=uid, state=ClaimState.ABSENT)
-                    self._refuse_running(claim, reserved)
                     flight = self._begin_teardown(claim, consumers)
             left_s = max(0.0, deadline - clock.monotonic())
             if flight.kind is ClaimEvent.UNPREPARE:
@@ -91,14 +92,16 @@ class Holding:
             if not flight.done.wait(left_s):
                 raise errors.DeviceBusy(f"the prepare of {uid} has not ended yet")
 
-    def _refuse_running(self, claim: Claim, reserved: Sequence[str]) -> None:
-        """Kubelet can ask for a teardown while another pod uses the claim (its known defect)."""
-        if claim.state is not ClaimState.PREPARED:
-            return
+    def _refuse_running(self, uid: ClaimUid, reserved: Sequence[str]) -> None:
+        """Kubelet can ask for a teardown while another pod uses the claim (its known defect).
+
+        Of a claim unknown here too: its record may have gone with the journal, and once told of
+        success kubelet would forget whose pod that is.
+        """
         running = self.teardown.tenants.running(reserved)
         if running:
             raise errors.DeviceBusy(
-                f"claim {claim.uid} is in use by pod {', '.join(running)}",
+                f"claim {uid} is in use by pod {', '.join(running)}",
                 holder=f"pod:{running[0]}",
                 remedy="nothing was changed; the teardown is due once that pod has ended",
             )

@@ -10,8 +10,10 @@ import pytest
 
 from fleet import bootstrap, errors
 from fleet.bootstrap import NodePlan
+from fleet.cli.main import main
 from fleet.evidence import layout
 from fleet.evidence.keys import PublicKey
+from fleet.messages import ClaimOrder
 from fleet.model import State
 from fleet.profiles import Profile
 from fleet.settings import MIB, EvidenceSettings, Settings
@@ -166,3 +168,19 @@ def test_the_key_is_where_the_settings_say(tmp_path: Path) -> None:
     usual = layout.node_key(tmp_path / "state", "node-01")
     assert not usual.exists()
     assert PublicKey.load(usual.with_suffix(".pub")) == PublicKey.load(chosen.with_suffix(".pub"))
+
+
+def test_a_node_that_certifies_before_any_coordinator_leaves_whole_evidence(tmp_path: Path) -> None:
+    """C2: the log of heads begins before the first certificate, whoever is there first."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=MIB)
+    bootstrap.begin(plan.coordinator)
+    node = bootstrap.open_node(plan.nodes[0])
+    try:
+        (device,) = node.adopt(operator="me")
+        order = ClaimOrder(uid="c", node=node.view().node, devices=(device.uuid,), consumers=("p",))
+        assert node.prepare(order).certificates
+    finally:
+        node.close()
+    bootstrap.begin(plan.coordinator)
+    bootstrap.open_coordinator(plan.coordinator)
+    assert main(["evidence", "verify", "--state", str(tmp_path)]) == 0

@@ -32,16 +32,17 @@ def _begin(model: Model, world: World, index: int, event: ClaimEvent) -> World |
 
 def called(model: Model, world: World, index: int, claim: Claim) -> Moves:
     """Kubelet calls unprepare: for a pod that has ended, or too early (its known defect)."""
+    told = claim.record in ("ABSENT", "PREPARED") and model.keeps("running pods refuse teardown")
+    if told and claim.kubelet == "early" and claim.box:
+        refused = world.claim(index, kubelet="ready")
+        yield f"unprepare c{index} is refused, its pod runs", False, refused
+        return
     if claim.record == "ABSENT":
         if model.rules.claim(claim.record, ClaimEvent.UNPREPARE) is not None:
             done = world.claim(index, op="", op_token=0, kubelet=_satisfied(claim))
             yield f"unprepare c{index}: nothing on record, success", False, done
         return
     in_use = claim.kubelet == "early" and claim.box != "" and claim.record == "PREPARED"
-    if in_use and model.keeps("running pods refuse teardown"):
-        refused = world.claim(index, kubelet="ready")
-        yield f"unprepare c{index} is refused, its pod runs", False, refused
-        return
     begun = _begin(model, world, index, ClaimEvent.UNPREPARE)
     if begun is not None:
         begun = begun._replace(breach=checker.TORN_DOWN) if in_use else begun

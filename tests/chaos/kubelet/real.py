@@ -25,7 +25,7 @@ from tests.chaos.kubelet.story import Act, Call, Story
 from tests.chaos.kubelet.theatre import Theatre
 from tests.chaos.plain import GONE_WAIT_S, Case, wipe_workers
 
-MOMENT_MAX_S = 0.5
+MOMENT_MAX_S = 0.3
 """Latest moment of a kill, s after the call began: a little more than a call with a wipe takes."""
 
 
@@ -42,7 +42,7 @@ class Target(StrEnum):
 def run(seeds: Sequence[int], keep: Path | None = None) -> Iterator[Case]:
     """One case for each seed, in order; five in a row have one of each target."""
     calls = [Call(pod, act) for pod in range(len(seeds)) for act in Act]
-    story = Story(seeds[0], Profile.FAST, True, (0,) * len(seeds), frozenset(), tuple(calls))
+    story = Story(seeds[0], Profile.STRICT, True, (0,) * len(seeds), frozenset(), tuple(calls))
     theatre = Theatre(story)
     cases: list[Case] = []
     try:

@@ -420,8 +420,9 @@ def test_a_quarantined_or_held_device_is_not_prepared(lab: Lab) -> None:
         lab.node.prepare(order)
     assert list(lab.node.claims()) == []
     lab.leave(State.HELD)
-    with pytest.raises(errors.DeviceUnfit):
+    with pytest.raises(errors.DeviceBusy, match="node adopt"):
         lab.node.prepare(order)
+    assert list(lab.node.claims()) == []
 
 
 def test_a_scrub_never_touches_a_claims_device(lab: Lab) -> None:

@@ -323,3 +323,13 @@ def test_claims_come_and_go_while_others_look(lab: Lab) -> None:
     lab.node.unprepare("admin-0")
     assert [uid for uid, _ in looking] == ["admin-0", "admin-1"]
     assert list(journal.claims) == ["admin-1"]
+
+
+def test_a_claim_lost_with_the_journal_is_not_let_go_under_its_pod(lab: Lab, tree: Tree) -> None:
+    """Promise 4, B35: told of success, kubelet would forget the one trace of who is attached."""
+    pod = tree.pod(POD)
+    tree.enter(pod)
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        lab.node.unprepare("forgotten", reserved=(POD,))
+    tree.leave(pod)
+    assert lab.node.unprepare("forgotten", reserved=(POD,)).state == "ABSENT"
