@@ -10,9 +10,13 @@ A tour, in reading order:
     evidence     signed certificates, the append-only ledger, offline verification
     journal      the node's durable truth; node: the service that owns it and the devices
     campaign     a fleet-wide scrub as a step machine; coordinator: leases and runs of the fleet
+    cdi          the specs through which containers get devices; door: how a node's owner is reached
+    kube         the API server as a port; slices: what a node offers to the scheduler
+    dra          kubelet's two requests, judged and handed to the node (node_plugin/ speaks gRPC)
     stores       lease and run stores; backends: kinds of accelerators (simulated)
     bootstrap    the only place that wires all this together; cli: the command `fleet`
 
-Rules live in pure modules; services perform them; Ray (actors/, jobs/) only carries calls. The wipe
-worker imports from this package too and must start quickly: nothing is imported here.
+Rules live in pure modules; services perform them; Ray (actors/, jobs/) and gRPC (node_plugin/) only
+carry calls. The wipe worker imports from this package too and must start quickly: nothing is
+imported here.
 """

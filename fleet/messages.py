@@ -148,8 +148,10 @@ class NodeView(Message):
     at: float
     simulated: bool
     backend: str
+    blocked: tuple[str, ...] = ()
+    """Why nothing can be prepared on this node now, with what to do; empty: it can."""
     degraded: tuple[str, ...] = ()
-    """Why the node serves in a degraded way; empty when all is well."""
+    """Why the node serves in a degraded way, `blocked` included; empty when all is well."""
     notes: tuple[str, ...] = ()
     """What cannot be told on this node, and degrades nothing."""
     devices: tuple[DeviceView, ...] = ()

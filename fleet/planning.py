@@ -16,7 +16,7 @@ from fleet import errors
 from fleet.backends.simulated import topology
 from fleet.messages import Message
 from fleet.profiles import Profile
-from fleet.settings import MIB, KubernetesSettings, Settings
+from fleet.settings import MIB, Settings
 
 PLAN_FILE = "fleet.json"
 MEMORY_DEFAULT = 64 * MIB
@@ -96,9 +96,7 @@ def plan_fleet(
     else:
         shape = _shape(simulate, memory_bytes or _memory(recorded))
         if recorded is not None:
-            shape = shape.model_copy(
-                update={"name": recorded.name, "kubernetes": recorded.kubernetes}
-            )
+            shape = shape.model_copy(update={"name": recorded.name, "served": recorded.served})
         if recorded is not None and recorded != shape:
             raise errors.InputInvalid(
                 f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
@@ -108,7 +106,7 @@ def plan_fleet(
         _make(state)
         shape = _write(path, shape)
     if serve:
-        shape = _served(path, shape, serve, chosen.kubernetes)
+        shape = _served(path, shape, serve, chosen)
     return _plan(state, shape, chosen)
 
 
@@ -121,7 +119,7 @@ def _make(state: Path) -> None:
         ) from error
 
 
-def _served(path: Path, shape: _Shape, name: str, how: KubernetesSettings) -> _Shape:
+def _served(path: Path, shape: _Shape, name: str, how: Settings) -> _Shape:
     """Record that the one node of the fleet is the Node `name`, and how it is served."""
     if shape.nodes != 1:
         raise errors.InputInvalid(
@@ -133,7 +131,7 @@ def _served(path: Path, shape: _Shape, name: str, how: KubernetesSettings) -> _S
             f"{path.parent} is the state of node {shape.name}, not of {name}",
             remedy="name that node with --node, or another directory with --state",
         )
-    served = shape.model_copy(update={"name": name, "kubernetes": how})
+    served = shape.model_copy(update={"name": name, "served": how})
     if served != shape:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         temporary.write_text(served.model_dump_json(indent=2))
@@ -155,8 +153,9 @@ class _Shape(Message):
     node: SimulatedNode
     name: str = ""
     """Name of the one node, where kubelet knows it; else nodes are numbered."""
-    kubernetes: KubernetesSettings | None = None
-    """How kubelet hands the devices out; None: it does not."""
+    served: Settings | None = None
+    """The node's settings where kubelet hands its devices out: whoever opens the node later must
+    look for tenants in the same places and wipe by the same policy. None: kubelet does not."""
 
 
 def _shape(simulate: str, memory_bytes: int) -> _Shape:
@@ -217,15 +216,13 @@ def _write(path: Path, shape: _Shape) -> _Shape:
 
 def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
     width = max(2, len(str(shape.nodes)))
-    if shape.kubernetes is not None:
-        settings = settings.model_copy(update={"kubernetes": shape.kubernetes})
     nodes = tuple(
         NodePlan(
             node=shape.name or f"node-{number:0{width}d}",
             state=str(state),
             simulated=shape.node.model_copy(update={"seed": number}),
-            settings=settings,
-            kubernetes=shape.kubernetes is not None,
+            settings=shape.served or settings,
+            kubernetes=shape.served is not None,
             labels={"rack": f"rack-{(number - 1) // 4 + 1:02d}", "pool": "default"},
         )
         for number in range(1, shape.nodes + 1)

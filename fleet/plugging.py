@@ -44,7 +44,7 @@ def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
     found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
     try:
         found.require()
-    except errors.ApiUnavailable as error:
+    except (errors.ApiUnavailable, errors.ApiFailed) as error:
         LOG.warning("started without the API server: %s", error)
     return found
 
@@ -66,7 +66,13 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
     directory = layout.node_directory(Path(plan.state), plan.node)
     seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
     agents = _agents(plan, directory) if kubernetes.agent_namespace else None
-    store = LateStore(store_path(Path(plan.state)), clock, timeout_s=settings.store.timeout_s)
+    # `bootstrap.begin` has made the store at first use: one that is missing now is away, not new.
+    store = LateStore(
+        store_path(Path(plan.state)),
+        clock,
+        timeout_s=settings.store.timeout_s,
+        expected=lambda: True,
+    )
     run = directory / "run" if plan.simulated is not None else bootstrap.RUN_DIRECTORY
     exclusivity = Exclusivity(
         locks=HostLocks(run / "publishers"),
@@ -105,11 +111,17 @@ def _agents(plan: NodePlan, directory: Path) -> Agents:
 def write_plan(plan: NodePlan) -> Path:
     """The plan as a file for child processes, complete or not at all; its path."""
     directory = layout.node_directory(Path(plan.state), plan.node)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / "plan.json"
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(plan.model_dump_json(indent=2))
-    temporary.replace(path)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.write_text(plan.model_dump_json(indent=2))
+        temporary.replace(path)
+    except OSError as error:
+        raise errors.InputInvalid(
+            f"{path} cannot be written: {error}",
+            remedy="free space or repair access to the state directory, then start again",
+        ) from error
     return path
 
 

@@ -15,6 +15,7 @@ No ``sqlite3`` exception leaves this module.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sqlite3
@@ -64,7 +65,7 @@ class Newer(Unusable):
 
 
 class Unreadable(Unusable):
-    """The file cannot be opened, read or written (permission, I/O, full disk, replaced)."""
+    """The file cannot be opened, read or written (permission, I/O, replaced)."""
 
     default_remedy = "repair access to the file named; nothing was changed"
 
@@ -79,6 +80,15 @@ class Locked(errors.StoreUnavailable):
     """Another process kept the database locked for the whole time allowed; nothing was changed."""
 
     default_remedy = "retry; if it persists, look for a stopped process that has the file open"
+
+
+class Full(errors.StoreUnavailable):
+    """The file system has no room; nothing was changed, and it passes when space is freed.
+
+    Never a reason to set a file aside: it is whole. Field ``path``.
+    """
+
+    default_remedy = "free space on the file system of the file named; then the same call goes on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,8 @@ class Database:
         """All statements inside commit together or not at all; other writers wait meanwhile.
 
         Raises `Locked` when the turn did not come within ``timeout_s``. When COMMIT itself fails
-        with `Unreadable` the outcome is unknown until the file is opened again.
+        with `Unreadable` the outcome is unknown until the file is opened again; with `Full` nothing
+        was committed.
         """
         with self._exclusive():
             if self._is_open():
@@ -190,7 +201,7 @@ def open_database(
 
     `timeout_s` is how long a statement waits for other processes. With `read_only` nothing is made
     or upgraded, and an older version is read as it is. Raises `Corrupt`, `Foreign`, `Newer`,
-    `Unreadable` or `Locked`; in the first three cases the file is unchanged.
+    `Unreadable`, `Full` or `Locked`; in the first three cases the file is unchanged.
     """
     if _has_content(path):
         _probe(path, schema, timeout_s)
@@ -320,7 +331,7 @@ def _make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         _sync(path.parent)
     except OSError as error:
-        raise Unreadable(f"cannot make {path}: {error}", path=str(path)) from error
+        raise _refused(error, f"cannot make {path}", path) from error
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -336,7 +347,7 @@ def _copy(source: Path, target: Path) -> None:
         draft.replace(target)
         _sync(target.parent)
     except OSError as error:
-        raise Unreadable(f"cannot write the copy {target}: {error}", path=str(target)) from error
+        raise _refused(error, f"cannot write the copy {target}", target) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -377,6 +388,7 @@ def _patiently(act: Callable[[], _T], *, path: Path, timeout_s: float) -> _T:
 
 _WAITING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ)
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _OURS = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISUSE)
 """0: errors of the Python layer, which carry no code (closed, wrong number of parameters)."""
 
@@ -385,12 +397,20 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0) or 0)
 
 
+def _refused(error: OSError, what: str, path: Path) -> errors.FleetError:
+    """An error of the file system that passes when space is freed, or one that does not."""
+    kind = Full if error.errno in (errno.ENOSPC, errno.EDQUOT) else Unreadable
+    return kind(f"{what}: {error}", path=str(path))
+
+
 def _converted(error: sqlite3.Error, path: Path) -> errors.FleetError:
     code, primary = _code(error), _code(error) & 0xFF
     if primary in _WAITING:
         return Locked(f"{path} stayed locked by another process", path=str(path))
     if primary in _DAMAGED or code in _DAMAGED:
         return Corrupt(f"{path} is damaged or no database: {error}", path=str(path))
+    if code in _NO_ROOM:
+        return Full(f"there is no room for {path}: {error}", path=str(path))
     if primary in _OURS:
         return StatementFailed(f"statement failed on {path}: {error}", path=str(path))
     if code == sqlite3.SQLITE_READONLY_ROLLBACK:

@@ -35,6 +35,12 @@ class Standing:
     owner_reachable: bool = False
     published_at: float | None = None
     """When the node's slices were last confirmed at the API, s since the epoch; None never."""
+    elsewhere: str = ""
+    """Who publishes instead of this instance now (an update is under way); "" nobody."""
+    blocked: tuple[str, ...] = ()
+    """Why nothing can be prepared on the node now, each with what to do."""
+    degraded: tuple[str, ...] = ()
+    """Why the node serves in a degraded way, `blocked` included."""
 
 
 class Surroundings(Protocol):

@@ -38,11 +38,15 @@ class Vigil:
     standby: Killable
     owner: Callable[[], int | None]
     silence_s: float = 30.0
-    """Silence, s, after which a standby that owns the journal hangs, as for any owner."""
+    """Silence, s, after which a standby that owns the journal hangs, as for any owner. It counts
+    anew from when the standby is first seen to own it: it opens the node before it answers."""
     unowned_s: float = 120.0
     """The same where nobody owns it: a standby that cannot open the node tries for ever, and is
     better started anew now and then than watched."""
     _since: float = 0.0
+    _owner: int | None = None
+    """Who was last seen to own the journal in this silence."""
+    _owned_since: float = 0.0
     _silences: int = field(default=0)
 
     def step(self, now: float, *, answered: bool) -> bool:
@@ -50,16 +54,19 @@ class Vigil:
         if answered:
             self._silences = 0
             return False
+        owner = self.owner()
         if not self._silences:
-            self._since = now
+            self._since = self._owned_since = now
+            self._owner = owner
+        elif owner not in (None, self._owner):
+            self._owner, self._owned_since, self._silences = owner, now, 0
         self._silences += 1
         pid = self.standby.pid
         if pid is None or self._silences < SILENCES_MIN:
             return False
-        owner = self.owner()
         if owner not in (None, pid):
             return False  # the standby's own business
-        silent_s = now - self._since
+        silent_s = now - (self._since if owner is None else self._owned_since)
         if silent_s < (self.unowned_s if owner is None else self.silence_s):
             return False
         LOG.warning("the standby (pid %d) has been silent for %.0f s: killed", pid, silent_s)

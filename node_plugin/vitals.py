@@ -1,8 +1,9 @@
 """What the plugin tells probes and scrapers about itself.
 
 ``/healthz`` fails only for what a restart of this process can cure: an event loop that stands, or a
-socket that somebody took away. ``/readyz`` also wants kubelet's registration and an owner of the
-node's journal, and names what is missing. ``/metrics`` has the figures behind both.
+socket that somebody took away. ``/readyz`` also wants kubelet's registration, an owner of the
+node's journal, a node on which something can be prepared, and slices that are kept; it names what
+is missing. ``/metrics`` has the figures behind both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from node_plugin.server import PluginServer
 
 SILENCE_MAX_S = 10.0
 """Time, s, the event loop may take to show that it runs: ten of its beats."""
+UNPUBLISHED_MAX_S = 30.0
+"""Time, s, from our start in which the node's slices may be published for the first time."""
+UNCONFIRMED_MAX_S = 60.0
+"""Age, s, up to which the last confirmation of the slices counts."""
 
 
 class Vitals:
@@ -34,6 +39,7 @@ class Vitals:
         self._server = server
         self._surroundings = surroundings
         self._now = now
+        self._began = now()
 
     def pages(self) -> Pages:
         """Pages by path."""
@@ -54,6 +60,8 @@ class Vitals:
             missing.append(f"kubelet refused the registration: {registration.reason}")
         if not standing.owner_reachable:
             missing.append("no owner of the node's journal answers; claims get retryable errors")
+        missing += (f"nothing can be prepared on this node: {why}" for why in standing.blocked)
+        missing += self._unpublished(standing)
         return _verdict(missing)
 
     def metrics(self) -> Page:
@@ -70,10 +78,30 @@ class Vitals:
             found.append("not serving: a socket is missing, replaced or being closed")
         return found
 
+    def _unpublished(self, standing: Standing) -> list[str]:
+        age_s = self._age_s(standing)
+        if age_s is None:
+            return []
+        remedy = "the plugin's log says why: API server, rights, no Node object, no owner"
+        if standing.published_at is None and age_s > UNPUBLISHED_MAX_S:
+            return [f"the node's ResourceSlices were never published since {age_s:.0f} s: {remedy}"]
+        if standing.published_at is not None and age_s > UNCONFIRMED_MAX_S:
+            return [f"the node's ResourceSlices are not confirmed since {age_s:.0f} s: {remedy}"]
+        return []
+
+    def _age_s(self, standing: Standing) -> float | None:
+        """Time since the slices were last confirmed, or since our start when they never were.
+
+        None while another instance keeps them: their age is that one's to tell.
+        """
+        if standing.elsewhere:
+            return None
+        since = self._began if standing.published_at is None else standing.published_at
+        return max(0.0, self._now() - since)
+
     def _gauges(self, standing: Standing) -> tuple[Family, ...]:
         registration = self._server.registration
         published_at = standing.published_at
-        age_s = None if published_at is None else max(0.0, self._now() - published_at)
         owner = (Sample(1, (("owner", standing.owner),)),) if standing.owner else ()
         return (
             gauge(
@@ -113,8 +141,13 @@ class Vitals:
             ),
             gauge(
                 "fleet_plugin_slices_age_seconds",
-                "Time since the node's slices were last confirmed at the API.",
-                age_s,
+                "Time since the node's slices were last confirmed at the API, or since the start.",
+                self._age_s(standing),
+            ),
+            gauge(
+                "fleet_plugin_node_blocked",
+                "Whether nothing can be prepared on the node now.",
+                bool(standing.blocked),
             ),
             gauge(
                 "fleet_plugin_health_streams",

@@ -165,7 +165,14 @@ class Plugin:
         if self.vigil is not None:
             self.vigil.step(time.monotonic(), answered=pulse["owner_reachable"])
         self.keeper.step(time.time())
-        self._standing = replace(self._standing, published_at=self.keeper.published_at)
+        view = self.keeper.view
+        self._standing = replace(
+            self._standing,
+            published_at=self.keeper.published_at,
+            elsewhere=self.keeper.report.elsewhere,
+            blocked=view.blocked if view else (),
+            degraded=view.degraded if view else (),
+        )
 
     def _pulse(self) -> _Pulse:
         try:

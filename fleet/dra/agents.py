@@ -8,6 +8,7 @@ accelerator. The record is durable before the spec exists and goes after it (pro
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from fleet import errors
 from fleet.backends.base import Grant
 from fleet.dra.asking import AskedClaim
 from fleet.model import ClaimUid
+
+LOG = logging.getLogger(__name__)
 
 ENDED = ".ended"
 """Suffix of the record of a claim that was torn down: kubelet may have missed the answer."""
@@ -56,6 +59,8 @@ class Agents:
     namespace: str
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """Two prepares of one claim at once would use one temporary file."""
+    _bad: dict[Path, str] = field(default_factory=dict, repr=False, compare=False)
+    """Records that cannot be read, and why: each is logged once."""
 
     def prepare(self, claim: AskedClaim) -> tuple[str, ...]:
         """The CDI ids of the agent device for the claim. Idempotent.
@@ -88,6 +93,7 @@ class Agents:
                     return path.with_suffix(ENDED).exists()
                 self.specs.remove_agent(ClaimUid(uid))
                 path.replace(path.with_suffix(ENDED))
+                self._bad.pop(path, None)
                 self._forget_old()
             except OSError as error:
                 raise errors.SpecUnavailable(f"{path} cannot be removed: {error}") from error
@@ -112,19 +118,43 @@ class Agents:
                 self.specs.write_agent(uid, self.grant)
 
     def records(self) -> Sequence[AskedClaim]:
-        """The claims that have the device."""
-        found = []
-        for path in sorted(self.directory.glob("*.json")):
+        """The claims that have the device, but for those whose record cannot be read.
+
+        Such a record is logged and stays, and so does its spec: whose it is cannot be told, so its
+        pod may live. Kubelet's prepare mends the record, its unprepare ends it by the UID alone.
+        """
+        paths = sorted(self.directory.glob("*.json"))
+        return [claim for path in paths if (claim := self._recorded(path)) is not None]
+
+    def _recorded(self, path: Path) -> AskedClaim | None:
+        """The claim of a record; None: it has gone, or says nothing."""
+        try:
             told = json.loads(path.read_text())
-            found.append(AskedClaim(told["namespace"], path.stem, told["name"]))
-        return found
+            namespace, name = told["namespace"], told["name"]
+            if not (isinstance(namespace, str) and isinstance(name, str) and namespace and name):
+                raise ValueError("namespace and name have to be texts")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"
+            if self._bad.get(path) != why:
+                self._bad[path] = why
+                LOG.warning(
+                    "the record %s of an agent claim cannot be read (%s): it and its spec stay"
+                    " until kubelet prepares or unprepares that claim",
+                    path,
+                    why,
+                )
+            return None
+        self._bad.pop(path, None)
+        return AskedClaim(namespace, path.stem, name)
 
     def _path(self, uid: ClaimUid) -> Path:
         return self.directory / f"{uid}.json"
 
     def _record(self, uid: ClaimUid, claim: AskedClaim) -> None:
         path = self._path(uid)
-        if path.exists():
+        if self._recorded(path) == claim:
             return
         temporary = path.with_suffix(".tmp")
         try:

@@ -203,21 +203,40 @@ def _parsed(entry: Entry, problems: list[Problem]) -> SanitizationConfig | None:
         return SanitizationConfig.model_validate(dict(entry.parameters))
     except ValidationError as error:
         problems += [
-            _problem(entry.path, str(found["loc"][0]), found["type"], found["input"])
+            _problem(entry.path, found["loc"], found["type"], found["input"])
             for found in error.errors(include_url=False, include_context=False)
         ]
         return None
+    except RecursionError:  # an enum's own error writes out what it was given
+        problems.append(Problem(entry.path, "nested too deep", f"one level: {', '.join(_ALLOWED)}"))
+        return None
 
 
-def _problem(where: str, name: str, kind: str, value: Any) -> Problem:
-    path = f"{where}.{name}"
-    if kind == "extra_forbidden":
+def _problem(where: str, place: tuple[int | str, ...], kind: str, value: Any) -> Problem:
+    if not place and not isinstance(value, str):
+        return Problem(where, f"{_shown(value)} is not allowed", "only " + ", ".join(_ALLOWED))
+    # A key that is no text (a lone surrogate) has no place: it is itself what is wrong.
+    name = str(place[0] if place else value)
+    if name not in _ALLOWED:
+        path = f"{where}.{_named(name)}"
         return Problem(path, "there is no such field", "only " + ", ".join(_ALLOWED))
+    path = f"{where}.{name}"
     if kind == "missing":
         return Problem(path, "missing", _ALLOWED[name])
     return Problem(path, f"{_shown(value)} is not allowed", _ALLOWED[name])
 
 
+def _named(name: str) -> str:
+    """A field's name as it can be written anywhere: no control characters, no surrogates."""
+    return _cut(name if name.isprintable() else ascii(name)[1:-1])
+
+
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        return _cut(repr(value))
+    except (RecursionError, ValueError):  # nested too deep, or more digits than are written out
+        return f"a value of type {type(value).__name__}"
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

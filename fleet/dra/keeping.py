@@ -60,9 +60,9 @@ class Keeper:
         except errors.FleetError as error:
             self.view = None
             trouble = error.detail
+        if self.view is not None:
+            self._evict(self.view)
         try:
-            if self.view is not None:
-                self.publisher.evicting(self._bound(self.view))
             self.report = self.publisher.step(now, self.view)
         except errors.FleetError as error:
             trouble = trouble or error.detail
@@ -72,6 +72,13 @@ class Keeper:
         if trouble != self._said:
             self._said = trouble
             LOG.warning("%s", trouble or "slices and node are of one mind again")
+
+    def _evict(self, view: NodeView) -> None:
+        try:
+            self.publisher.evicting(self._bound(view))
+        except errors.FleetError as error:
+            # Who to evict is not known now; that a device is bad is published all the same.
+            LOG.debug("the claims of the node are not known now: %s", error)
 
     def _bound(self, view: NodeView) -> frozenset[str]:
         """Quarantined devices whose claim waits for them and has never had them: its pod cannot

@@ -7,16 +7,23 @@ time-out or kubelet's silence never does. What follows is the normal teardown, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fleet import errors
 from fleet.dra.agents import Agents
+from fleet.dra.asking import AskedClaim
 from fleet.dra.ports import Node
 from fleet.dra.reading import Reading, read
-from fleet.dra.serving import Seat
+from fleet.dra.serving import Seat, claim_uid
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of
 from fleet.messages import ClaimAnswer, TeardownOrder
+
+T = TypeVar("T")
+
+LOG = logging.getLogger(__name__)
 
 BUDGET_S = 1.0
 """Time, s, one step waits for a teardown it began; the node goes on by itself."""
@@ -34,33 +41,42 @@ class Orphans:
     _suspects: frozenset[str] = field(default_factory=frozenset)
 
     def step(self) -> tuple[str, ...]:
-        """The claims whose teardown was begun now. Raises what node or API raise as a whole."""
-        served = [claim for claim in self.node.claims() if claim.state in SERVED]
-        orphaned = {claim.uid for claim in served if self._is_orphan(claim)}
-        orphaned |= self._agents_orphaned()
-        confirmed = orphaned & self._suspects
-        self._suspects = frozenset(orphaned)
-        for uid in sorted(confirmed):
-            self._tear_down(uid)
-        return tuple(sorted(confirmed))
+        """The claims whose teardown was begun now.
 
-    def _tear_down(self, uid: str) -> None:
+        Raises what the node raises when it does not tell its claims, once the agent's are judged.
+        Nothing else: trouble with one claim is logged, and the others go on.
+        """
+        away: errors.FleetError | None = None
+        served: Sequence[ClaimAnswer] = ()
+        try:
+            served = [claim for claim in self.node.claims() if claim.state in SERVED]
+        except errors.FleetError as error:
+            away = error
+        orphaned = {one.uid for one in served if _contained(one.uid, self._is_orphan, one)}
+        orphaned |= self._agents_orphaned()
+        confirmed = sorted(orphaned & self._suspects)
+        self._suspects = frozenset(orphaned)
+        begun = tuple(uid for uid in confirmed if _contained(uid, self._tear_down, uid))
+        if away is not None:
+            raise away
+        return begun
+
+    def _tear_down(self, uid: str) -> bool:
+        """Begin the teardown; whether it has begun."""
         if self.agents is not None and self.agents.knows(uid):
-            self.agents.unprepare(uid)
-            return
+            return self.agents.unprepare(uid)
         try:
             self.node.unprepare(TeardownOrder(uid=uid), budget_s=BUDGET_S)
-        except errors.Retryable:
-            return  # begun; it goes on once its tenant is proven gone
+        except errors.DeviceBusy:
+            pass  # begun; it goes on once its tenant is proven gone
+        return True
 
     def _agents_orphaned(self) -> set[str]:
-        if self.agents is None:
-            return set()
-        return {
-            record.uid
-            for record in self.agents.records()
-            if self._gone(record.uid, Name(record.name, record.namespace))
-        }
+        records = self.agents.records() if self.agents is not None else ()
+        return {one.uid for one in records if _contained(one.uid, self._agent_gone, one)}
+
+    def _agent_gone(self, record: AskedClaim) -> bool:
+        return self._gone(record.uid, Name(record.name, record.namespace))
 
     def _is_orphan(self, claim: ClaimAnswer) -> bool:
         if not claim.name:
@@ -74,7 +90,10 @@ class Orphans:
             return True
         except errors.FleetError:
             return False  # no answer is no proof
-        return uid_of(found) != uid or not self._wanted(found, uid)
+        told = claim_uid(found, name)
+        if not told:
+            return False  # an answer about something else is none
+        return told != uid or not self._wanted(found, uid)
 
     def _wanted(self, found: Object, uid: str) -> bool:
         """Whether the claim is allocated here and somebody but us is to use it."""
@@ -95,8 +114,21 @@ class Orphans:
             return False
         found = next((one for one in listing.items if uid_of(one) == uid), None)
         if found is None:
-            return not listing.skipped
+            # A list without a version is none: something other than the API server answered.
+            return not listing.skipped and bool(listing.resource_version)
         return not self._wanted(found, uid)
+
+
+def _contained(uid: str, act: Callable[[T], bool], item: T) -> bool:
+    """What `act` says of one item; trouble with it is logged and is a no."""
+    try:
+        return act(item)
+    except errors.FleetError as error:
+        LOG.warning("orphans: claim %s is left for the next look: %s", uid, error)
+    except Exception:
+        # The others go on; the log names the fault.
+        LOG.exception("orphans: claim %s cannot be judged", uid)
+    return False
 
 
 def _only_held(found: Mapping[str, object], reading: Reading) -> bool:

@@ -18,8 +18,8 @@ from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.dra.ports import AGENT, Node
 from fleet.dra.reading import Consumer, Reading, Result, read
-from fleet.dra.waiting import Waiting
-from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
+from fleet.dra.waiting import SLOW_PAUSE_S, Waiting
+from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.model import ClaimUid
 from fleet.node import kubelet_checkpoint
@@ -40,6 +40,16 @@ class Seat:
     driver: str
     node: str
     pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the API says of a claim in teardown, by a well-formed answer about that very claim."""
+
+    reserved: tuple[str, ...] = ()
+    """UIDs of the pods that it is reserved for."""
+    agent: bool = False
+    """Whether all of it that is ours is the agent device."""
 
 
 @dataclass
@@ -65,9 +75,11 @@ class ClaimServing:
         deadline = self.clock.monotonic() + self.budget_s
         try:
             reading = self._served(asked)
-        except errors.ApiUnavailable:
+        except (errors.ApiUnavailable, errors.ApiForbidden) as error:
             if known := self._again(asked):
                 return known
+            if isinstance(error, errors.ApiForbidden):
+                raise
             reading = self.waiting.until(
                 deadline - self.budget_s / 2, lambda _: self._served(asked)
             )
@@ -125,7 +137,7 @@ class ClaimServing:
             consumers=tuple(consumer.uid for consumer in reading.consumers),
             wipe=reading.demand.wipe,
             fresh=reading.demand.fresh,
-            note=json.dumps(shown),
+            note=json.dumps({"shown": shown, "pods": [one.uid for one in reading.consumers]}),
         )
         answer = self.waiting.until(
             deadline, lambda left_s: self.node.prepare(order, budget_s=left_s)
@@ -133,7 +145,10 @@ class ClaimServing:
         return _devices(answer)
 
     def _again(self, asked: AskedClaim) -> PreparedClaim | None:
-        """Answer a prepared claim from its record alone: the API is away, the devices are not."""
+        """Answer a prepared claim from its record alone: the API is away, the devices are not.
+
+        Away is also an API that does not let us in: an expired token is no word about the claim.
+        """
         if self.agents is not None and self.agents.knows(asked.uid):
             ids = self.agents.prepare(asked)
             return PreparedClaim((PreparedDevice((), self.seat.pool, AGENT, ids),))
@@ -201,15 +216,22 @@ class ClaimServing:
     def unprepare(self, asked: AskedClaim) -> None:
         """Tear one claim down. Returns when it is done; raises why it is not done yet."""
         deadline = self.clock.monotonic() + self.budget_s
-        remembered = self._consumers(asked)
-        reading, silent = self._readable(asked)
-        if self._ends_agent(asked, reading):
+        told = self._told(asked)
+        if self._ends_agent(asked, told):
             return
+        remembered = self._consumers(asked)
         # Pods the claim is for now: kubelet can ask too early. A silent API is no leave to do so.
-        reserved = tuple(consumer.uid for consumer in reading.consumers) if reading else ()
-        reserved = remembered if silent else reserved
+        if told is None:
+            noted = self.waiting.until(deadline, lambda _: self._noted(asked))
+            reserved = tuple(dict.fromkeys((*remembered, *noted)))
+        else:
+            reserved = told.reserved
         order = TeardownOrder(uid=asked.uid, consumers=remembered, reserved=reserved)
-        self.waiting.until(deadline, lambda left_s: self.node.unprepare(order, budget_s=left_s))
+        self.waiting.until(
+            deadline,
+            lambda left_s: self.node.unprepare(order, budget_s=left_s),
+            busy_pause_max_s=SLOW_PAUSE_S,
+        )
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
         """Pods that kubelet itself remembers; what cannot be read is asked again by the node."""
@@ -218,16 +240,30 @@ class ClaimServing:
             return tuple(sorted(found.pods.get(ClaimUid(asked.uid), ())))
         return ()
 
-    def _readable(self, asked: AskedClaim) -> tuple[Reading | None, bool]:
-        """The claim, which may be gone or replaced (invariant 19); whether the API was silent."""
-        try:
-            return self._read(asked), False
-        except (errors.ApiUnavailable, errors.ApiFailed):
-            return None, True
-        except errors.FleetError:
-            return None, False
+    def _noted(self, asked: AskedClaim) -> tuple[str, ...]:
+        """Pods that the claim was reserved for when it was last prepared here."""
+        notes = [known.note for known in self.node.claims() if known.uid == asked.uid]
+        return tuple(pod for note in notes for pod in _note(note)[1])
 
-    def _ends_agent(self, asked: AskedClaim, reading: Reading | None) -> bool:
+    def _told(self, asked: AskedClaim) -> Told | None:
+        """What the API says of the claim, which may be gone or replaced (invariant 19).
+
+        None: nothing. Whatever is not a well-formed answer about this claim says nothing: neither
+        an error nor a proxy's page is proof that nobody uses it.
+        """
+        name = Name(asked.name, asked.namespace)
+        try:
+            found = self.cluster.get(CLAIMS, name)
+        except errors.ApiNotFound:
+            return Told()
+        except errors.FleetError:
+            return None
+        uid = claim_uid(found, name)
+        if uid and uid != asked.uid:
+            return Told()
+        return _told(found, self.seat) if uid else None
+
+    def _ends_agent(self, asked: AskedClaim, told: Told | None) -> bool:
         """End a claim of the agent device, if it is one; whether it is.
 
         The node is not asked: whoever owns it sits in the pod that is leaving, and the next owner
@@ -237,14 +273,59 @@ class ClaimServing:
             return False
         if self.agents.unprepare(asked.uid):
             return True
-        results = reading.results if reading else ()
-        return bool(results) and all(result.device == AGENT for result in results)
+        return told is not None and told.agent
+
+
+def claim_uid(found: Object, name: Name) -> str:
+    """The UID of a claim of this name; "" when this is no such claim, whatever it is."""
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict):
+        return ""
+    if (metadata.get("name"), metadata.get("namespace")) != (name.name, name.namespace):
+        return ""
+    uid = metadata.get("uid")
+    return uid if isinstance(uid, str) else ""
+
+
+def _told(found: Object, seat: Seat) -> Told | None:
+    """What a claim says to its teardown; None: not understood.
+
+    Its configuration is not looked at: today's policy has no say in whose the claim is.
+    """
+    status = found.get("status") or {}
+    entries = (status.get("reservedFor") or []) if isinstance(status, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    pods = [one for one in entries if one.get("resource") == "pods" and not one.get("apiGroup")]
+    uids = [one.get("uid") for one in pods]
+    if not all(isinstance(uid, str) and uid for uid in uids):
+        return None
+    devices = [one.get("device") for one in _allocated(status.get("allocation"), seat)]
+    agent = bool(devices) and all(device == AGENT for device in devices)
+    return Told(tuple(map(str, uids)), agent)
+
+
+def _allocated(allocation: object, seat: Seat) -> list[Object]:
+    """The results that are ours, as far as there are any to be understood."""
+    devices = allocation.get("devices") if isinstance(allocation, dict) else None
+    results = devices.get("results") if isinstance(devices, dict) else None
+    if not isinstance(results, list):
+        return []
+    ours = (seat.driver, seat.pool)
+    found = [one for one in results if isinstance(one, dict)]
+    return [one for one in found if (one.get("driver"), one.get("pool")) == ours]
+
+
+def _note(text: str) -> tuple[list[list[str]], tuple[str, ...]]:
+    """A record's note: results as they are answered, and the pods of that time."""
+    found = json.loads(text) if text else {}
+    return (found.get("shown", []), tuple(found.get("pods", ())))
 
 
 def _devices(answer: ClaimAnswer) -> list[PreparedDevice]:
     """The devices of an answer, one entry per device and share, in the order of the results."""
     found: dict[tuple[str, str, str | None], PreparedDevice] = {}
-    for request, pool, device, share_id, uuid in json.loads(answer.note):
+    for request, pool, device, share_id, uuid in _note(answer.note)[0]:
         known = found.get((pool, device, share_id))
         requests = (*(known.requests if known else ()), request)
         found[pool, device, share_id] = PreparedDevice(

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 PAUSE_S = 0.1
 """Between two tries: the length of a teardown without a wipe."""
+SLOW_PAUSE_S = 1.0
+"""Longest pause, s, where pauses grow: each try of a teardown is a transaction of the node."""
 HOLDER_WAIT_S = 10.0
 """How long a holder that is not being torn down is waited for: a force-deleted pod whose process
 ignores SIGTERM needs two seconds until kubelet asks for its teardown."""
@@ -57,12 +59,15 @@ class Waiting:
     leaving: Callable[[str], bool]
     """Whether the holder named (``claim:<uid>``) is on its way out."""
 
-    def until(self, deadline: float, act: Callable[[float], T]) -> T:
+    def until(
+        self, deadline: float, act: Callable[[float], T], *, busy_pause_max_s: float = PAUSE_S
+    ) -> T:
         """The value of `act`, called with the seconds left. `deadline` is monotonic time.
 
-        Raises what `act` raises: at once where waiting changes nothing, else when time is up.
+        Each `DeviceBusy` doubles the pause, up to `busy_pause_max_s`. Raises what `act` raises: at
+        once where waiting changes nothing, else when time is up.
         """
-        begun = self.clock.monotonic()
+        begun, busy_pause_s = self.clock.monotonic(), PAUSE_S
         told: errors.FleetError | None = None
         while True:
             left_s = max(0.0, deadline - self.clock.monotonic())
@@ -73,9 +78,13 @@ class Waiting:
                 now = self.clock.monotonic()
                 if not self._passes(error, now - begun):
                     raise
-                if now + PAUSE_S >= deadline:
+                pause_s = PAUSE_S
+                if isinstance(error, errors.DeviceBusy):
+                    pause_s = busy_pause_s
+                    busy_pause_s = min(2 * busy_pause_s, busy_pause_max_s)
+                if now + pause_s >= deadline:
                     raise told from error
-            self.sleep(PAUSE_S)
+            self.sleep(pause_s)
 
     def _passes(self, error: errors.FleetError, waited_s: float) -> bool:
         holder = str(error.fields.get("holder", ""))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,12 +33,15 @@ class Owner:
     start_time: int = 0
     """Of the process, in clock ticks since boot."""
     boot_id: str = ""
+    since: float = 0.0
+    """When it took the lock, s since boot: a process that takes it again is an owner anew. 0 in
+    records of earlier versions, which do not say."""
 
     @classmethod
     def current(cls, owner: str) -> Owner:
-        """This process."""
-        pid = os.getpid()
-        return cls(pid, owner, start_time(pid) or 0, str(kernel_boot_id()))
+        """This process, from now on."""
+        pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        return cls(pid, owner, start_time(pid) or 0, str(kernel_boot_id()), now)
 
     def alive(self) -> bool:
         """Whether exactly this process still exists (a stopped one does)."""
@@ -54,6 +58,7 @@ def read_owner(path: Path) -> Owner | None:
             owner=str(found["owner"]),
             start_time=int(found.get("start_time", 0)),
             boot_id=str(found.get("boot_id", "")),
+            since=float(found.get("since", 0.0)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

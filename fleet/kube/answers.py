@@ -1,8 +1,11 @@
 """What an answer of the API server means: HTTP status and Status body to one of our errors. Pure.
 
-The table is the one in `fleet.kube.base.Cluster`. Two rows differ from what the numbers suggest,
-both measured on a real server: a missing fine-grained right arrives as a 422, and malformed bodies
-of server-side apply arrive as a 500, so that a 500 is no reason to try again.
+The table is the one in `fleet.kube.base.Cluster`. Three rows differ from what the numbers suggest:
+a missing fine-grained right arrives as a 422, malformed bodies of server-side apply arrive as a
+500, so that a 500 is no reason to try again (both measured on a real server), and a 404 says that
+an object is gone only if it is a Status that names the object. Any other 404 (``404 page not
+found``) comes from a proxy or from a server that does not serve the group (yet): it is no word
+about the object, and passes like any other absence of the server.
 """
 
 from __future__ import annotations
@@ -22,26 +25,37 @@ RETRY_AFTER_MAX_S = 60.0
 GONE = 410
 _UNAVAILABLE = frozenset({408, GONE, 429, 503, 504})
 _CREDENTIALS = "the credential is not accepted: check the kubeconfig or the service account's token"
+_NOT_SERVED = "retry; if it lasts, check that the address is that of an API server with this group"
 _TIMED_OUT = "retry; raise kubernetes.api_timeout_s if the server is only slow"
 
 
-def failure(status: int, body: bytes, *, what: str, retry_after: str = "") -> errors.FleetError:
+def failure(
+    status: int, body: bytes, *, what: str, retry_after: str = "", target: str = ""
+) -> errors.FleetError:
     """The error that an answer other than 2xx stands for; `what` names the request.
 
-    `retry_after` is the header of that name. Never raises, whatever `body` is.
+    `retry_after` is the header of that name, `target` the path asked for: only what it names can
+    be missing. Never raises, whatever `body` is.
     """
-    return verdict(status, parsed(body), what=what, text=body, retry_after=retry_after)
+    report = parsed(body)
+    return verdict(status, report, what=what, text=body, retry_after=retry_after, target=target)
 
 
 def verdict(
-    status: int, report: Object, *, what: str, text: bytes = b"", retry_after: str = ""
+    status: int,
+    report: Object,
+    *,
+    what: str,
+    text: bytes = b"",
+    retry_after: str = "",
+    target: str = "",
 ) -> errors.FleetError:
     """As `failure`, from a Status object (`report`) that may be empty; `text` stands in for it."""
     message = str(report.get("message") or "") or text.decode("utf-8", "replace").strip()
     reason = str(report.get("reason") or "")
     detail = f"{what}: HTTP {status}{f' {reason}' if reason else ''}: {_short(message)}"
     causes = _causes(report)
-    if status == 404:
+    if status == 404 and _names_the_missing(report, target):
         return errors.ApiNotFound(detail, reason=reason)
     if status == 409:
         return errors.ApiConflict(detail, reason=reason or "Conflict", causes=causes)
@@ -50,6 +64,9 @@ def verdict(
         return errors.ApiForbidden(detail, remedy=remedy, status=status, causes=causes)
     if status == 422 and any(cause[0] == "FieldValueForbidden" for cause in causes):
         return errors.ApiForbidden(f"{detail}{_named(causes)}", status=status, causes=causes)
+    if status == 404:
+        remedy = _NOT_SERVED
+        return errors.ApiUnavailable(detail, remedy=remedy, status=status, retry_after_s=0.0)
     if status in _UNAVAILABLE:
         wait_s = _wait(retry_after, report)
         return errors.ApiUnavailable(detail, status=status, retry_after_s=wait_s)
@@ -113,6 +130,17 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def _names_the_missing(report: Object, target: str) -> bool:
+    """Whether a 404 is about an object, and about one that the path `target` (if any) names."""
+    details = report.get("details")
+    name = details.get("name") if isinstance(details, dict) else None
+    if report.get("kind") != "Status" or report.get("reason") != "NotFound":
+        return False
+    if not isinstance(name, str) or not name:
+        return False
+    return not target or name in target.partition("?")[0].split("/")
 
 
 def _causes(report: Object) -> list[tuple[str, str, str]]:

@@ -10,7 +10,8 @@ Decisions:
    entries of the kubeconfig, tokens included. Such errors are never chained either.
 2. A `tokenFile` is read by us (`fleet.kube.tokens`): the package reads it once. It wins over an
    inline token, as in client-go. The user's kubeconfig is never written.
-3. An exec plugin has a time limit here; the package would wait for ever.
+3. An exec plugin has a time limit here, and only one runs at a time (`fleet.kube.tokens`); the
+   package would wait for ever.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fleet import errors
 from fleet.clock import Clock, SystemClock
 from fleet.kube import answers
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
-from fleet.kube.tokens import Credential, TokenFile, usable
+from fleet.kube.tokens import Attempt, Credential, TokenFile, usable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the server's certificate authority."""
@@ -117,10 +118,17 @@ class HttpTransport:
     def _send(self, request: Request) -> urllib3.BaseHTTPResponse:
         used = self._credential.header()
         found = self._once(request, used)
-        if found.status == 401 and (renewed := self._credential.renew(used)) != used:
+        if found.status != 401:
+            return found
+        try:
+            renewed = self._credential.renew(used)
+        except errors.ApiUnavailable:
             self._whole(found, request)
-            found = self._once(request, renewed)
-        return found
+            raise
+        if renewed == used:
+            return found
+        self._whole(found, request)
+        return self._once(request, renewed)
 
     def _once(self, request: Request, header: str) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": AGENT}
@@ -205,30 +213,67 @@ class RenewedCredential:
         self._clock = clock
         self._timeout_s = timeout_s
         self._next = float("-inf")
+        self._attempt: Attempt[Source] | None = None
         self._lock = threading.Lock()
+        self._hung = False
         self.adopt: Callable[[Configuration], None] = lambda _: None
 
     def header(self) -> str:
-        """As `Credential.header`."""
+        """As `Credential.header`. One request renews; others go on with what is still valid."""
         with self._lock:
-            ends = self._source.expires_at - EXPIRY_LEAD_S
-            if self._clock.now() >= ends and self._clock.monotonic() >= self._next:
-                self._reload()
-            return self._source.header
+            left_s = self._source.expires_at - self._clock.now()
+            under_way = self._attempt is not None
+            if left_s > EXPIRY_LEAD_S or (under_way and left_s > 0):
+                return self._source.header
+            attempt = self._begun()
+        return self._renewed(attempt)
 
     def renew(self, used: str) -> str:
         """As `Credential.renew`."""
         with self._lock:
-            if self._source.header == used and self._clock.monotonic() >= self._next:
-                self._reload()
+            if self._source.header != used:
+                return self._source.header
+            attempt = self._begun()
+        renewed = self._renewed(attempt)
+        if self._hung and renewed == used:
+            raise errors.ApiUnavailable(
+                "the credential is refused, and the exec plugin that gives another one hangs: no"
+                f" answer in {self._timeout_s:g} s",
+                remedy="run the command of the kubeconfig's user by hand and see what it waits for",
+                status=401,
+                retry_after_s=RENEW_GAP_S,
+            )
+        return renewed
+
+    def _begun(self) -> Attempt[Source] | None:
+        """The attempt to wait for, one at a time; None: it hangs, or the last one was just now."""
+        if self._attempt is not None:
+            return None if self._attempt.overdue else self._attempt
+        if self._clock.monotonic() < self._next:
+            return None
+        self._attempt = Attempt(self._load, timeout_s=self._timeout_s)
+        return self._attempt
+
+    def _renewed(self, attempt: Attempt[Source] | None) -> str:
+        """The header once `attempt` has ended; whoever sees that first takes over what it found."""
+        found: Source | None = None
+        if attempt is None:
+            return self._source.header
+        hung = False
+        try:
+            found = attempt.result()
+            hung = found is None
+        except errors.SettingsInvalid:
+            pass  # the credential of before stays, and the server judges it
+        with self._lock:
+            if self._attempt is attempt:
+                self._attempt = attempt if attempt.running else None
+                self._next = self._clock.monotonic() + RENEW_GAP_S
+                self._hung = hung
+                self._take_over(found or self._source)
             return self._source.header
 
-    def _reload(self) -> None:
-        self._next = self._clock.monotonic() + RENEW_GAP_S
-        try:
-            found = bounded(self._load, timeout_s=self._timeout_s)
-        except errors.SettingsInvalid:
-            return
+    def _take_over(self, found: Source) -> None:
         before, self._source = self._source, found
         if _tls(found.configuration) != _tls(before.configuration):
             self.adopt(found.configuration)
@@ -238,26 +283,11 @@ class RenewedCredential:
 
 
 def bounded(load: Callable[[], Source], *, timeout_s: float) -> Source:
-    """What `load` returns or raises (`SettingsInvalid`), waited for `timeout_s` at most.
-
-    It runs in a thread of its own, since an exec plugin of a kubeconfig may hang.
-    """
-    found: list[Source | errors.SettingsInvalid] = []
-
-    def run() -> None:
-        try:
-            found.append(load())
-        except errors.SettingsInvalid as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, name="kubeconfig", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if not found:
+    """What `load` returns or raises (`SettingsInvalid`), waited for `timeout_s` at most."""
+    found = Attempt(load, timeout_s=timeout_s).result()
+    if found is None:
         raise _invalid("kubeconfig", f"its exec plugin gave no credential in {timeout_s:g} s")
-    if isinstance(found[0], errors.SettingsInvalid):
-        raise found[0]
-    return found[0]
+    return found
 
 
 def from_kubeconfig(path: str) -> Source:

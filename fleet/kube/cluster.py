@@ -242,18 +242,13 @@ class KubernetesCluster:
         guards = {"uid": uid, "resourceVersion": resource_version}
         stated = {key: value for key, value in guards.items() if value}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": stated}
-        what = f"DELETE {resource.plural} {name}"
-        answer = self._exchange(
-            Request(
-                "DELETE",
-                paths.object_path(resource, name),
-                what,
-                body=options if stated else None,
-                content_type=JSON,
-            )
-        )
-        if answer.status != 404 and not 200 <= answer.status < 300:
-            raise self._failure(answer, what)
+        what, target = f"DELETE {resource.plural} {name}", paths.object_path(resource, name)
+        body = options if stated else None
+        answer = self._exchange(Request("DELETE", target, what, body=body, content_type=JSON))
+        if not 200 <= answer.status < 300:
+            failure = self._failure(answer, what, target)
+            if not isinstance(failure, errors.ApiNotFound):
+                raise failure
 
     def close(self) -> None:
         """Close idle connections; the object can still be used."""
@@ -271,7 +266,7 @@ class KubernetesCluster:
         what = f"{method} {shown}"
         answer = self._exchange(Request(method, target, what, body, content_type))
         if not 200 <= answer.status < 300:
-            raise self._failure(answer, what)
+            raise self._failure(answer, what, target)
         return answers.object_of(answer.body, what=what)
 
     def _exchange(self, request: Request) -> Answer:
@@ -292,9 +287,10 @@ class KubernetesCluster:
         if wait_s:
             time.sleep(wait_s)
 
-    def _failure(self, answer: Answer, what: str) -> errors.FleetError:
+    def _failure(self, answer: Answer, what: str, target: str = "") -> errors.FleetError:
+        wait = answer.retry_after
         return answers.failure(
-            answer.status, answer.body, what=what, retry_after=answer.retry_after
+            answer.status, answer.body, what=what, retry_after=wait, target=target
         )
 
     def _server_version(self) -> str:

@@ -60,6 +60,18 @@ class Admission:
         else:
             self._again(known, order)
 
+    def join(self, order: ClaimOrder) -> None:
+        """Take a call in that joins a prepare in work: its pods must be proven gone as well.
+
+        Raises `DeviceBusy` for a call about other devices than those the work is for.
+        """
+        known = self.registry.journal.claims[ClaimUid(order.uid)]
+        self._refuse_other_devices(known, order)
+        if set(order.consumers) <= set(known.consumers):
+            return
+        with self.registry.commit() as commit:
+            commit.put_claim(self._renewed(commit.claim(known.uid) or known, order))
+
     def _new(self, order: ClaimOrder) -> None:
         uid, token = ClaimUid(order.uid), _token(order)
         spec = self.specs.name(uid)
@@ -92,15 +104,7 @@ class Admission:
         uid, token = known.uid, _token(order)
         if known.state is ClaimState.UNPREPARING:
             raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
-        devices = frozenset(device.uuid for device in self._named(order.devices))
-        attached = frozenset(device.uuid for device in self._named(order.attached))
-        if devices != frozenset(known.devices) or attached != frozenset(known.attached):
-            raise errors.DeviceBusy(
-                f"claim {uid} still holds {', '.join(known.devices) or 'other devices'}"
-                " of an earlier allocation",
-                holder=f"claim:{uid}",
-                remedy="it is torn down first; then the devices asked for are prepared",
-            )
+        self._refuse_other_devices(known, order)
         claims.step(known.state, ClaimEvent.PREPARE)
         claim = self._renewed(known, order)
         units = [self.registry.journal.units[unit] for unit in known.units]
@@ -114,6 +118,17 @@ class Admission:
             with self.registry.commit() as commit:
                 commit.put_claim(claim)
                 _take(commit, claim)
+
+    def _refuse_other_devices(self, known: Claim, order: ClaimOrder) -> None:
+        devices = frozenset(device.uuid for device in self._named(order.devices))
+        attached = frozenset(device.uuid for device in self._named(order.attached))
+        if devices != frozenset(known.devices) or attached != frozenset(known.attached):
+            raise errors.DeviceBusy(
+                f"claim {known.uid} still holds {', '.join(known.devices) or 'other devices'}"
+                " of an earlier allocation",
+                holder=f"claim:{known.uid}",
+                remedy="it is torn down first; then the devices asked for are prepared",
+            )
 
     def _renewed(self, known: Claim, order: ClaimOrder) -> Claim:
         """Every pod that ever used the claim is remembered: all of them must be proven gone."""

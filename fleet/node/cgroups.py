@@ -6,6 +6,10 @@ is kept between calls: the answer is about now.
 
 Absence proves something only where the pods' cgroups can be seen at all. A tree without any
 ``kubepods`` directory (a container's own cgroup namespace, a wrong mount) is unknown, not empty.
+
+Parts of the tree belong to users (systemd delegates ``user@1000.service``), who name, nest and fill
+directories as they like. Pods are made by root, so the search enters only what is root's: a user
+can neither pass for a pod nor hinder the search. Inside a pod everything counts, whoever made it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fleet.errors import CgroupsUnreadable, InputInvalid
@@ -26,6 +30,12 @@ _UID = re.compile(r"[0-9a-z][0-9a-z_-]*")
 _USUAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """UIDs as the API server and (for static pods) kubelet make them."""
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+_USERS = "user.slice"
+"""Where systemd keeps the sessions and services of users, at the top of each hierarchy."""
+DEEPEST = 64
+"""Levels below a pod that are looked through; systemd in a container makes about five."""
+MOST = 10_000
+"""Cgroups of one pod that are looked through: about a second's work."""
 
 
 class CgroupTree:
@@ -46,7 +56,7 @@ class CgroupTree:
         wanted = {_normal(uid): uid for uid in uids}
         found: dict[str, list[Path]] = {uid: [] for uid in wanted.values()}
         seen = False
-        for path, name, pod in _walk(self.root):
+        for path, name, pod in _walk(self.root, wanted):
             seen = seen or KUBEPODS in name
             if pod in wanted:
                 found[wanted[pod]].append(Path(path))
@@ -57,12 +67,14 @@ class CgroupTree:
     def occupied(self, path: Path) -> bool:
         """Whether a process is in this cgroup or one below it; one that has vanished is empty.
 
-        Raises `CgroupsUnreadable` when that cannot be told.
+        Raises `CgroupsUnreadable` when that cannot be told, also of a tree beyond all measure
+        (`DEEPEST`, `MOST`): that is a matter of this pod alone.
         """
         try:
-            return _populated(str(path)) or any(_has_processes(one) for one in _below(str(path)))
+            with _opened(str(path)) as top:
+                return _populated(top) or _inhabited(top, 0, iter(range(MOST)))
         except OSError as error:
-            if _vanished(error, str(path)):
+            if error.errno in _GONE and not os.path.lexists(path):
                 return False
             raise CgroupsUnreadable(f"the cgroup {path} cannot be read: {error}") from error
 
@@ -72,7 +84,7 @@ class CgroupTree:
 
         Raises `CgroupsUnreadable` when that cannot be told.
         """
-        for path, name, pod in _walk(hierarchy):
+        for path, name, pod in _walk(hierarchy, ()):
             if not pod:
                 continue
             if ":" in name:  # a runtime and a kubelet with different drivers name it so
@@ -82,27 +94,55 @@ class CgroupTree:
                 children = _directories(path)
             except OSError as error:
                 raise CgroupsUnreadable(f"the cgroup {path} cannot be read: {error}") from error
-            yield from (Path(child) for child, _ in children)
+            yield from (Path(child.path) for child in children)
 
 
-def _walk(root: Path) -> Iterator[tuple[str, str, str]]:
-    """(path, lower-case name, pod UID or "") of all directories, none from inside a pod."""
+def _walk(root: Path, pods: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """(path, lower-case name, pod UID or "") of directories that only root can have made.
+
+    None from inside a pod: one of `pods`, or one named as usual.
+    """
     if not root.is_dir():
         raise CgroupsUnreadable(f"there are no cgroups at {root}")
+    alone = (root / "cgroup.procs").exists()
     pending = [str(root)]
     while pending:
         directory = pending.pop()
         try:
-            children = _directories(directory)
+            for entry in _directories(directory):
+                lower = entry.name.lower()
+                matched = _POD.search(lower)
+                pod = matched[1].replace("_", "-") if matched else ""
+                if _of_users(entry, str(root), alone=alone):
+                    continue
+                if pod in pods or _USUAL.fullmatch(pod):
+                    yield entry.path, lower, pod
+                    continue
+                trusted = _trusted(entry)
+                if not trusted and KUBEPODS in lower and not pod:
+                    raise CgroupsUnreadable(f"{entry.path} belongs neither to root nor to us")
+                yield entry.path, lower, pod
+                if trusted:
+                    pending.append(entry.path)
         except OSError as error:
             raise CgroupsUnreadable(f"the cgroup {directory} cannot be read: {error}") from error
-        for path, name in children:
-            lower = name.lower()
-            matched = _POD.search(lower)
-            pod = matched[1].replace("_", "-") if matched else ""
-            yield path, lower, pod
-            if not _USUAL.fullmatch(pod):
-                pending.append(path)
+
+
+def _of_users(entry: os.DirEntry[str], root: str, *, alone: bool) -> bool:
+    """Whether it is ``user.slice`` at the top of a hierarchy: `root` itself if `alone`, else one
+    of its directories too (each controller's)."""
+    above = os.path.dirname(entry.path)
+    return entry.name == _USERS and (above == root or not alone and os.path.dirname(above) == root)
+
+
+def _trusted(entry: os.DirEntry[str]) -> bool:
+    """Whether only root, or who runs us, can make directories in this one; False when gone."""
+    try:
+        return entry.stat(follow_symlinks=False).st_uid in (0, os.geteuid())
+    except OSError as error:
+        if _vanished(error, entry.path):
+            return False
+        raise
 
 
 def _normal(uid: str) -> str:
@@ -112,47 +152,76 @@ def _normal(uid: str) -> str:
     return lower.replace("_", "-")
 
 
-def _directories(path: str) -> list[tuple[str, str]]:
-    """(path, name) of a directory's directories, links not followed; none when it has vanished."""
+def _directories(path: str) -> list[os.DirEntry[str]]:
+    """A directory's directories, links not followed; none when it has vanished."""
     try:
         with os.scandir(path) as entries:
-            return [(e.path, e.name) for e in entries if e.is_dir(follow_symlinks=False)]
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         if _vanished(error, path):
             return []
         raise
 
 
-def _below(path: str) -> Iterator[str]:
-    """This cgroup and all below it."""
-    pending = [path]
-    while pending:
-        directory = pending.pop()
-        yield directory
-        pending.extend(child for child, _ in _directories(directory))
+@contextmanager
+def _opened(name: str, within: int | None = None) -> Iterator[int]:
+    """A directory's descriptor: below it no path is ever too long to be named."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def _populated(path: str) -> bool:
+def _inhabited(cgroup: int, depth: int, allowance: Iterator[int]) -> bool:
+    """Whether a process is listed in this cgroup or below; each one looked at takes one step."""
+    if depth > DEEPEST or next(allowance, None) is None:
+        raise OSError(errno.E2BIG, f"more than {DEEPEST} levels or {MOST} cgroups are in it")
+    if _has_processes(cgroup):
+        return True
+    with os.scandir(cgroup) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return any(_child_inhabited(cgroup, name, depth + 1, allowance) for name in names)
+
+
+def _child_inhabited(cgroup: int, name: str, depth: int, allowance: Iterator[int]) -> bool:
+    try:
+        with _opened(name, cgroup) as child:
+            return _inhabited(child, depth, allowance)
+    except OSError as error:
+        # Its parent is asked: the descriptor of a cgroup outlives the cgroup.
+        if error.errno in _GONE and not _exists(cgroup, name):
+            return False
+        raise
+
+
+def _exists(cgroup: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=cgroup, follow_symlinks=False)
+    except OSError as error:
+        return error.errno not in _GONE
+    return True
+
+
+def _populated(cgroup: int) -> bool:
     """What the kernel counts for the whole subtree, where it does (v2; v1 pids).
 
     Only a shortcut, and a second witness: in v1 a reader in another pid namespace finds the lists
     of processes empty, while these counters include everybody.
     """
-    events, pids = _read(f"{path}/cgroup.events"), _read(f"{path}/pids.current")
+    events, pids = _read(cgroup, "cgroup.events"), _read(cgroup, "pids.current")
     return "populated 1" in events.splitlines() or pids.strip() not in ("", "0")
 
 
-def _has_processes(path: str) -> bool:
+def _has_processes(cgroup: int) -> bool:
     """Whether any process is listed in this very cgroup."""
     try:
-        listed = _content(f"{path}/cgroup.procs")
+        return bool(_content(cgroup, "cgroup.procs").strip())
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:  # a threaded cgroup lists threads only
-            return bool(_content(f"{path}/cgroup.threads").strip())
-        if _vanished(error, path):
-            return False
+            return bool(_content(cgroup, "cgroup.threads").strip())
         raise
-    return bool(listed.strip())
 
 
 def _vanished(error: OSError, path: str) -> bool:
@@ -160,14 +229,14 @@ def _vanished(error: OSError, path: str) -> bool:
     return error.errno in _GONE and not os.path.lexists(path)
 
 
-def _read(path: str) -> str:
+def _read(cgroup: int, name: str) -> str:
     with suppress(FileNotFoundError, NotADirectoryError):
-        return _content(path)
+        return _content(cgroup, name)
     return ""
 
 
-def _content(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _content(cgroup: int, name: str) -> str:
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=cgroup)
     try:
         return os.read(descriptor, 4096).decode(errors="replace")
     finally:

@@ -68,7 +68,9 @@ class Cleaner:
             if flight.kind is ClaimEvent.PREPARE:
                 raise errors.DeviceUnfit(f"{result.device} is quarantined: {_said(result)}")
         elif result.outcome is not Outcome.CERTIFIED:
-            raise errors.DeviceBusy(f"{result.device} is {result.outcome}: {_said(result)}")
+            raise errors.DeviceBusy(
+                f"{result.device} is {result.outcome}: {_said(result)}", remedy=_remedy(result)
+            )
         return result
 
     def _wipe(
@@ -97,6 +99,11 @@ class Cleaner:
             results[device.uuid] = errors.BackendFailed(f"wiping {device.name} failed: {error!r}")
         finally:
             self.registry.unreserve(work)
+
+
+def _remedy(result: DeviceResult) -> str:
+    """What to do about the first thing found; "" leaves it to the error's own words."""
+    return next((found.remedy for found in result.findings if found.remedy), "")
 
 
 def _said(result: DeviceResult) -> str:

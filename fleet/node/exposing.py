@@ -67,8 +67,10 @@ class Exposer:
                 self._read_again(device)
         workers = {unit for row in self.registry.journal.workers() for unit in row.units}
         now = self.registry.clock.now()
-        noted = replace(claim, attributes={**claim.attributes, EXPOSED_TICKS: str(ticks_now())})
         with self.registry.commit() as commit:
+            current = commit.claim(claim.uid) or claim
+            moment = {EXPOSED_TICKS: str(ticks_now())}
+            noted = replace(current, attributes={**current.attributes, **moment})
             commit.put_claim(noted)
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)

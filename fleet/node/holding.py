@@ -8,6 +8,7 @@ only inside these flights.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,9 @@ from fleet.node.registry import Registry
 from fleet.node.securing import Securing
 from fleet.node.teardown import TEARDOWN_AT, Teardown
 
+LOG = logging.getLogger(__name__)
+RESTORE_S = 10.0
+"""Period, s, in which the specs of prepared claims are looked for."""
 RETRY_S = 0.5
 RETRY_MAX_S = 30.0
 """Shortest and longest pause, s, between two tries of a teardown nobody calls for."""
@@ -43,6 +47,7 @@ class Holding:
     kill_wait_s: float
     flights: Flights = field(default_factory=Flights)
     _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
+    _restored_at: float = float("-inf")
 
     # --- calls ---
 
@@ -55,7 +60,9 @@ class Holding:
             flight = self.flights.get(uid)
             if flight is not None and flight.kind is not ClaimEvent.PREPARE:
                 raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
-            if flight is None:
+            if flight is not None:
+                self.admission.join(order)
+            else:
                 self.admission.admit(order)
                 flight = self._launch(uid, ClaimEvent.PREPARE, self._prepare)
         return flight.wait(uid, budget_s)
@@ -109,8 +116,10 @@ class Holding:
     def _begin_teardown(self, claim: Claim, consumers: Sequence[str]) -> Flight:
         begun = {TEARDOWN_AT: repr(self.registry.clock.now()), **claim.attributes}
         known = (*claim.consumers, *(c for c in consumers if c not in claim.consumers))
-        claim = replace(claim, attributes=begun, consumers=known)
-        self._step(claim, ClaimEvent.UNPREPARE, ClaimFact.PREPARE_JOINED)
+        joined = frozenset({ClaimFact.PREPARE_JOINED})
+        state = claims.step(claim.state, ClaimEvent.UNPREPARE, joined)
+        with self.registry.commit() as commit:  # no flight is in work: nobody else changes it
+            commit.put_claim(replace(claim, state=state, attributes=begun, consumers=known))
         return self._launch(claim.uid, ClaimEvent.UNPREPARE, self.teardown.run)
 
     def abandon(self, uid: ClaimUid, token: Token, units: Iterable[Unit]) -> Closure:
@@ -156,6 +165,9 @@ class Holding:
 
         `now` in seconds; a teardown that keeps failing is tried less and less often.
         """
+        if not 0 <= now - self._restored_at < RESTORE_S:
+            self._restored_at = now
+            self.restore()
         with self.flights.lock:
             open_claims = dict(self.registry.journal.claims)
             for uid in self._pauses.keys() - open_claims.keys():
@@ -163,6 +175,22 @@ class Holding:
             for uid, claim in open_claims.items():
                 if claim.state is ClaimState.UNPREPARING and self.flights.get(uid) is None:
                     self._retry(uid, now)
+
+    def restore(self) -> None:
+        """Write the specs of prepared claims again that somebody has removed (invariant 27).
+
+        Kubelet never repairs one: the next restart of a container would fail for ever.
+        """
+        try:
+            there = set(self.teardown.specs.listed())
+        except errors.SpecUnavailable:
+            return  # looked at again by the next step that is due
+        with self.flights.lock:
+            for uid, claim in self.registry.journal.claims.items():
+                missing = claim.state is ClaimState.PREPARED and uid not in there
+                if missing and self.flights.get(uid) is None:
+                    LOG.warning("the CDI spec of claim %s is gone: written again", uid)
+                    self._launch(uid, ClaimEvent.PREPARE, self._prepare)
 
     def _retry(self, uid: ClaimUid, now: float) -> None:
         at, pause_s = self._pauses.get(uid, (float("-inf"), RETRY_S))
@@ -195,21 +223,27 @@ class Holding:
                 claim = self._step(claim, ClaimEvent.PREPARED, *facts)
             return self.answer(claim)
         except errors.FleetError as error:
-            current = self.registry.journal.claims[claim.uid]
-            if current.state is ClaimState.PREPARING and current.error != error.detail:
-                self._put(replace(current, error=error.detail))
+            self._note(claim, error.detail)
             raise
 
     # --- shared ---
 
     def _step(self, claim: Claim, event: ClaimEvent, *facts: ClaimFact) -> Claim:
-        moved = replace(claim, state=claims.step(claim.state, event, frozenset(facts)))
-        self._put(moved)
+        """Move the record as it is by now: calls that joined have added their pods to it."""
+        state = claims.step(claim.state, event, frozenset(facts))
+        with self.registry.commit() as commit:
+            moved = replace(commit.claim(claim.uid) or claim, state=state)
+            commit.put_claim(moved)
         return moved
 
-    def _put(self, claim: Claim) -> None:
+    def _note(self, claim: Claim, trouble: str) -> None:
+        known = self.registry.journal.claims[claim.uid]
+        if known.state is not ClaimState.PREPARING or known.error == trouble:
+            return
         with self.registry.commit() as commit:
-            commit.put_claim(claim)
+            current = commit.claim(claim.uid)
+            if current is not None:
+                commit.put_claim(replace(current, error=trouble))
 
     def answer(self, claim: Claim) -> ClaimAnswer:
         """A claim as callers see it."""

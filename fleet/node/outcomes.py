@@ -23,7 +23,8 @@ HELD = Finding(
     check="holder",
     verdict="unknown",
     detail="the holder of this device is unknown (first start, or a lost or restored journal)",
-    remedy="run `fleet node adopt` once nobody uses the device, or reboot the node",
+    remedy="delete the pod that had it, if there is one: its teardown proves the device free;"
+    " else `fleet node adopt` once nobody uses it, or reboot the node",
 )
 CANCELLED = Finding(
     check="wipe",
@@ -39,7 +40,7 @@ def holder(who: str) -> Finding:
         check="foreign-holder",
         verdict="fail",
         detail=f"in use by {who}",
-        remedy="end the process (nothing is killed for you), then scrub again",
+        remedy="end that pod or process, nothing is killed for you; what waits goes on by itself",
     )
 
 

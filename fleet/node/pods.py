@@ -85,6 +85,7 @@ class PodTenants:
         try:
             checkpoint = kubelet_checkpoint.read(self.checkpoint)
             pods = {*_consumers(here, checkpoint), *self._unrecorded(units, checkpoint)}
+            pods |= {*self.registry.lingering(units)}
             found = self.cgroups.find(pods) if pods else {}
             running = [
                 uid
@@ -94,6 +95,18 @@ class PodTenants:
         except FleetError as error:
             return f"a pod, for all that is known: {error.detail}"
         return f"pod {running[0]}" if running else ""
+
+    def trouble(self) -> str:
+        """Why pods cannot be looked for: kubelet's checkpoint or the host's cgroups are unreadable.
+
+        Then every proof fails, and with it every prepare and every teardown.
+        """
+        try:
+            kubelet_checkpoint.read(self.checkpoint)
+            self.cgroups.find(())
+        except FleetError as error:
+            return str(error)
+        return ""
 
     def free(self, accelerator: Uuid) -> bool:
         """As by processes: simulated without a tenant; real devices are adopted by a person."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from fleet import errors
@@ -15,6 +16,11 @@ from fleet.stores.base import Release
 
 class Specs(Protocol):
     """The specs through which a container reaches devices (CDI on a node)."""
+
+    @property
+    def directory(self) -> Path:
+        """Where they are written."""
+        ...
 
     def name(self, uid: ClaimUid) -> str:
         """File name of a claim's spec."""
@@ -77,6 +83,10 @@ class TenantProof(Protocol):
 
     def created(self, device: Uuid) -> str:
         """Whose container exists for memory of the device, started or not; empty: nobody's."""
+        ...
+
+    def trouble(self) -> str:
+        """Why nothing can be told of tenants on this node now, with what to do; empty: it can."""
         ...
 
     def free(self, accelerator: Uuid) -> bool:

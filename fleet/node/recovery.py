@@ -7,6 +7,7 @@ are removed and specs of prepared claims rebuilt; a new journal adopts floors fr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -40,7 +41,7 @@ from fleet.node import outcomes
 from fleet.node.granting import grants
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
-from fleet.wipe.identity import WorkerIdentity, end
+from fleet.wipe.identity import WorkerIdentity, end, gone_within
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Recovery:
     registry: Registry
     specs: Specs
     kill_wait_s: float
-    """Time, s, a killed worker has to disappear before its units count as wedged."""
+    """Time, s, killed workers have to disappear, all together, before their units are wedged."""
     ledger: Ledger
     troubles: tuple[str, ...] = ()
     """What could not be brought in order yet; tried again by `settle`."""
@@ -105,16 +106,20 @@ class Recovery:
             commit.set_meta("boot_id", registry.boot_id)
 
     def _end_workers(self, only: frozenset[UnitId] | None) -> None:
-        """Prove workers gone and end what they did: of all units, or `only` of some."""
+        """Prove workers gone and end what they did: of all units, or `only` of some.
+
+        Nobody answers at the door meanwhile: many survivors take no longer than one.
+        """
+        deadline = time.monotonic() + self.kill_wait_s
         rows = {
             row.worker_id: row
             for row in self.registry.journal.workers()
             if only is None or only.intersection(row.units)
         }
-        gone = {
-            name: end(WorkerIdentity.from_json(row.identity), self.kill_wait_s)
-            for name, row in rows.items()
-        }
+        named = {name: WorkerIdentity.from_json(row.identity) for name, row in rows.items()}
+        gone = {name: end(worker, 0.0) for name, worker in named.items()}
+        for name, worker in named.items():
+            gone[name] = gone[name] or gone_within(worker, deadline - time.monotonic())
         alive: dict[UnitId, str] = {
             unit: f"worker pid {row.identity.get('pid')} of an earlier service still lives"
             for name, row in rows.items()

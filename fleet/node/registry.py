@@ -7,12 +7,14 @@ that takes longer holds a reservation of its units instead (one operation per un
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet import errors, lifecycle
+from fleet import errors, lifecycle, sqlite
 from fleet.backends.base import Backend
 from fleet.clock import Clock
 from fleet.journal import mirror, witness
@@ -32,6 +34,8 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+
+LOG = logging.getLogger(__name__)
 
 CLEANEST_LAST = (
     State.HELD,
@@ -76,6 +80,8 @@ class Registry:
         self.boot_id = boot_id
         self.accelerators: dict[Uuid, Accelerator] = {}
         self.devices: dict[Uuid, Device] = {}
+        self.commit_trouble = ""
+        """Why the journal refused the last commit; empty when it took it."""
         self.mirror_trouble = ""
         self.witness_trouble = ""
         """Why the witness could not be written at the last commit; empty when it was."""
@@ -135,19 +141,39 @@ class Registry:
             )
         )
 
+    def lingering(self, units: Iterable[UnitId]) -> tuple[str, ...]:
+        """Pods of this boot that had not left these units when their claim's record ended."""
+        found: dict[str, None] = {}
+        for unit in units:
+            kept = json.loads(self.journal.meta.get(f"lingering:{unit}", "{}"))
+            if kept.get("boot_id") == self.boot_id:
+                found |= dict.fromkeys(kept["pods"])
+        return tuple(found)
+
+    def remember_lingering(self, commit: Commit, unit: UnitId, pods: Sequence[str]) -> None:
+        """Keep pods for `lingering`, with the transaction that ends their claim's record."""
+        kept = {"boot_id": self.boot_id, "pods": [*self.lingering((unit,)), *pods]}
+        commit.set_meta(f"lingering:{unit}", json.dumps(kept))
+
     # --- changes ---
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
         """One journal transaction, followed by the copy of reasons and the witness."""
         with self._lock:
-            with self.journal.commit() as commit:
-                yield commit
-                known = self.journal.units
-                changed = any(
-                    unit.reasons != (known[name].reasons if name in known else frozenset())
-                    for name, unit in commit.units.items()
-                )
+            try:
+                with self.journal.commit() as commit:
+                    yield commit
+                    known = dict(self.journal.units)
+                    changed = any(
+                        unit.reasons != (known[name].reasons if name in known else frozenset())
+                        for name, unit in commit.units.items()
+                    )
+            except (sqlite.Unusable, sqlite.Locked) as error:
+                self.commit_trouble = str(error)
+                raise
+            self.commit_trouble = ""
+            _tell(known, commit.units)
             if changed or self.mirror_trouble:
                 self._copy_reasons()
             self._bear_witness()
@@ -269,3 +295,13 @@ class Registry:
         """All work now, each once."""
         with self._lock:
             return list({id(work): work for work in self._work.values()}.values())
+
+
+def _tell(before: Mapping[UnitId, Unit], after: Mapping[UnitId, Unit]) -> None:
+    """One line where a unit goes out of service or comes back; the rest is the ledger's matter."""
+    for name, unit in after.items():
+        was = before[name].state if name in before else None
+        if was == unit.state or not {was, unit.state} & {State.QUARANTINED, State.HELD}:
+            continue
+        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in sorted(unit.reasons))
+        LOG.warning("%s: %s -> %s%s", name, was or "new", unit.state, f" ({why})" if why else "")

@@ -45,8 +45,8 @@ class Securing:
             else:
                 return claim
         lease = self._acquire(claim)
-        secured = replace(claim, token=lease.token)
         with self.registry.commit() as commit:
+            secured = replace(commit.claim(claim.uid) or claim, token=lease.token)
             now = [commit.unit(unit) for unit in claim.units]
             try:
                 leases.check_token(now, lease.token, self.registry.journal.epoch)
@@ -62,8 +62,9 @@ class Securing:
 
     def _put(self, claim: Claim) -> Claim:
         with self.registry.commit() as commit:
-            commit.put_claim(claim)
-        return claim
+            current = replace(commit.claim(claim.uid) or claim, token=claim.token)
+            commit.put_claim(current)
+        return current
 
     def _acquire(self, claim: Claim) -> Lease:
         units = [self.registry.journal.units[unit] for unit in claim.units]

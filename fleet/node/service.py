@@ -34,6 +34,7 @@ from fleet.model import (
     Token,
 )
 from fleet.node import confirming, outcomes, recovery, sweep, viewing
+from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
@@ -53,7 +54,7 @@ class NodeService:
         self._draining = threading.Event()
         self._tasks: dict[OperationId, tuple[WipeTask, threading.Thread]] = {}
         self._unrecorded: dict[OperationId, DeviceResult] = {}
-        self._store_trouble = ""
+        self._condition = Condition(parts)
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
         self._tending = Tending(
@@ -68,6 +69,7 @@ class NodeService:
         self._registry.load()
         parts.recovery.run()
         self._follow()
+        self._condition.step(self._registry.clock.now())
 
     # --- reading ---
 
@@ -82,7 +84,8 @@ class NodeService:
             at=registry.clock.now(),
             simulated=registry.backend.simulated,
             backend=registry.backend.kind,
-            degraded=self._degraded(),
+            blocked=self._condition.blocked(),
+            degraded=self._condition.degraded(),
             notes=self._parts.lingering.notes if self._parts.lingering else (),
             devices=tuple(
                 viewing.device(registry, d, checked_at=self._parts.sweep.good_at(d))
@@ -106,19 +109,6 @@ class NodeService:
         if row is None or row.result is None:
             return None
         return DeviceResult.model_validate(row.result)
-
-    def _degraded(self) -> tuple[str, ...]:
-        recovery = self._parts.recovery
-        found = [*self._parts.troubles, *recovery.troubles, *recovery.found]
-        if self._parts.lingering is not None:
-            found += self._parts.lingering.found
-        if not self._registry.journal.epoch:
-            found.append(
-                f"no lease store was reachable yet, no order is accepted: {self._store_trouble}"
-            )
-        if self._registry.witness_trouble:
-            found.append(self._registry.witness_trouble)
-        return tuple(found)
 
     # --- scrubbing ---
 
@@ -258,7 +248,11 @@ class NodeService:
         """Expose devices to a claim; see `fleet.node.holding`."""
         self._serving()
         self._adopted()
-        return self._parts.holding.prepare(order, budget_s=budget_s)
+        try:
+            return self._parts.holding.prepare(order, budget_s=budget_s)
+        except errors.SpecUnavailable:
+            self._condition.unwritten()
+            raise
 
     def unprepare(
         self,
@@ -297,6 +291,7 @@ class NodeService:
         if self._draining.is_set():
             return
         self._follow()
+        self._condition.step(now)
         self._settle()
         if not self._registry.journal.epoch:
             return  # nothing is known of holders yet: nothing is freed, wiped or given back
@@ -323,14 +318,14 @@ class NodeService:
         if not self._follow():
             raise errors.StoreUnavailable(
                 f"node {self._registry.place.node} has a new journal and no store to adopt from:"
-                f" {self._store_trouble}"
+                f" {self._condition.unadopted}"
             )
 
     def _follow(self) -> bool:
         try:
             recovery.adopt(self._registry, self._parts.store)
         except errors.FleetError as error:
-            self._store_trouble = error.detail
+            self._condition.unadopted = error.detail
             return False
         return True
 

@@ -2,9 +2,11 @@
 
 It watches the door. While the owner answers there the standby does nothing, and hands the journal
 over when a node actor asks for it. Once nobody has answered for `grace_s` it tries to take the
-journal; where the journal is locked all the same and nothing is heard for `silence_s`, the owner
-hangs: it is killed, named by pid, start time and boot, so that nobody else can be meant. What its
-workers left is settled by the start that follows, as after any crash.
+journal; where the journal is locked all the same and nothing is heard for `silence_s` from the
+same owner, that owner hangs: it is killed, named by pid, start time and boot, so that nobody else
+can be meant. An owner that has just taken the journal opens the node first, which takes a while:
+its silence begins then. What its workers left is settled by the start that follows, as after any
+crash.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, Protocol
 from fleet import errors
 from fleet.clock import Clock
 from fleet.door.answering import HandOver
-from fleet.journal.lock import read_owner
+from fleet.journal.lock import Owner, read_owner
 from fleet.node.service import NodeService
 
 LOG = logging.getLogger(__name__)
@@ -33,9 +35,9 @@ class Patience:
     grace_s: float = 3.0
     """Nobody answers: an actor that Ray restarts is back within this time."""
     silence_s: float = 30.0
-    """The journal is locked and nobody answers: the owner hangs and is killed."""
+    """The journal is locked by one owner that does not answer: it hangs and is killed."""
     yield_s: float = 10.0
-    """After a hand-over: the newcomer has this long to take the journal."""
+    """After a hand-over: the newcomer has this long to take the journal and answer."""
     pulse_s: float = 1.0
     """Between two looks at the door."""
 
@@ -64,6 +66,10 @@ class Standby:
     _heard_at: float = field(init=False)
     _looked_at: float = float("-inf")
     _not_before: float = float("-inf")
+    _owner: Owner | None = None
+    """Who was last seen to have taken the journal."""
+    _owned_at: float = float("-inf")
+    """When that one was first seen: never before it took the journal."""
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock.monotonic()
@@ -111,8 +117,11 @@ class Standby:
         if apart_s > self.patience.silence_s / 2:
             self._heard_at = now  # it was this process that stood still: that is nobody's silence
         self._looked_at = now
-        if self._answers():
+        answered = self._answers()
+        self._look_at_owner()
+        if answered:
             self._heard_at = self.clock.monotonic()
+            self._not_before = float("-inf")  # the newcomer came
             self.trouble = ""
             return
         silent_s = self.clock.monotonic() - self._heard_at
@@ -126,12 +135,24 @@ class Standby:
             return False
         return True
 
+    def _look_at_owner(self) -> None:
+        owner = read_owner(self.lock)
+        if owner is None:
+            return
+        now = self.clock.monotonic()
+        if owner != self._owner:
+            self._owner, self._owned_at = owner, now
+        if now < self._not_before and owner.pid != os.getpid() and not owner.alive():
+            # The newcomer came, and has gone between two looks.
+            self._heard_at, self._not_before = now, float("-inf")
+
     def _take(self, silent_s: float) -> None:
         try:
             self.service = self.open(self._hand_over)
         except errors.NotOwner as error:
             self.trouble = error.detail
-            if silent_s >= self.patience.silence_s:
+            silent_since = max(self._heard_at, self._owned_at)
+            if self.clock.monotonic() - silent_since >= self.patience.silence_s:
                 self._kill()
         except (errors.FleetError, OSError) as error:
             trouble = error.detail if isinstance(error, errors.FleetError) else str(error)
@@ -146,6 +167,8 @@ class Standby:
         owner = read_owner(self.lock)
         if owner is None or owner.pid == os.getpid() or not owner.alive():
             return  # it has gone, or cannot be named: nobody is killed on a guess
+        if owner != self._owner:
+            return  # it was another one's silence
         LOG.warning("%s (pid %d) owns the node and is silent: killed", owner.owner, owner.pid)
         try:
             os.kill(owner.pid, signal.SIGKILL)

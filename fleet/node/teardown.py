@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from fleet import claims, errors, lifecycle
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.health import reasons
+from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.messages import ClaimAnswer, DeviceResult, Published
 from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
@@ -27,6 +28,7 @@ HOLDER_DEADLINE_S = 600.0
 """Time, s, a tenant's process may outlive its teardown before the device is quarantined."""
 TEARDOWN_AT = "teardown_at"
 """Attribute of a claim record: when its teardown began, seconds since the epoch."""
+NOT_GONE = "tenant-not-gone"
 PUBLISHED_WAIT_S = 60.0
 """Time, s, one flight waits for a quarantine to be read back; the next try waits again."""
 POLL_S = 0.05
@@ -115,7 +117,7 @@ class Teardown:
                 holder=f"claim:{others[0] if others else claim.uid}",
                 remedy="it is not killed for you; the teardown goes on once it is gone",
             )
-        reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=who, since=now)
+        reason = reasons.make(NOT_GONE, Source.TEARDOWN, detail=who, since=now)
         change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
         self._release(claim, Event.TEARDOWN_FAILED, change)
 
@@ -140,7 +142,7 @@ class Teardown:
     def _give_up(self, claim: Claim, why: str) -> bool:
         """Quarantine the units that are dirty and that nobody works on; whether all are at rest."""
         now = self.registry.clock.now()
-        reason = reasons.make("tenant-not-gone", Source.TEARDOWN, detail=why, since=now)
+        reason = reasons.make(NOT_GONE, Source.TEARDOWN, detail=why, since=now)
         change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
         with self.registry.commit() as commit:
             for unit_id in claim.units:
@@ -250,9 +252,18 @@ class Teardown:
             for unit_id in claim.units:
                 closed = lifecycle.close_floor(commit.unit(unit_id), claim.token)
                 commit.put_unit(replace(closed, claim=None))
+            self._remember_lingering(commit, claim)
             if claim.units:
                 token = str(claim.token) if claim.token != NO_TOKEN else ""
                 commit.enqueue("release", {"holder": f"claim:{claim.uid}", "token": token}, now)
+
+    def _remember_lingering(self, commit: Commit, claim: Claim) -> None:
+        """A tenant that did not leave outlives its record: nothing of it is wiped or tested under
+        it, whoever lifts the quarantine, until its pods are gone or the node has booted.
+        """
+        for unit_id in claim.units:
+            if any(reason.code == NOT_GONE for reason in commit.unit(unit_id).reasons):
+                self.registry.remember_lingering(commit, unit_id, claim.consumers)
 
 
 def _unseen(hidden: Sequence[Uuid]) -> errors.DeviceBusy:

@@ -69,6 +69,10 @@ class ProcessTenants:
         """Nothing here creates a consumer before it runs."""
         return ""
 
+    def trouble(self) -> str:
+        """Processes are read from each device's driver: nothing of the node can be missing."""
+        return ""
+
     def free(self, accelerator: Uuid) -> bool:
         """Whether a simulated accelerator has no tenant in its register file; real: never."""
         if not self.registry.backend.simulated:

@@ -34,7 +34,11 @@ class NodeSlices:
     """All slices of one node, of any driver, and the Node. `changed` may come from any thread."""
 
     def __init__(self, cluster: Cluster, *, node: str, driver: str, resync_s: float) -> None:
-        """`resync_s`: age, s, at which a listing is made again."""
+        """`resync_s`: age, s, at which a listing is made again.
+
+        Every change of `_dirty` is made under the lock: the watch's thread and the step's both
+        make them, and one that got lost would leave a change unread.
+        """
         self._cluster = cluster
         self._node_name = node
         self._driver = driver
@@ -68,7 +72,8 @@ class NodeSlices:
     @property
     def current(self) -> bool:
         """Whether the listing is younger than every write and every change heard of."""
-        return not self._dirty
+        with self._lock:
+            return not self._dirty
 
     def changed(self, event: Event) -> None:
         """Take what a watch on the node's slices reports."""
@@ -89,18 +94,20 @@ class NodeSlices:
     def refresh(self, now: float) -> bool:
         """List again when something may have changed or the listing is old; whether it did.
 
-        Raises what `Cluster.get` and `Cluster.list` raise; the cache counts as outdated then.
+        `now`: seconds of a clock that never goes back. Raises what `Cluster.get` and `Cluster.list`
+        raise; the cache counts as outdated then.
         """
-        if not self._dirty and now < self._due:
-            return False
-        self._dirty = False
+        with self._lock:
+            if not self._dirty and now < self._due:
+                return False
+            self._dirty = False
         try:
             node = self._cluster.get(NODES, Name(self._node_name))
             listing = self._cluster.list(
                 SLICES, Selection(fields=f"spec.nodeName={self._node_name}")
             )
         except Exception:
-            self._dirty = True
+            self.expire()
             raise
         with self._lock:
             self.node = node
@@ -114,11 +121,12 @@ class NodeSlices:
         """Note the answer to a write of ours; it is read back before anything rests on it."""
         with self._lock:
             self._own.append((name_of(answer).name, version_of(answer)))
-        self._dirty = True
+            self._dirty = True
 
     def expire(self) -> None:
         """The cache is known to be outdated."""
-        self._dirty = True
+        with self._lock:
+            self._dirty = True
 
     def _of(self, *, own: bool) -> Sequence[Object]:
         with self._lock:

@@ -31,8 +31,8 @@ class PublisherLease(Protocol):
         """Acquire what is not held yet and renew the rest; why each device refused is refused.
 
         Raises `StoreUnavailable` when the store does not answer: what was held before is then still
-        held until its lease expires, which the implementation judges by `now` (seconds since the
-        epoch) on the next answer.
+        held until its lease expires, which the store's own clock judges on the next answer. `now`:
+        seconds of a clock that never goes back.
         """
         ...
 
@@ -105,7 +105,10 @@ class Exclusivity:
         """Why the guards could not be asked the last time; devices never granted stay barred."""
 
     def barred(self, devices: Sequence[DeviceView], *, now: float) -> Mapping[str, str]:
-        """Why each device must not be published, by UUID."""
+        """Why each device must not be published, by UUID.
+
+        `now`: seconds of a clock that never goes back; a stepped wall clock ends no lease.
+        """
         asked = frozenset(device.uuid for device in devices)
         if asked == self._asked and now < self._due:
             return self._refused

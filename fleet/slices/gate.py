@@ -1,11 +1,11 @@
 """The pool gate: whether a device may be allocated now, and the taints that say so. Pure.
 
 A device is allocatable only while it is CLEAN, freshly checked and nobody is on its memory
-(DESIGN 5, Gates); everything else carries ``<driver>/not-clean``. The taint has no value: what the
-scheduler may do is the same for DIRTY, WIPING, stale and held, so moving between those must not
-cost a write. Quarantine is a second taint, ``<driver>/quarantined``, whose value is made of the
-reasons' codes: one taint however many reasons there are (B09); the whole list is in `fleet
-quarantine list`.
+(DESIGN 5, Gates), on a node that can prepare at all; everything else carries
+``<driver>/not-clean``. The taint has no value: what the scheduler may do is the same for DIRTY,
+WIPING, stale and held, so moving between those must not cost a write. Quarantine is a second taint,
+``<driver>/quarantined``, whose value is made of the reasons' codes: one taint however many reasons
+there are (B09); the whole list is in `fleet quarantine list`.
 
 Taints are for availability and for people. Safety rests on the node's own checks: it refuses an
 unfit device whatever the scheduler does.
@@ -87,6 +87,8 @@ def verdicts(
         exempt = rules.holds and device.state == State.IN_USE and device.uuid in alone
         if stale:
             why = "the node service has not answered of late"
+        elif view.blocked:
+            why = view.blocked[0]
         elif exempt and not device.attached:
             why = ""
         found[device.uuid] = _verdict(device, why=why, rules=rules, evict=device.uuid in leaving)

@@ -17,7 +17,8 @@ nothing of ours under way (promise 6).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet import errors
@@ -35,7 +36,7 @@ from fleet.slices.gate import GateRules
 from fleet.slices.offering import Circumstances, Offer, offer, offer_unseen
 from fleet.slices.outstanding import Outstanding
 from fleet.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
-from fleet.slices.reading import devices_of, generation, pool_name, read_pools
+from fleet.slices.reading import devices_of, generation, newest_entries, pool_name, read_pools
 from fleet.slices.rendering import Terms, attribute
 from fleet.slices.reporting import PublishReport, Trouble
 
@@ -79,17 +80,21 @@ class Publisher:
     """Publishes one node's devices. `step` is for one thread at a time, `changed` for any."""
 
     def __init__(
-        self, cluster: Cluster, given: PublisherTerms, *, exclusivity: Exclusivity | None = None
+        self,
+        cluster: Cluster,
+        given: PublisherTerms,
+        *,
+        exclusivity: Exclusivity | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`exclusivity` None: no other publisher can exist."""
+        """`exclusivity` None: no other publisher can exist. `monotonic`: never goes back."""
+        self._monotonic = monotonic
         self._cluster = cluster
         self._given = given
         self._exclusivity = exclusivity or Exclusivity()
+        terms = given.terms
         self._slices = NodeSlices(
-            cluster,
-            node=given.terms.node,
-            driver=given.terms.driver,
-            resync_s=given.resync_s,
+            cluster, node=terms.node, driver=terms.driver, resync_s=given.resync_s
         )
         self._refusals = refusing.Refusals()
         self._pause = refusing.Pause()
@@ -126,45 +131,48 @@ class Publisher:
     def step(self, now: float, view: NodeView | None) -> PublishReport:
         """Make the slices say what `view` says; raises nothing the API or a store can cause.
 
-        `now`: seconds since the epoch. `view` None: the node service is silent; what was published
-        stays, and becomes stale after `fresh_s`.
+        `now`: seconds since the epoch, for the stamps of the view only; what has to wait counts by
+        `moment`, the time since the first step, which no step of the wall clock touches. `view`
+        None: the node service is silent; what was published stays, and is stale after `fresh_s`.
         """
         with self._turn:
-            self._begun = now if self._begun is None else self._begun
+            if self._begun is None:
+                self._begun = self._monotonic()
+            moment = self._monotonic() - self._begun
             self._view = view or self._view
             self._trouble = []
             writes = 0
             wanted: Offer | None = None
             quiet = False
             for _ in range(ROUNDS):
-                if not self._read(now):
+                if not self._read(moment):
                     break
-                wanted = self._wanted(now)
+                wanted = self._wanted(now, moment)
                 if wanted is None:
                     break
                 ordered = self._plan(wanted)
                 quiet = not ordered
-                if quiet or self._pause.holds(now=now, content=wanted.devices):
+                if quiet or self._pause.holds(now=moment, content=wanted.devices):
                     break
-                done, go_on = self._carry_out(ordered, wanted, now=now)
+                done, go_on = self._carry_out(ordered, wanted, moment=moment)
                 writes += done
                 if not go_on:
                     break
-            return self._report(wanted, writes=writes, quiet=quiet, now=now)
+            return self._report(wanted, writes=writes, quiet=quiet, moment=moment)
 
     # --- reading ---
 
-    def _read(self, now: float) -> bool:
+    def _read(self, moment: float) -> bool:
         """Make the cache current; whether it is."""
         try:
-            if self._slices.refresh(now):
+            if self._slices.refresh(moment):
                 self._outstanding.settle(self._slices.ours)
         except errors.FleetError as error:
             self._note(error)
             return False
         self._last = max([self._last, *map(generation, self._own_pool())])
         if self._remembered is None:
-            self._remembered = _inherited(self._own_pool())
+            self._remembered = newest_entries(self._own_pool())
             self._found = frozenset(map(version, self._own_pool()))
         if self._slices.skipped:
             self._trouble.append(
@@ -181,20 +189,20 @@ class Publisher:
 
     # --- deciding ---
 
-    def _wanted(self, now: float) -> Offer | None:
+    def _wanted(self, now: float, moment: float) -> Offer | None:
         """What the pool should list now, without refused devices and with stored times."""
         remembered = self._remembered or {}
         given = Circumstances(
             terms=self._given.terms,
             rules=self._given.rules,
             remembered=remembered,
-            barred=self._barred(now),
+            barred=self._barred(moment),
             dropped=self._dropped,
             agent=self._given.agent,
             evicted=self._evicted,
         )
         if self._view is None:
-            found = offer_unseen(silent_s=now - (self._begun or now), given=given)
+            found = offer_unseen(silent_s=moment, given=given)
         else:
             found = offer(self._view, now=now, given=given)
         if found is None:
@@ -204,13 +212,13 @@ class Publisher:
         uuids = {name: uuid for uuid, name in found.names.items()}
         for device in found.devices:
             name = str(device["name"])
-            if why := self._refusals.withheld(device, now=now):
+            if why := self._refusals.withheld(device, now=moment):
                 withdrawn[uuids.get(name, name)] = why
             else:
                 devices.append(with_times(device, remembered.get(name, {})))
         return replace(found, devices=tuple(devices), withdrawn=withdrawn)
 
-    def _barred(self, now: float) -> Mapping[str, str]:
+    def _barred(self, moment: float) -> Mapping[str, str]:
         """Why each device of the view must not be published by us."""
         if self._view is None:
             return {}
@@ -221,7 +229,7 @@ class Publisher:
             driver=self._given.terms.driver,
             node=self._slices.node,
         )
-        refused = self._exclusivity.barred(devices, now=now)
+        refused = self._exclusivity.barred(devices, now=moment)
         if self._exclusivity.trouble is not None:
             self._note(self._exclusivity.trouble)
         return {**refused, **found}
@@ -242,7 +250,7 @@ class Publisher:
     # --- writing ---
 
     def _carry_out(
-        self, ordered: Sequence[Write], wanted: Offer, *, now: float
+        self, ordered: Sequence[Write], wanted: Offer, *, moment: float
     ) -> tuple[int, bool]:
         """Perform the writes up to the first that fails: (writes done, decide again now)."""
         for done, write in enumerate(ordered):
@@ -252,15 +260,15 @@ class Publisher:
                 self._slices.expire()
                 return done, True
             except errors.ApiInvalid as error:
-                return done, self._refused(write, error, wanted, now=now)
+                return done, self._refused(write, error, wanted, moment=moment)
             except errors.ApiFailed as error:
                 self._unanswered(write)
-                return done, self._refused(write, error, wanted, now=now)
+                return done, self._refused(write, error, wanted, moment=moment)
             except errors.ApiUnavailable as error:
                 self._unanswered(write)
-                return done, self._wait(error, now=now)
+                return done, self._wait(error, moment=moment)
             except errors.FleetError as error:
-                return done, self._wait(error, now=now)
+                return done, self._wait(error, moment=moment)
         self._pause.end()
         return len(ordered), True
 
@@ -304,7 +312,7 @@ class Publisher:
             self._last = max(self._last, generation(write.body))
 
     def _refused(
-        self, write: Write, error: errors.FleetError, wanted: Offer, *, now: float
+        self, write: Write, error: errors.FleetError, wanted: Offer, *, moment: float
     ) -> bool:
         """Leave out the devices at fault; whether to decide again at once."""
         self._slices.expire()
@@ -314,18 +322,18 @@ class Publisher:
         )
         named = tuple(str(device["name"]) for device in guilty)
         self._note(error, devices=named)
-        self._refusals.refuse(guilty, now=now, why=f"the API server refuses it: {error.detail}")
+        self._refusals.refuse(guilty, now=moment, why=f"the API server refuses it: {error.detail}")
         if not guilty:
-            self._pause.begin(now=now, content=wanted.devices, longest_s=refusing.LONGEST_WAIT_S)
+            self._pause.begin(now=moment, content=wanted.devices, longest_s=refusing.LONGEST_WAIT_S)
         return bool(guilty)
 
     def _stored(self) -> Mapping[str, Object]:
         """What the server has of each device, as read last."""
         return {str(d.get("name")): d for found in self._own_pool() for d in devices_of(found)}
 
-    def _wait(self, error: errors.FleetError, *, now: float) -> bool:
+    def _wait(self, error: errors.FleetError, *, moment: float) -> bool:
         self._note(error)
-        self._pause.begin(now=now, content=None, longest_s=OUTAGE_WAIT_MAX_S)
+        self._pause.begin(now=moment, content=None, longest_s=OUTAGE_WAIT_MAX_S)
         return False
 
     # --- telling ---
@@ -338,7 +346,7 @@ class Publisher:
             self._trouble.append(found)
 
     def _report(
-        self, wanted: Offer | None, *, writes: int, quiet: bool, now: float
+        self, wanted: Offer | None, *, writes: int, quiet: bool, moment: float
     ) -> PublishReport:
         terms = self._given.terms
         reading = read_pools(self._own_pool()).get((terms.driver, terms.node))
@@ -352,9 +360,9 @@ class Publisher:
                 names=wanted.names,
                 reading=reading,
                 key=self._given.rules.quarantined,
-                doubtful=self._doubtful(now),
+                doubtful=self._doubtful(moment),
             )
-            if self._view is not None and self._doubtful(now).isdisjoint(
+            if self._view is not None and self._doubtful(moment).isdisjoint(
                 map(version, reading.slices)
             ):
                 unlisted_at = self._view.at
@@ -372,10 +380,9 @@ class Publisher:
             dropped=self._dropped,
         )
 
-    def _doubtful(self, now: float) -> frozenset[Version]:
+    def _doubtful(self, moment: float) -> frozenset[Version]:
         """Slices an earlier process may still overwrite, as long as they are as they were found."""
-        old_enough = now - (self._begun or now) >= self._given.settle_s
-        return frozenset() if old_enough else self._found
+        return frozenset() if moment >= self._given.settle_s else self._found
 
 
 _REMEDIES: Mapping[Feature, str] = {
@@ -386,12 +393,3 @@ _REMEDIES: Mapping[Feature, str] = {
     Feature.ALLOCATION_LIMIT: "nothing: without the gate DRAConsumableCapacity no device can be"
     " allocated twice",
 }
-
-
-def _inherited(slices: Iterable[Object]) -> dict[str, Object]:
-    """Devices an earlier process published, by name; of several entries the newest."""
-    found: dict[str, Object] = {}
-    for part in sorted(slices, key=generation, reverse=True):
-        for entry in devices_of(part):
-            found.setdefault(str(entry.get("name")), entry)
-    return found

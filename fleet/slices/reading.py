@@ -91,6 +91,15 @@ def devices_of(found: Object) -> Sequence[Object]:
     return found.get("spec", {}).get("devices") or ()
 
 
+def newest_entries(slices: Iterable[Object]) -> dict[str, Object]:
+    """The devices of `slices` by name; of several entries that of the highest generation."""
+    found: dict[str, Object] = {}
+    for part in sorted(slices, key=generation, reverse=True):
+        for entry in devices_of(part):
+            found.setdefault(str(entry.get("name")), entry)
+    return found
+
+
 def _read(key: tuple[str, str], group: Sequence[Object]) -> PoolReading:
     top = max(map(generation, group))
     current = tuple(found for found in group if generation(found) == top)

@@ -51,7 +51,7 @@ def suspects(devices: Iterable[Object], stored: Mapping[str, Object]) -> tuple[O
 
 
 class Refusals:
-    """Refused devices by name. Times are seconds since the epoch, passed in."""
+    """Refused devices by name. Times are seconds of a clock that never goes back, passed in."""
 
     def __init__(self) -> None:
         self._refused: dict[str, _Refusal] = {}
@@ -85,7 +85,7 @@ class Pause:
     """A wait of the whole pool that doubles with each failure in a row, from 1 s.
 
     It holds for the content that failed only: other content is tried at once, so that a quarantine
-    does not wait for a complaint about something else. Times are seconds, passed in.
+    does not wait for a complaint about something else. Times as for `Refusals`.
     """
 
     def __init__(self) -> None:

@@ -63,11 +63,12 @@ def start_time(pid: int) -> int | None:
     A zombie is gone: it holds no memory and no file. One whose other threads live is not.
     """
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        stat = (_PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    if fields[0] in "ZX" and not _other_threads(pid):
+    # The name before it is the process's own choice: any bytes, parentheses and spaces too.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X") and not _other_threads(pid):
         return None
     return int(fields[19])
 

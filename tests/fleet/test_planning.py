@@ -10,7 +10,8 @@ import pytest
 from fleet import bootstrap, errors, planning
 from fleet.bootstrap import NodePlan
 from fleet.planning import PLAN_FILE, FleetPlan, plan_fleet
-from fleet.settings import MIB, KubernetesSettings, Settings
+from fleet.profiles import Profile
+from fleet.settings import MIB, KubernetesSettings, Settings, WipePolicy
 
 SIZE = 2 * MIB
 
@@ -112,7 +113,7 @@ def test_a_first_use_that_comes_second_takes_over_how_the_node_is_served(tmp_pat
     served(tmp_path)
     path = tmp_path / PLAN_FILE
     found = planning._write(path, planning._shape("1x1", SIZE))
-    assert (found.name, found.kubernetes is not None) == ("worker-1", True)
+    assert (found.name, found.served is not None) == ("worker-1", True)
     with pytest.raises(errors.InputInvalid, match="was just made"):
         planning._write(path, planning._shape("1x2", SIZE))
     assert [one.name for one in tmp_path.iterdir()] == [PLAN_FILE]
@@ -153,3 +154,12 @@ def test_a_journal_of_before_may_be_served_from_now_on(tmp_path: Path) -> None:
     bootstrap.open_node(joined).close()
     with pytest.raises(errors.SettingsInvalid):
         bootstrap.open_node(before)
+
+
+def test_a_later_command_wipes_by_the_policy_the_node_is_served_with(tmp_path: Path) -> None:
+    """E1: a local scrub that takes the node over for a while demands no less than its plugin."""
+    wipe = WipePolicy(coverage_floor=0.995)
+    settings = Settings(profile=Profile.FAST, wipe=wipe)
+    plan_fleet(tmp_path, simulate="1x1", memory_bytes=SIZE, settings=settings, serve="worker-1")
+    (node,) = plan_fleet(tmp_path, profile="lab").nodes
+    assert (node.settings.profile, node.settings.wipe) == (Profile.FAST, wipe)

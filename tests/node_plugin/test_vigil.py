@@ -60,6 +60,30 @@ def test_a_standby_that_owns_the_journal_and_hangs_is_killed() -> None:
     assert bench.standby.killed == 1
 
 
+def test_a_standby_that_has_just_taken_the_journal_is_given_its_time() -> None:
+    """Promise 7: it opens the node before it answers, so its silence begins with its ownership."""
+    for earlier in (OTHER, None):
+        bench = Bench(owner=earlier)
+        bench.answered()
+        assert not bench.silent(100.0)
+        bench.owner = STANDBY
+        assert not bench.silent(bench.vigil.silence_s)
+        assert bench.silent(2 * PERIOD_S)
+        bench.standby.pid = bench.owner = STANDBY + 10  # its supervision started it again
+        assert not bench.silent(bench.vigil.silence_s)
+        assert bench.standby.killed == 1
+
+
+def test_a_moment_at_which_nobody_can_be_read_is_no_change_of_owner() -> None:
+    """A record that is just being written names nobody: the same owner goes on being silent."""
+    bench = Bench()
+    bench.silent(25.0)
+    bench.owner = None
+    bench.silent(PERIOD_S)
+    bench.owner = STANDBY
+    assert bench.silent(PERIOD_S)
+
+
 def test_an_answer_in_between_starts_the_count_again() -> None:
     """A slow owner is not a hanging one."""
     bench = Bench()

@@ -1,4 +1,9 @@
-"""The memory files of a directory: made once, and split where an earlier release kept one file.
+"""The memory files of a directory: made once, renewed after every wipe, and split where an earlier
+release kept one file.
+
+A wipe covers the bytes of a file, but a tenant may leave more than bytes: attributes, a mode, what
+it appended, and descriptors and mounts that still lead to the file. So nothing of a file but its
+name passes on to the next tenant: a wiped one is replaced by a new inode.
 
 Until partitions had files of their own, a partitionable accelerator's memory was one file. It is
 copied unit by unit beside it, then put in place by one rename: a crash leaves the old file whole or
@@ -11,7 +16,7 @@ import os
 import shutil
 from pathlib import Path
 
-from fleet.backends.simulated.memory import Memory
+from fleet.backends.simulated.memory import Memory, UnitFile
 from fleet.errors import BackendFailed
 from fleet.model import Accelerator
 
@@ -25,6 +30,32 @@ def make(memory: Memory) -> None:
         with file.path.open("ab") as opened:
             if opened.tell() < file.size_bytes:
                 opened.truncate(file.size_bytes)
+
+
+def renew(file: UnitFile, *, zero: bool) -> None:
+    """Put a new inode of the unit's size in the place of a wiped file; with `zero`, a hole.
+
+    Without `zero`, as when the driver kept some memory back from the wipe, the unit's bytes are
+    copied: what was not verified must not look so. A crash leaves the old file or the new one,
+    alike in content. Raises BackendFailed; the old file is in place then.
+    """
+    path = file.path
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)  # of a crash
+        if zero:
+            with new.open("xb") as made:
+                made.truncate(file.size_bytes)
+        else:
+            _copy(path, 0, new, file.size_bytes)
+        _synced(new)
+        new.replace(path)
+        _synced(path.parent)
+    except OSError as error:
+        raise BackendFailed(
+            f"the wiped memory file {path} cannot be replaced by a new one: {error}",
+            remedy="free space or repair access to its directory, then wipe again",
+        ) from error
 
 
 def unsplit(directory: Path, accelerator: Accelerator) -> bool:
@@ -56,6 +87,14 @@ def split(directory: Path, accelerator: Accelerator) -> None:
 
 def _old(directory: Path, accelerator: Accelerator) -> Path:
     return directory / f"{accelerator.uuid}.bin"
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _copy(source: Path, start: int, target: Path, length: int) -> None:

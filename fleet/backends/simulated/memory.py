@@ -141,7 +141,10 @@ class Mapping:
     """The memory of some units, mapped for writing and faulted in. Not for use after `close`."""
 
     def __init__(self, memory: Memory, units: Sequence[UnitSpec]) -> None:
-        """Raises DeviceLost when a file is missing or shorter than its unit."""
+        """A file of a wrong length is cut or extended to its unit's: a tenant may do that to it.
+
+        Raises DeviceLost when a file is missing.
+        """
         self._maps: dict[UnitId, tuple[mmap.mmap, ctypes.c_char, int]] = {}
         files = {file.unit: file for file in memory.files}
         for unit in units:
@@ -171,9 +174,8 @@ def _mapped(file: UnitFile) -> mmap.mmap:
     except OSError as error:
         raise DeviceLost(f"the memory file {file.path} cannot be opened: {error}") from error
     try:
-        size = os.fstat(descriptor).st_size
-        if file.size_bytes > size:
-            raise DeviceLost(f"the memory file {file.path} of {file.unit} ends at {size} B")
+        if os.fstat(descriptor).st_size != file.size_bytes:
+            os.ftruncate(descriptor, file.size_bytes)
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         return mmap.mmap(descriptor, file.size_bytes, flags=flags)
     finally:

@@ -131,9 +131,10 @@ def _descriptors(pid: int, wanted: set[Inode]) -> list[bool]:
 
 def _writes(pid: int, descriptor: str) -> bool:
     with suppress(OSError):
-        lines = Path(f"{_PROC}/{pid}/fdinfo/{descriptor}").read_text().splitlines()
-        flags = next(int(line[6:], 8) for line in lines if line.startswith("flags:"))
-        return flags & os.O_ACCMODE != os.O_RDONLY
+        lines = Path(f"{_PROC}/{pid}/fdinfo/{descriptor}").read_bytes().splitlines()
+        for line in lines:
+            if line.startswith(b"flags:"):
+                return int(line[6:], 8) & os.O_ACCMODE != os.O_RDONLY
     return True
 
 
@@ -178,7 +179,13 @@ def _holds(look: _Look) -> bool:
 
 def _process(pid: int) -> Process:
     try:
-        name = Path(f"{_PROC}/{pid}/comm").read_text().strip()
+        name = _readable(Path(f"{_PROC}/{pid}/comm").read_bytes())
     except OSError:
         name = "unknown"
     return Process(pid, name, infrastructure.kind(name, pid))
+
+
+def _readable(name: bytes) -> str:
+    """A process's name for the record. It is the process's own choice: any bytes, any control."""
+    text = name.decode(errors="replace").strip()
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

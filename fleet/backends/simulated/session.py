@@ -1,5 +1,8 @@
 """Wiping simulated memory: the memory session of a worker, without any fault.
 
+Once all that was allocated has been seen to be zero, closing the session replaces the files
+(`layout.renew`), so that whatever still leads to an old one leads to no other tenant.
+
 Faults live in a subclass that is only made when one is set (`struck`), so that they cost nothing
 otherwise.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from fleet.backends.base import Coverage, Mismatch, Progress
+from fleet.backends.simulated import layout
 from fleet.backends.simulated.memory import Allocator, Chunk, Mapping, Memory
 from fleet.errors import InputInvalid
 from fleet.health.readings import Readings
@@ -36,11 +40,14 @@ class SimulatedSession:
     ) -> None:
         """`read` gives readings under load, `closed` is called once at the end."""
         self.units = {unit.id: unit for unit in units}
+        self._memory = memory.only(self.units)
         self.mapping = Mapping(memory, units)
         self.chunks: list[Chunk] = []
         self._read = read
         self._closed: Callable[[], None] | None = closed
         self._pattern: tuple[bytes, pattern.Pattern] | None = None
+        self._wiped = False
+        """Whether everything allocated read as zero and nothing was written since."""
 
     @property
     def covered(self) -> int:
@@ -53,6 +60,7 @@ class SimulatedSession:
 
     def allocate(self, *, largest_bytes: int, smallest_bytes: int) -> Coverage:
         """Take all chunks there are, from large to small."""
+        self._wiped = False
         self.chunks = take_all(
             self.allocator().take, largest_bytes=largest_bytes, smallest_bytes=smallest_bytes
         )
@@ -61,6 +69,7 @@ class SimulatedSession:
 
     def fill(self, nonce: bytes, progress: Progress) -> None:
         """Write the pattern."""
+        self._wiped = False
         words = self._words(nonce)
         for pointer, piece in self._slabs(progress):
             words.fill(pointer, piece.address, piece.length)
@@ -77,25 +86,29 @@ class SimulatedSession:
 
     def zero(self, progress: Progress) -> None:
         """Write zeros."""
+        self._wiped = False
         for pointer, piece in self._slabs(progress):
             pattern.zero(pointer, piece.length)
 
     def verify_zero(self, progress: Progress) -> Sequence[Mismatch]:
         """Compare memory with zero."""
+        self._wiped = False
         found: list[Mismatch] = []
         for pointer, piece in self._slabs(progress):
             stretches = pattern.nonzero(pointer, piece.address, piece.length)
             found += [self._mismatch(piece, stretch) for stretch in stretches]
+        self._wiped = bool(self.chunks) and not found
         return found
 
     def disturb(self, offset_bytes: int) -> Callable[[], None]:
         """Flip all bits of the word at an offset into what was allocated."""
         place = next(self._pieces((offset_bytes, 8)))
         word = self.mapping.word(place.unit, place.address)
-        before = word.value
+        before, self._wiped = word.value, False
         word.value = before ^ (2**64 - 1)
 
         def put_back() -> None:
+            self._wiped = False
             word.value = before
 
         return put_back
@@ -105,11 +118,24 @@ class SimulatedSession:
         return self._read()
 
     def close(self) -> None:
-        """Unmap the memory and leave the list of clients."""
+        """Unmap the memory, renew the files of a wipe and leave the list of clients.
+
+        Raises BackendFailed when a file cannot be renewed: a wipe that ends so did not succeed.
+        """
         self.mapping.close()
+        wiped, self._wiped = self._wiped, False
         closed, self._closed = self._closed, None
-        if closed is not None:
-            closed()
+        try:
+            if wiped:
+                self._renew()
+        finally:
+            if closed is not None:
+                closed()
+
+    def _renew(self) -> None:
+        for file in self._memory.files:
+            covered = sum(chunk.length for chunk in self.chunks if chunk.unit == file.unit)
+            layout.renew(file, zero=covered == file.size_bytes)
 
     def _words(self, nonce: bytes) -> pattern.Pattern:
         if self._pattern is None or self._pattern[0] != nonce:

@@ -54,7 +54,6 @@ class StruckSession(SimulatedSession):
         faults: Sequence[Fault],
     ) -> None:
         super().__init__(memory, units, read=read, closed=closed)
-        self._memory = memory
         self._registers = registers
         self._faults = {fault.name: fault for fault in faults}
         self._due = [fault for fault in faults if "pass" in fault.parameters]

@@ -6,8 +6,9 @@ errors of the Cluster port, the HTTP stand-in of the tests sends them as bodies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fleet.kube.base import Name, Object, Resource
 
@@ -34,14 +35,21 @@ class Refusal(Exception):
     """The server's answer to a request it did not carry out."""
 
     def __init__(
-        self, code: int, reason: str, message: str, *, causes: Sequence[Cause] = ()
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        causes: Sequence[Cause] = (),
+        about: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`code` is the HTTP status."""
+        """`code` is the HTTP status; `about` names the object in the details."""
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.message = message
         self.causes = tuple(causes)
+        self.about = dict(about)
 
     def status(self) -> Object:
         """The body of the answer: a `Status` object."""
@@ -55,13 +63,14 @@ class Refusal(Exception):
         }
         if self.reason:
             body["reason"] = self.reason
+        details: Object = dict(self.about)
         if self.causes:
-            body["details"] = {
-                "causes": [
-                    {"reason": cause.reason, "message": cause.message, "field": cause.field}
-                    for cause in self.causes
-                ]
-            }
+            details["causes"] = [
+                {"reason": cause.reason, "message": cause.message, "field": cause.field}
+                for cause in self.causes
+            ]
+        if details:
+            body["details"] = details
         return body
 
 
@@ -72,7 +81,8 @@ def qualified(resource: Resource) -> str:
 
 def not_found(resource: Resource, name: str) -> Refusal:
     """404: no such object."""
-    return Refusal(404, "NotFound", f'{qualified(resource)} "{name}" not found')
+    about = {"name": name, "group": resource.group, "kind": resource.plural}
+    return Refusal(404, "NotFound", f'{qualified(resource)} "{name}" not found', about=about)
 
 
 def modified(resource: Resource, name: str, why: str = "") -> Refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet import errors
@@ -21,13 +21,15 @@ from fleet.dra.configuration import (
 from fleet.settings import ResetPolicy, WipePolicy
 from fleet.settings_parse import Problem
 
+VALID = {"apiVersion": API_VERSION, "kind": KIND}
+
 
 def entry(origin: str = "claim", *requests: str, **fields: Any) -> Entry:
     return Entry(
         path=f"{origin}.parameters",
         origin=Origin.CLASS if origin == "class" else Origin.CLAIM,
         requests=requests,
-        parameters={"apiVersion": API_VERSION, "kind": KIND, **fields},
+        parameters={**VALID, **fields},
     )
 
 
@@ -212,3 +214,55 @@ def test_wrong_values_are_shown_short() -> None:
     """The message becomes an event of a pod: a large value is cut."""
     (found,) = problems(entry(profile="x" * 10_000))
     assert len(found.wrong) < 100
+
+
+TEXTS = st.text(st.characters(codec=None) | st.sampled_from("\ud800\udfff\0\x1b"), max_size=8)
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(["apiVersion", "kind", "profile", "coverageFloor", "reset"]) | TEXTS
+FIELDS = st.dictionaries(NAMES, DOCUMENTS, max_size=4)
+
+
+def judged(parameters: Any) -> None:
+    """Whatever it is: either it is understood, or the error can be written down anywhere."""
+    given = Entry("claim.parameters", Origin.CLAIM, (), parameters)
+    refused: list[errors.ClaimConfigInvalid] = []
+    try:
+        demand([given], ["gpu"])
+    except errors.ClaimConfigInvalid as error:
+        refused.append(error)
+    for error in refused:
+        assert error.problems
+        assert str(error).encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(DOCUMENTS | FIELDS | FIELDS.map(lambda fields: {**VALID, **fields}))
+def test_no_document_does_anything_but_be_refused(parameters: Any) -> None:
+    """Promise 2: a tenant's JSON, surrogates included, ends in a refusal it can read."""
+    judged(parameters)
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\udfffb", "\x1b[2J", "", "x" * 10_000])
+def test_a_key_that_is_no_text_is_named_readably(key: str) -> None:
+    """A lone surrogate as a key is one problem, and its message can be an event of a pod."""
+    (found,) = problems(entry(**{key: 1}))
+    assert found.wrong == "there is no such field"
+    assert found.path.isprintable()
+    assert len(found.path) < 100
+
+
+def test_values_that_cannot_be_shown_are_refused() -> None:
+    """Nesting or digits beyond what Python writes out are a wrong value like any other."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, 10**5000):
+        (found,) = problems(entry(profile=value))
+        assert found.wrong == f"a value of type {type(value).__name__} is not allowed"
+    assert [found.wrong for found in problems(entry(reset=deep))] == ["nested too deep"]
+    while deep:
+        deep = deep.pop()

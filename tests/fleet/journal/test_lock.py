@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_the_owner_is_named_so_that_nobody_else_can_be_meant(tmp_path: Path) -> 
     lock = OwnerLock(path)
     lock.acquire(owner="node actor of n1")
     found = read_owner(path)
-    assert found == Owner.current("node actor of n1")
     assert found is not None
+    assert found == replace(Owner.current("node actor of n1"), since=found.since)
     assert (found.pid, found.alive()) == (os.getpid(), True)
     assert found.start_time > 0
     lock.release()
@@ -169,8 +170,36 @@ def test_a_lock_file_that_names_nobody_is_nobody(tmp_path: Path, text: str) -> N
     assert read_owner(path) is None
     lock = OwnerLock(path)
     lock.acquire(owner="next")
-    assert read_owner(path) == Owner.current("next")
+    named = read_owner(path)
+    assert named is not None
+    assert (named.pid, named.owner) == (os.getpid(), "next")
     lock.release()
+
+
+def test_the_owner_says_since_when(tmp_path: Path) -> None:
+    """DESIGN 5: one process that takes the lock twice is two owners, each with its moment."""
+    lock, seen = OwnerLock(tmp_path / "lock"), []
+    for _ in range(2):
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        lock.acquire(owner="node actor of n1")
+        found = read_owner(tmp_path / "lock")
+        assert found is not None
+        assert before <= found.since <= time.clock_gettime(time.CLOCK_BOOTTIME)
+        assert found.alive()
+        seen.append(found)
+        lock.release()
+    assert seen[0] != seen[1]
+    assert seen[0] == replace(seen[1], since=seen[0].since)
+
+
+def test_an_owner_that_does_not_say_since_when_is_still_named(tmp_path: Path) -> None:
+    """B68: a record written before owners said since when names its owner as before."""
+    path = tmp_path / "lock"
+    old = replace(Owner.current("node actor of n1"), since=0.0)
+    path.write_text(json.dumps({k: v for k, v in asdict(old).items() if k != "since"}))
+    found = read_owner(path)
+    assert found == old
+    assert found.alive()
 
 
 def test_a_lock_file_of_an_earlier_version_names_an_owner_nobody_may_kill(tmp_path: Path) -> None:

@@ -542,3 +542,37 @@ def test_a_cancelled_prepare_writes_no_spec_however_late_it_wakes(lab: Lab) -> N
         with pytest.raises(errors.DeviceBusy, match="was cancelled"):
             holding._prepare(known, late)
     assert lab.specs == []
+
+
+def test_whoever_joins_a_prepare_must_be_gone_too(lab: Lab) -> None:
+    """Promise 4: a second pod of the claim that joins the work is remembered with the first."""
+    first = lab.claim("claim-a", "gpu-0")
+    second = first.model_copy(update={"consumers": ("pod-2",)})
+    with pytest.raises(errors.DeviceBusy, match="longer than"):
+        lab.node.prepare(first, budget_s=0.0)
+    assert lab.node.prepare(second).state == "PREPARED"
+    (claim,) = lab.node._registry.journal.claims.values()
+    assert claim.consumers == ("pod-1", "pod-2")
+    assert claim.state is ClaimState.PREPARED
+
+
+def test_a_call_for_other_devices_does_not_join(lab: Lab) -> None:
+    """B12: an allocation that changed meanwhile is not answered with the devices of the old one."""
+    lab.fault("hang", device="gpu-0")
+    order = lab.claim("claim-a", "gpu-0")
+    other = order.model_copy(update={"devices": (lab.device("gpu-1").uuid,)})
+    with pytest.raises(errors.DeviceBusy, match="longer than"):
+        lab.node.prepare(order, budget_s=0.1)
+    with pytest.raises(errors.DeviceBusy, match="earlier allocation"):
+        lab.node.prepare(other)
+    lab.node.unprepare("claim-a")
+
+
+def test_a_spec_that_somebody_removed_is_written_again(lab: Lab) -> None:
+    """Invariant 27: a container that restarts hours later finds its spec, whoever cleaned up."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    (name,) = lab.specs
+    (lab.directory / "cdi" / name).unlink()
+    lab.node.tick(1000.0)
+    wait_for(lambda: lab.specs == [name])
+    assert lab.node.claims()[0].state == ClaimState.PREPARED

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid as uuids
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from fleet.model import (
     Uuid,
 )
 from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
-from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -145,6 +146,40 @@ def test_a_surviving_worker_quarantines_whatever_the_state(lab: Lab) -> None:
     assert [unit.state for unit in found[:5]] == [State.QUARANTINED] * 4 + [State.HELD]
     assert {r.code for unit in found[:5] for r in unit.reasons} == {"wedged"}
     assert {unit.state for unit in found[5:]} == {State.DIRTY}
+    lab.backend.clear_fault(Uuid(lab.device().uuid), "wedge")
+
+
+def test_many_survivors_are_waited_for_together(lab: Lab) -> None:
+    """Promise 7: nobody answers while a start waits, so many wedged workers take no longer than one
+    and keep no other from being killed and proven gone.
+    """
+    wait_s = 1.0
+    lab.fault("wedge", seconds="60")
+    lab.scrub()
+    (row,) = lab.node._registry.journal.workers()
+    units = [unit.id for unit in lab.units("gpu-1")]
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = start_time(child.pid)
+    assert started is not None
+    mortal = WorkerIdentity("e" * 32, child.pid, started, kernel_boot_id()).as_json()
+    lab.node.close()
+    with lab.journal() as journal, journal.commit() as commit:
+        for number, unit in enumerate(units[:6]):
+            ghost = WorkerRow(f"ghost-{number}", row.accelerator, (unit,), row.identity, row.at)
+            commit.put_worker(ghost)
+        commit.put_worker(WorkerRow("mortal", row.accelerator, (units[6],), mortal, row.at))
+    began = time.monotonic()
+    lab.open(settings=quick_settings(kill_wait_s=wait_s))
+    assert time.monotonic() - began < 3 * wait_s
+    left = {worker.worker_id for worker in lab.node._registry.journal.workers()}
+    assert left == {row.worker_id, *(f"ghost-{number}" for number in range(6))}
+    assert child.wait(10.0) == -signal.SIGKILL
+    found = lab.units("gpu-1")
+    assert [unit.state for unit in found] == [State.QUARANTINED] * 6 + [State.DIRTY] * len(
+        units[6:]
+    )
+    assert child.stdin is not None
+    child.stdin.close()
     lab.backend.clear_fault(Uuid(lab.device().uuid), "wedge")
 
 

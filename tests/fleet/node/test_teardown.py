@@ -333,3 +333,24 @@ def test_a_claim_lost_with_the_journal_is_not_let_go_under_its_pod(lab: Lab, tre
         lab.node.unprepare("forgotten", reserved=(POD,))
     tree.leave(pod)
     assert lab.node.unprepare("forgotten", reserved=(POD,)).state == "ABSENT"
+
+
+def test_who_did_not_leave_keeps_the_device_after_the_claim_has_gone(lab: Lab, tree: Tree) -> None:
+    """Promises 1 and 4: neither a retest by rule nor an operator's clearing wipes under a pod."""
+    lab.node._parts.holding.teardown.holder_deadline_s = 0.0
+    pod = tree.pod(POD)
+    lab.node.prepare(lab.bare("claim-a", "gpu-0"))
+    tree.enter(pod)
+    with pytest.raises(errors.DeviceBusy, match="longer than|not visible"):
+        lab.node.unprepare("claim-a", budget_s=0.3)
+    published(lab, **{lab.device().uuid: lab.device().since})
+    assert lab.node.unprepare("claim-a").state == ClaimState.ABSENT
+    assert {reason.code for reason in lab.device().reasons} == {"tenant-not-gone"}
+    lab.node.quarantine_clear("gpu-0", operator="me")
+    refused = lab.scrub()
+    assert refused.outcome is Outcome.BUSY
+    assert POD in refused.findings[0].detail
+    lab.open()
+    assert lab.scrub().outcome is Outcome.BUSY, "a restart forgets nobody"
+    tree.leave(pod)
+    assert lab.scrub().outcome is Outcome.CERTIFIED

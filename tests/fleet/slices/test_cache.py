@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -114,3 +115,46 @@ def test_a_node_that_does_not_exist_cannot_be_published(cluster: MemoryCluster) 
     found = NodeSlices(cluster, node="node-a", driver="d.example.com", resync_s=30.0)
     with pytest.raises(ApiNotFound):
         found.refresh(0.0)
+
+
+class Slow(dict[str, Any]):
+    """An object's metadata, the reading of whose UID is held up."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.reading, self.go_on = threading.Event(), threading.Event()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As in any dictionary, later."""
+        if key == "uid":
+            self.reading.set()
+            assert self.go_on.wait(10.0)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("how", ["expire", "refresh"])
+def test_no_word_of_a_change_is_lost_between_threads(cluster: MemoryCluster, how: str) -> None:
+    """Promise 6: what is found outdated while an event is being judged stays outdated."""
+    cluster.create(SLICES, body("a"))
+    found = cached(cluster)
+    cluster.faults.offline = True
+
+    def outdated() -> None:
+        if how == "expire":
+            found.expire()
+        else:
+            with pytest.raises(ApiUnavailable):
+                found.refresh(30.0)
+
+    metadata = Slow({"name": "a", "uid": "of another object"})
+    event = Event(Change.DELETED, {**body("a"), "metadata": metadata})
+    watching = threading.Thread(target=found.changed, args=(event,))
+    stepping = threading.Thread(target=outdated)
+    watching.start()
+    assert metadata.reading.wait(10.0)
+    stepping.start()
+    stepping.join(0.2)
+    metadata.go_on.set()
+    for thread in (watching, stepping):
+        thread.join(10.0)
+    assert not found.current

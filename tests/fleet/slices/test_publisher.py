@@ -28,11 +28,21 @@ DRIVER = "gpu.fleetscrub.dev"
 QUARANTINED = f"{DRIVER}/quarantined"
 
 
+class SteppedClock(ManualClock):
+    """A clock whose wall reading somebody sets; its monotonic one goes on as if nothing were."""
+
+    step_s = 0.0
+
+    def now(self) -> float:
+        """Seconds since the epoch, as the machine believes."""
+        return super().now() + self.step_s
+
+
 class Bench:
     """A cluster with one node, a publisher, and devices whose state a test sets."""
 
     def __init__(self, count: int = 8, *, features: Features | None = None) -> None:
-        self.clock = ManualClock(1_700_000_000.0)
+        self.clock = SteppedClock(1_700_000_000.0)
         self.engine = Engine(clock=self.clock, features=features)
         self.cluster = MemoryCluster(self.engine)
         self.make_node()
@@ -50,7 +60,9 @@ class Bench:
         settings = parse({"profile": "strict"})
         exclusivity = changes.pop("exclusivity", None)
         given = PublisherTerms.from_settings(settings, node=NODE, **changes)
-        self.publisher = Publisher(self.cluster, given, exclusivity=exclusivity)
+        self.publisher = Publisher(
+            self.cluster, given, exclusivity=exclusivity, monotonic=self.clock.monotonic
+        )
         return self.publisher
 
     def view(self) -> NodeView:
@@ -218,6 +230,7 @@ def test_a_second_publisher_of_the_host_withdraws_nothing_of_the_first(
         bench.cluster,
         PublisherTerms.from_settings(settings, node=NODE),
         exclusivity=Exclusivity(locks=HostLocks(tmp_path)),
+        monotonic=bench.clock.monotonic,
     )
     report = twin.step(bench.clock.now(), bench.view())
     assert len(report.withdrawn) == 8
@@ -434,7 +447,7 @@ def test_a_device_without_publisher_lease_is_not_published(bench: Bench) -> None
 
     class Refusing:
         def hold(self, uuids: Sequence[str], *, now: float) -> Mapping[str, str]:
-            assert now > 0
+            assert now >= 0
             return {uuid: "held by publisher:b" for uuid in uuids if uuid == "GPU-5"}
 
     bench.start(exclusivity=Exclusivity(lease=Refusing()))
@@ -675,6 +688,81 @@ def test_a_foreign_edit_takes_the_confirmation_back(faulty: Bench) -> None:
     faulty.cluster.faults.offline = True
     watched(faulty, Change.DELETED, found)
     assert faulty.step().confirmed_quarantine == {}
+
+
+# --- the wall clock is set ---------------------------------------------------------
+
+
+HOUR_S = 3600.0
+
+
+def test_a_quarantine_waits_for_no_clock_set_back(bench: Bench) -> None:
+    """Promise 6: after one failed write and a clock set back, the taint lands within seconds."""
+    bench.quarantine("GPU-0", "ecc-uncorrectable")
+    bench.cluster.faults.fail_next("replace", ApiUnavailable("away"))
+    bench.step()
+    bench.clock.step_s = -HOUR_S
+    assert [bench.step().settled for _ in range(2)][-1]
+    assert bench.taints("gpu-0")["quarantined"] == "ecc-uncorrectable"
+
+
+def test_b34_c_a_deaf_watch_and_a_clock_set_back(bench: Bench) -> None:
+    """B34 c: slices that kubelet removed are back within the resync period, whatever the clock."""
+    bench.clock.step_s = -HOUR_S
+    bench.wipe()
+    for _ in range(30):
+        bench.step()
+    assert bench.pool().allocatable("gpu-0")
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_a_quarantine_is_confirmed_in_its_time_whatever_the_clock(
+    faulty: Bench, step_s: float
+) -> None:
+    """Promise 6: what an earlier process sent may land for `settle_s`: no longer, no shorter."""
+    faulty.start()
+    faulty.step()
+    faulty.clock.step_s = step_s
+    assert faulty.step().confirmed_quarantine == {}
+    assert faulty.step(after=10.0).confirmed_quarantine == {"GPU-1": 7.0}
+
+
+def test_a_refused_device_waits_for_no_clock_set_back(bench: Bench) -> None:
+    """B09: a device left out is tried again after its wait, not an hour later."""
+    bench.changes["GPU-3"] = {"state": "DIRTY"}
+    bench.cluster.faults.fail_next("replace", refuse("spec.devices[3].taints[0].value"))
+    assert "GPU-3" in bench.step().withdrawn
+    bench.clock.step_s = -HOUR_S
+    assert bench.step(after=6.0).withdrawn == {}
+
+
+def test_a_publishing_right_waits_for_no_clock_set_back(bench: Bench) -> None:
+    """B4: a refused right is asked for again after seconds, not an hour later."""
+
+    class Late:
+        free = False
+
+        def hold(self, uuids: Sequence[str], *, now: float) -> Mapping[str, str]:
+            assert now >= 0
+            return {} if self.free else dict.fromkeys(uuids, "held by publisher:b")
+
+    lease = Late()
+    bench.start(exclusivity=Exclusivity(lease=lease))
+    assert len(bench.step().withdrawn) == 8
+    lease.free = True
+    bench.clock.step_s = -HOUR_S
+    assert bench.step(after=4.0).withdrawn == {}
+
+
+def test_slices_of_before_grow_stale_whatever_the_clock(bench: Bench) -> None:
+    """Promise 5: a restarted plugin whose node is silent calls what is there stale in its time."""
+    bench.start()
+    bench.step(silent=True)
+    bench.clock.step_s = -HOUR_S
+    bench.step(after=59.0, silent=True)
+    assert bench.taints("gpu-0") == {}
+    bench.step(after=2.0, silent=True)
+    assert bench.taints("gpu-0") == {"not-clean": ""}
 
 
 # --- everything at once ----------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.slices.reading import PoolReading, read_pools
+from fleet.slices.reading import PoolReading, newest_entries, read_pools
 
 
 def part(
@@ -80,3 +80,10 @@ def test_pools_and_drivers_are_kept_apart() -> None:
         ("d", "p"): 3,
         ("", ""): 0,
     }
+
+
+def test_of_several_entries_the_newest_is_taken() -> None:
+    """Promise 5: what an earlier process published last is what is held on to."""
+    found = newest_entries([part(4, 1, ("a", ""), ("b", "")), part(5, 1, ("a", "NoSchedule"))])
+    assert found.keys() == {"a", "b"}
+    assert found["a"]["taints"] == [{"key": "q", "effect": "NoSchedule"}]

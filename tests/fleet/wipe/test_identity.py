@@ -79,3 +79,28 @@ def test_an_earlier_boot_left_nothing() -> None:
 def test_a_pid_that_never_lived_has_no_start_time() -> None:
     """No process, no start time, no error."""
     assert start_time(2**22 + 5) is None
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe evil", b") Z 1 2 (", b"", b"a\nb", b"((("])
+def test_a_process_is_known_whatever_it_calls_itself(name: bytes) -> None:
+    """B44: a name is the process's own choice; neither bytes nor parentheses hide a start time."""
+    code = (
+        f"import ctypes; ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0); input(print(flush=True))"
+    )
+    garbage = {b"\xff": b"\xfe", os.fsencode(MARKER): b"\xff\xfe"}
+    with subprocess.Popen(
+        (sys.executable, "-S", "-c", code, b"\xff\xfe"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=garbage,
+    ) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        before = start_time(os.getpid())
+        found = start_time(started.pid)
+        assert found is not None
+        assert before is not None
+        assert found >= before
+        assert survivors(identity_of(started.pid)) == (started.pid,)
+        assert survivors(WorkerIdentity("1" * 32, started.pid, found - 1, kernel_boot_id())) == ()
+        started.kill()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 from fleet.backends.simulated import layout, topology
-from fleet.backends.simulated.memory import Memory
+from fleet.backends.simulated.memory import Memory, UnitFile
 from fleet.errors import BackendFailed
 from fleet.model import Accelerator
 
@@ -20,6 +21,57 @@ def accelerator() -> Accelerator:
     """A partitionable accelerator."""
     shape = topology.Shape("n0", 1, SIZE, 1, 0)
     return topology.build(shape).accelerators[0]
+
+
+@pytest.fixture
+def wiped(tmp_path: Path, accelerator: Accelerator) -> UnitFile:
+    """The file of one unit, with a secret in its bytes and one behind its end."""
+    memory = Memory.of(tmp_path, accelerator)
+    layout.make(memory)
+    file = memory.files[0]
+    with file.path.open("r+b") as opened:
+        opened.write(b"secret")
+        opened.seek(file.size_bytes)
+        opened.write(b"behind the end")
+    file.path.chmod(0o4777)
+    return file
+
+
+def test_a_renewed_file_has_nothing_of_the_old_one_but_its_name(wiped: UnitFile) -> None:
+    """Promise 1: bytes behind the end, attributes and mode stay with the old inode."""
+    os.setxattr(wiped.path, "user.note", b"secret")
+    with wiped.path.open("rb") as before:
+        layout.renew(wiped, zero=True)
+        assert before.read(6) == b"secret"
+        assert os.fstat(before.fileno()).st_ino != wiped.path.stat().st_ino
+    assert wiped.path.read_bytes() == bytes(wiped.size_bytes)
+    assert (os.listxattr(wiped.path), wiped.path.stat().st_mode & 0o7111) == ([], 0)
+    assert len(list(wiped.path.parent.iterdir())) == 9, "nothing else may stay behind"
+
+
+def test_a_file_not_wiped_whole_is_renewed_with_its_bytes(wiped: UnitFile) -> None:
+    """Promise 3: what no wipe verified is never made to look clean."""
+    layout.renew(wiped, zero=False)
+    content = wiped.path.read_bytes()
+    assert content == b"secret".ljust(wiped.size_bytes, b"\0")
+    assert wiped.path.stat().st_mode & 0o7111 == 0
+
+
+def test_a_crash_before_the_rename_is_made_good(wiped: UnitFile) -> None:
+    """Promise 7: until the rename the old file counts; what a crash left is thrown away."""
+    left = wiped.path.with_name(f".{wiped.path.name}.new")
+    left.write_bytes(b"half" * wiped.size_bytes)
+    layout.renew(wiped, zero=True)
+    assert wiped.path.read_bytes() == bytes(wiped.size_bytes)
+    assert not left.exists()
+
+
+def test_what_cannot_be_renewed_is_told(wiped: UnitFile) -> None:
+    """Promise 5: without a new inode the wipe has failed, and the old file is still there."""
+    wiped.path.with_name(f".{wiped.path.name}.new").mkdir()
+    with pytest.raises(BackendFailed, match="cannot be replaced"):
+        layout.renew(wiped, zero=True)
+    assert wiped.path.read_bytes().startswith(b"secret")
 
 
 def old(directory: Path, accelerator: Accelerator, length: int = SIZE) -> bytes:

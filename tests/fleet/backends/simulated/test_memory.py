@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,12 +104,21 @@ def test_a_mapping_reaches_the_file_by_absolute_address(tmp_path: Path) -> None:
     assert held.read_bytes()[2 * KIB64 + 8 :][:8] == bytes.fromhex("8877665544332211")
 
 
-def test_a_short_or_missing_file_is_a_lost_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [0, KIB64 - 1, KIB64 + 1, 5 * KIB64])
+def test_a_file_of_a_wrong_length_is_made_good(tmp_path: Path, length: int) -> None:
+    """Promise 2: a tenant that cuts or extends its file loses nobody a device."""
+    held = files(tmp_path)
+    os.truncate(held.paths[1], length)
+    mapping = Mapping(held, UNITS)
+    mapping.word(UnitId("u/m1"), 3 * KIB64 - 8).value = 1
+    mapping.close()
+    assert held.paths[1].stat().st_size == KIB64
+
+
+def test_a_missing_file_is_a_lost_device(tmp_path: Path) -> None:
     """Memory that is not there is told before anything is written."""
     held = files(tmp_path)
-    held.paths[1].write_bytes(bytes(KIB64 - 1))
-    with pytest.raises(DeviceLost, match="u/m1"):
-        Mapping(held, UNITS)
     held.paths[1].unlink()
-    with pytest.raises(DeviceLost):
+    with pytest.raises(DeviceLost, match="u-m1"):
         Mapping(held, UNITS)
+    assert not held.paths[1].exists()

@@ -98,6 +98,37 @@ def test_a_reader_in_another_mount_namespace_is_a_tenant(path: Path) -> None:
         assert [found.pid for found in openers([path])] == ([pid] if isolated else [])
 
 
+NAMED = "import ctypes; ctypes.CDLL(None).prctl(15, {}, 0, 0, 0); " + OPEN
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"\xff\xfe evil", "\ufffd\ufffd evil"),
+        (b") R 1 (\n", ") R 1 ("),
+        (b"a\x1b[2J\nb", "a\ufffd[2J\ufffdb"),
+        (b"", ""),
+    ],
+)
+def test_a_holder_is_named_whatever_it_calls_itself(path: Path, name: bytes, shown: str) -> None:
+    """Promise 4: a name that is no text hides nobody and breaks no answer about neighbours."""
+    with process(path, NAMED.format(name)) as pid:
+        (found,) = openers([path])
+    assert (found.pid, found.name, found.kind) == (pid, shown, ProcessKind.FOREIGN)
+
+
+def test_a_holder_of_a_replaced_file_holds_nothing(path: Path) -> None:
+    """Promise 9: after a wipe the name leads to a new inode; an old one is nobody's memory."""
+    with process(path, OPEN) as pid:
+        assert [found.pid for found in openers([path])] == [pid]
+        new = path.with_name("new")
+        new.write_bytes(bytes(65536))
+        new.replace(path)
+        assert openers([path]) == ()
+        with process(path, MAP) as other:
+            assert [found.pid for found in openers([path])] == [other]
+
+
 def test_other_files_and_ourselves_do_not_count(path: Path, tmp_path: Path) -> None:
     """Promise 9: a neighbour's file is not this one, and our own mapping is not a holder."""
     other = tmp_path / "other.bin"

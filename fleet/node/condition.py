@@ -1,0 +1,170 @@
+"""What keeps a node from preparing anything, found before a pod meets it.
+
+Cgroups that are not mounted, a full disk, a lease store that is away, a directory of specs that
+cannot be written: each fails every prepare of the node and none of them is a device's fault. So
+they are looked for by time, told in the view (readiness and the pool gate go by it) and logged once
+when they begin, change and end. What is found wrong is looked at again until it is right: with all
+devices tainted nobody else would try.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from fleet import errors
+from fleet.node.parts import Parts
+
+LOG = logging.getLogger(__name__)
+
+LOOK_PERIOD_S = 10.0
+"""Time, s, between two looks: also the longest a trouble that is over stays told."""
+_PROBE = ".fleetscrub-probe"
+"""File written to prove that a directory takes files; no runtime reads a name like this."""
+_PROBE_BYTES = bytes(4096)
+
+
+class Condition:
+    """The trouble of one node as a whole. `step` on one thread, reading on any."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.unadopted = ""
+        """Why the store could not be asked when the journal was to follow it."""
+        self._tenants = ""
+        self._store = ""
+        self._specs = ""
+        self._doubted = False
+        """Whether a spec could not be written: then a look from outside is not enough."""
+        self._looked_at = float("-inf")
+        self._said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    # --- reading ---
+
+    def blocked(self) -> tuple[str, ...]:
+        """Why nothing can be prepared on this node now, each with what to do; empty: it can."""
+        registry, store = self._parts.registry, self._store
+        if not registry.journal.epoch:
+            store = f"no lease store was reachable yet, no order is accepted: {self.unadopted}"
+        found = (registry.commit_trouble, store, self._tenants, self._specs)
+        return tuple(text for text in found if text)
+
+    def degraded(self) -> tuple[str, ...]:
+        """Why the node serves in a degraded way: what blocks it, and what does not."""
+        return (*self.blocked(), *self._lesser())
+
+    def _lesser(self) -> tuple[str, ...]:
+        parts = self._parts
+        found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
+        if parts.lingering is not None:
+            found += parts.lingering.found
+        if parts.registry.witness_trouble:
+            found.append(parts.registry.witness_trouble)
+        return tuple(found)
+
+    # --- looking ---
+
+    def step(self, now: float) -> None:
+        """Look when it is time, and log what has changed. Raises nothing. `now` in seconds."""
+        if not 0 <= now - self._looked_at < LOOK_PERIOD_S:
+            self._looked_at = now
+            self._look()
+        self._log()
+
+    def unwritten(self) -> None:
+        """A spec could not be written: look now whether the directory takes any."""
+        self._doubted = True
+        self._specs = self._directory()
+
+    def _look(self) -> None:
+        registry = self._parts.registry
+        if registry.commit_trouble:
+            with suppress(errors.FleetError), registry.commit():
+                pass  # a commit of nothing but its number; one that succeeds clears the trouble
+        self._tenants = self._parts.tenants.trouble()
+        self._store = self._asked()
+        self._specs = self._directory()
+
+    def _asked(self) -> str:
+        ours = self._parts.registry.journal.epoch
+        if not ours:
+            return ""
+        try:
+            theirs = self._parts.store.newest().epoch
+            if theirs != ours:
+                raise errors.EpochForeign(
+                    f"the node follows epoch {ours}, the lease store issues epoch {theirs}",
+                    ours=ours,
+                    theirs=theirs,
+                )
+        except errors.FleetError as error:
+            return str(error)
+        return ""
+
+    def _directory(self) -> str:
+        directory = self._parts.recovery.specs.directory
+        try:
+            _inspect(directory)
+            if self._doubted:
+                _try(directory)
+        except OSError as error:
+            refused = errors.SpecUnavailable(
+                f"no spec can be written to {directory}: {error.strerror or error}"
+            )
+            return str(refused)
+        self._doubted = False
+        return ""
+
+    # --- telling ---
+
+    def _log(self) -> None:
+        found = (self.blocked(), self._lesser())
+        node = self._parts.registry.place.node
+        titles = ("nothing can be prepared on node %s: %s", "node %s serves degraded: %s")
+        ends = ("node %s can prepare claims again", "node %s serves undegraded again")
+        for title, end, now, before in zip(titles, ends, found, self._said, strict=True):
+            if now and now != before:
+                LOG.warning(title, node, "; ".join(now))
+            elif before and not now:
+                LOG.warning(end, node)
+        self._said = found
+
+
+def _inspect(directory: Path) -> None:
+    """Raises OSError where a file cannot be made; writes nothing, so that no watch wakes for it."""
+    try:
+        room = os.statvfs(directory)
+    except FileNotFoundError:
+        return  # the first spec makes it
+    if not directory.is_dir():
+        raise NotADirectoryError("it is no directory")
+    for trouble in _shortage(room):
+        raise OSError(trouble)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError("it must not be written")
+
+
+def _shortage(room: os.statvfs_result) -> Iterator[str]:
+    """What the file system has none of. One that counts nothing has no limit."""
+    if room.f_flag & os.ST_RDONLY:
+        yield "its file system is read-only"
+    if room.f_blocks and not room.f_bfree:
+        yield "its file system is full"
+    if room.f_files and not room.f_ffree:
+        yield "its file system has no room for another file"
+
+
+def _try(directory: Path) -> None:
+    """Write a file and take it away. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / _PROBE
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, _PROBE_BYTES)
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
