@@ -15,7 +15,6 @@ No ``sqlite3`` exception leaves this module.
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import sqlite3
@@ -83,10 +82,7 @@ class Locked(errors.StoreUnavailable):
 
 
 class Full(errors.StoreUnavailable):
-    """The file system has no room; nothing was changed, and it passes when space is freed.
-
-    Never a reason to set a file aside: it is whole. Field ``path``.
-    """
+    """The file system has no room: nothing was changed, and the file is whole. Field ``path``."""
 
     default_remedy = "free space on the file system of the file named; then the same call goes on"
 
@@ -125,8 +121,7 @@ class Database:
         """All statements inside commit together or not at all; other writers wait meanwhile.
 
         Raises `Locked` when the turn did not come within ``timeout_s``. When COMMIT itself fails
-        with `Unreadable` the outcome is unknown until the file is opened again; with `Full` nothing
-        was committed.
+        with `Unreadable` the outcome is unknown until the file is opened again.
         """
         with self._exclusive():
             if self._is_open():
@@ -288,23 +283,16 @@ def _check_identity(path: Path, schema: Schema, row: Row) -> None:
         detail = f"application id {application:#x}, expected {schema.application_id:#x}"
         raise Foreign(f"{path} belongs to another program ({detail})", path=str(path))
     if version > schema.version:
-        raise Newer(
-            f"{path} has version {version}, this software knows up to {schema.version}",
-            path=str(path),
-        )
+        raise Newer(f"{path} has version {version}, we know up to {schema.version}", path=str(path))
     if version == 0:
         raise Corrupt(f"{path} is marked as ours but has no version", path=str(path))
 
 
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    mode = "ro" if read_only else "rw"
+    uri = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rw'}"
     try:
         connection = sqlite3.connect(
-            f"file:{quote(str(path.absolute()))}?mode={mode}",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=0.0,
+            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.0
         )
     except sqlite3.Error as error:
         raise _converted(error, path) from error
@@ -331,7 +319,7 @@ def _make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         _sync(path.parent)
     except OSError as error:
-        raise _refused(error, f"cannot make {path}", path) from error
+        raise Unreadable(f"cannot make {path}: {error}", path=str(path)) from error
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -347,7 +335,7 @@ def _copy(source: Path, target: Path) -> None:
         draft.replace(target)
         _sync(target.parent)
     except OSError as error:
-        raise _refused(error, f"cannot write the copy {target}", target) from error
+        raise Unreadable(f"cannot write the copy {target}: {error}", path=str(target)) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -395,12 +383,6 @@ _OURS = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISU
 
 def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0) or 0)
-
-
-def _refused(error: OSError, what: str, path: Path) -> errors.FleetError:
-    """An error of the file system that passes when space is freed, or one that does not."""
-    kind = Full if error.errno in (errno.ENOSPC, errno.EDQUOT) else Unreadable
-    return kind(f"{what}: {error}", path=str(path))
 
 
 def _converted(error: sqlite3.Error, path: Path) -> errors.FleetError:

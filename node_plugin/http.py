@@ -90,7 +90,7 @@ class _Server(ThreadingHTTPServer):
         self._wait_s = wait_s
         self._changed = threading.Condition()
         self._until: dict[socket.socket, float] = {}
-        """The end of each open connection's time, oldest first (monotonic)."""
+        """The end of each open connection's time (monotonic), oldest first; 0 once it was cut."""
         super().__init__((host, port), requests)
 
     def server_bind(self) -> None:
@@ -117,8 +117,8 @@ class _Server(ThreadingHTTPServer):
         """Called after each connection and every tenth of a second."""
         now = time.monotonic()
         with self._changed:
-            for request in [one for one, until in self._until.items() if until <= now]:
-                _cut(request)
+            for request in [one for one, until in self._until.items() if 0 < until <= now]:
+                self._cut(request)
 
     def handle_error(self, request: _Request, client_address: object) -> None:  # noqa: ARG002
         _log.debug("the connection of %s failed", client_address, exc_info=True)
@@ -127,21 +127,23 @@ class _Server(ThreadingHTTPServer):
         """Whether one more may come, after the oldest was cut if need be."""
         with self._changed:
             if len(self._until) >= CONNECTIONS_MAX:
-                _cut(next(iter(self._until)))
+                oldest = next((one for one, until in self._until.items() if until), None)
+                if oldest is not None:
+                    self._cut(oldest)
             return self._changed.wait_for(
                 lambda: len(self._until) < CONNECTIONS_MAX, timeout=_LEAVING_S
             )
+
+    def _cut(self, request: socket.socket) -> None:
+        """End a connection under its thread, which wakes, finds it ended and closes it."""
+        self._until[request] = 0.0
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(request: _Request) -> socket.socket:
     """What the base class calls a request is a pair only where there are no connections."""
     return request if isinstance(request, socket.socket) else request[1]
-
-
-def _cut(request: socket.socket) -> None:
-    """End a connection under its thread, which wakes, finds it ended and closes it."""
-    with suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)
 
 
 class HttpServer:

@@ -51,8 +51,9 @@ class Vigil:
 
     def step(self, now: float, *, answered: bool) -> bool:
         """Once per pulse, at monotonic time `now`; whether the standby was killed."""
-        if answered:
-            self._silences = 0
+        pid = self.standby.pid
+        if answered or pid is None:
+            self._silences = 0  # while it does not run, the silence is not its own
             return False
         owner = self.owner()
         if not self._silences:
@@ -61,8 +62,7 @@ class Vigil:
         elif owner not in (None, self._owner):
             self._owner, self._owned_since, self._silences = owner, now, 0
         self._silences += 1
-        pid = self.standby.pid
-        if pid is None or self._silences < SILENCES_MIN:
+        if self._silences < SILENCES_MIN:
             return False
         if owner not in (None, pid):
             return False  # the standby's own business

@@ -131,23 +131,27 @@ class Agents:
         try:
             told = json.loads(path.read_text())
             namespace, name = told["namespace"], told["name"]
-            if not (isinstance(namespace, str) and isinstance(name, str) and namespace and name):
-                raise ValueError("namespace and name have to be texts")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            why = f"{type(error).__name__}: {error}"
-            if self._bad.get(path) != why:
-                self._bad[path] = why
-                LOG.warning(
-                    "the record %s of an agent claim cannot be read (%s): it and its spec stay"
-                    " until kubelet prepares or unprepares that claim",
-                    path,
-                    why,
-                )
+            self._unreadable(path, f"{type(error).__name__}: {error}")
+            return None
+        if not all(isinstance(text, str) and text for text in (namespace, name)):
+            self._unreadable(path, "namespace and name have to be texts")
             return None
         self._bad.pop(path, None)
         return AskedClaim(namespace, path.stem, name)
+
+    def _unreadable(self, path: Path, why: str) -> None:
+        if self._bad.get(path) == why:
+            return
+        self._bad[path] = why
+        LOG.warning(
+            "the record %s of an agent claim cannot be read (%s): it and its spec stay until"
+            " kubelet prepares or unprepares that claim",
+            path,
+            why,
+        )
 
     def _path(self, uid: ClaimUid) -> Path:
         return self.directory / f"{uid}.json"

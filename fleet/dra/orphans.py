@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,10 +66,8 @@ class Orphans:
         """Begin the teardown; whether it has begun."""
         if self.agents is not None and self.agents.knows(uid):
             return self.agents.unprepare(uid)
-        try:
+        with suppress(errors.DeviceBusy):  # begun; it goes on once its tenant is proven gone
             self.node.unprepare(TeardownOrder(uid=uid), budget_s=BUDGET_S)
-        except errors.DeviceBusy:
-            pass  # begun; it goes on once its tenant is proven gone
         return True
 
     def _agents_orphaned(self) -> set[str]:

@@ -154,7 +154,7 @@ class ClaimServing:
             return PreparedClaim((PreparedDevice((), self.seat.pool, AGENT, ids),))
         with suppress(errors.NotOwner):
             for known in self.node.claims():
-                if known.uid == asked.uid and known.state == "PREPARED" and known.note:
+                if known.uid == asked.uid and known.state == "PREPARED" and _note(known.note):
                     order = ClaimOrder(
                         uid=asked.uid,
                         node=self.seat.node,
@@ -242,8 +242,8 @@ class ClaimServing:
 
     def _noted(self, asked: AskedClaim) -> tuple[str, ...]:
         """Pods that the claim was reserved for when it was last prepared here."""
-        notes = [known.note for known in self.node.claims() if known.uid == asked.uid]
-        return tuple(pod for note in notes for pod in _note(note)[1])
+        notes = [_note(known.note) for known in self.node.claims() if known.uid == asked.uid]
+        return tuple(pod for note in notes if note for pod in note[1])
 
     def _told(self, asked: AskedClaim) -> Told | None:
         """What the API says of the claim, which may be gone or replaced (invariant 19).
@@ -316,16 +316,26 @@ def _allocated(allocation: object, seat: Seat) -> list[Object]:
     return [one for one in found if (one.get("driver"), one.get("pool")) == ours]
 
 
-def _note(text: str) -> tuple[list[list[str]], tuple[str, ...]]:
-    """A record's note: results as they are answered, and the pods of that time."""
-    found = json.loads(text) if text else {}
-    return (found.get("shown", []), tuple(found.get("pods", ())))
+def _note(text: str) -> tuple[list[list[str]], tuple[str, ...]] | None:
+    """A record's note: results as they are answered, and the pods of that time.
+
+    None for a claim that somebody else prepared. Records outlive an update: a list is a note from
+    before pods were noted.
+    """
+    try:
+        found = json.loads(text)
+        if isinstance(found, list):
+            return found, ()
+        return found["shown"], tuple(found["pods"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _devices(answer: ClaimAnswer) -> list[PreparedDevice]:
     """The devices of an answer, one entry per device and share, in the order of the results."""
     found: dict[tuple[str, str, str | None], PreparedDevice] = {}
-    for request, pool, device, share_id, uuid in _note(answer.note)[0]:
+    shown, _ = _note(answer.note) or ([], ())
+    for request, pool, device, share_id, uuid in shown:
         known = found.get((pool, device, share_id))
         requests = (*(known.requests if known else ()), request)
         found[pool, device, share_id] = PreparedDevice(

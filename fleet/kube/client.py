@@ -10,8 +10,8 @@ Decisions:
    entries of the kubeconfig, tokens included. Such errors are never chained either.
 2. A `tokenFile` is read by us (`fleet.kube.tokens`): the package reads it once. It wins over an
    inline token, as in client-go. The user's kubeconfig is never written.
-3. An exec plugin has a time limit here, and only one runs at a time (`fleet.kube.tokens`); the
-   package would wait for ever.
+3. An exec plugin has a time limit here, and only one runs at a time (`fleet.kube.renewing`);
+   the package would wait for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import http.client
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,19 +35,14 @@ from fleet import errors
 from fleet.clock import Clock, SystemClock
 from fleet.kube import answers
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
-from fleet.kube.tokens import Attempt, Credential, TokenFile, usable
+from fleet.kube.renewing import Attempt, RenewedCredential
+from fleet.kube.tokens import Credential, TokenFile, usable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the server's certificate authority."""
 
 POOL = 32
 """Idle connections kept; each open watch holds one more."""
-
-EXPIRY_LEAD_S = 60.0
-"""How long, s, before its stated end an exec credential is renewed."""
-
-RENEW_GAP_S = 10.0
-"""Shortest time, s, between two renewals that nobody forced."""
 
 CHUNK = 64 * 1024
 AGENT = "fleetscrub"
@@ -93,11 +87,15 @@ class HttpTransport:
         """`credential` authenticates; `source` says where to and under which TLS settings."""
         self._credential = credential
         self._timeout_s = timeout_s
-        self._host = source.configuration.host.rstrip("/")
-        self._pool = _pool(source.configuration)
+        self._reach(source.configuration)
 
     def use(self, configuration: Configuration) -> None:
-        """Go on with renewed client certificates or another address."""
+        """Go on with renewed client certificates or another address, if they are others."""
+        if _tls(configuration) != self._tls:
+            self._reach(configuration)
+
+    def _reach(self, configuration: Configuration) -> None:
+        self._tls = _tls(configuration)
         self._host, self._pool = configuration.host.rstrip("/"), _pool(configuration)
 
     def exchange(self, request: Request) -> Answer:
@@ -201,87 +199,6 @@ class _Converted:
             raise answers.unreachable(self._what, why, timed_out=timed_out) from error
 
 
-class RenewedCredential:
-    """A credential of a kubeconfig: static, or from an exec plugin and read again when it ends."""
-
-    def __init__(
-        self, source: Source, load: Callable[[], Source], *, clock: Clock, timeout_s: float
-    ) -> None:
-        """`load` reads the configuration again; `adopt` may be set to learn of its TLS settings."""
-        self._source = source
-        self._load = load
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._next = float("-inf")
-        self._attempt: Attempt[Source] | None = None
-        self._lock = threading.Lock()
-        self._hung = False
-        self.adopt: Callable[[Configuration], None] = lambda _: None
-
-    def header(self) -> str:
-        """As `Credential.header`. One request renews; others go on with what is still valid."""
-        with self._lock:
-            left_s = self._source.expires_at - self._clock.now()
-            under_way = self._attempt is not None
-            if left_s > EXPIRY_LEAD_S or (under_way and left_s > 0):
-                return self._source.header
-            attempt = self._begun()
-        return self._renewed(attempt)
-
-    def renew(self, used: str) -> str:
-        """As `Credential.renew`."""
-        with self._lock:
-            if self._source.header != used:
-                return self._source.header
-            attempt = self._begun()
-        renewed = self._renewed(attempt)
-        if self._hung and renewed == used:
-            raise errors.ApiUnavailable(
-                "the credential is refused, and the exec plugin that gives another one hangs: no"
-                f" answer in {self._timeout_s:g} s",
-                remedy="run the command of the kubeconfig's user by hand and see what it waits for",
-                status=401,
-                retry_after_s=RENEW_GAP_S,
-            )
-        return renewed
-
-    def _begun(self) -> Attempt[Source] | None:
-        """The attempt to wait for, one at a time; None: it hangs, or the last one was just now."""
-        if self._attempt is not None:
-            return None if self._attempt.overdue else self._attempt
-        if self._clock.monotonic() < self._next:
-            return None
-        self._attempt = Attempt(self._load, timeout_s=self._timeout_s)
-        return self._attempt
-
-    def _renewed(self, attempt: Attempt[Source] | None) -> str:
-        """The header once `attempt` has ended; whoever sees that first takes over what it found."""
-        found: Source | None = None
-        if attempt is None:
-            return self._source.header
-        hung = False
-        try:
-            found = attempt.result()
-            hung = found is None
-        except errors.SettingsInvalid:
-            pass  # the credential of before stays, and the server judges it
-        with self._lock:
-            if self._attempt is attempt:
-                self._attempt = attempt if attempt.running else None
-                self._next = self._clock.monotonic() + RENEW_GAP_S
-                self._hung = hung
-                self._take_over(found or self._source)
-            return self._source.header
-
-    def _take_over(self, found: Source) -> None:
-        before, self._source = self._source, found
-        if _tls(found.configuration) != _tls(before.configuration):
-            self.adopt(found.configuration)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a credential stays in its process: connect again in the other one")
-
-
 def bounded(load: Callable[[], Source], *, timeout_s: float) -> Source:
     """What `load` returns or raises (`SettingsInvalid`), waited for `timeout_s` at most."""
     found = Attempt(load, timeout_s=timeout_s).result()
@@ -349,7 +266,7 @@ def transport_of(
         return HttpTransport(source, credential, timeout_s=timeout_s)
     renewed = RenewedCredential(source, load, clock=clock, timeout_s=timeout_s)
     transport = HttpTransport(source, renewed, timeout_s=timeout_s)
-    renewed.adopt = transport.use
+    renewed.adopt = lambda found: transport.use(found.configuration)
     return transport
 
 

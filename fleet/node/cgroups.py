@@ -34,8 +34,8 @@ _USERS = "user.slice"
 """Where systemd keeps the sessions and services of users, at the top of each hierarchy."""
 DEEPEST = 64
 """Levels below a pod that are looked through; systemd in a container makes about five."""
-MOST = 10_000
-"""Cgroups of one pod that are looked through: about a second's work."""
+MOST = 4096
+"""Cgroups of one pod that are looked through: a fraction of a second's work."""
 
 
 class CgroupTree:
@@ -104,7 +104,7 @@ def _walk(root: Path, pods: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """
     if not root.is_dir():
         raise CgroupsUnreadable(f"there are no cgroups at {root}")
-    alone = (root / "cgroup.procs").exists()
+    alone = os.access(root / "cgroup.procs", os.F_OK)
     pending = [str(root)]
     while pending:
         directory = pending.pop()
@@ -113,7 +113,7 @@ def _walk(root: Path, pods: Collection[str]) -> Iterator[tuple[str, str, str]]:
                 lower = entry.name.lower()
                 matched = _POD.search(lower)
                 pod = matched[1].replace("_", "-") if matched else ""
-                if _of_users(entry, str(root), alone=alone):
+                if _of_users(entry, root, alone=alone):
                     continue
                 if pod in pods or _USUAL.fullmatch(pod):
                     yield entry.path, lower, pod
@@ -128,11 +128,15 @@ def _walk(root: Path, pods: Collection[str]) -> Iterator[tuple[str, str, str]]:
             raise CgroupsUnreadable(f"the cgroup {directory} cannot be read: {error}") from error
 
 
-def _of_users(entry: os.DirEntry[str], root: str, *, alone: bool) -> bool:
-    """Whether it is ``user.slice`` at the top of a hierarchy: `root` itself if `alone`, else one
-    of its directories too (each controller's)."""
-    above = os.path.dirname(entry.path)
-    return entry.name == _USERS and (above == root or not alone and os.path.dirname(above) == root)
+def _of_users(entry: os.DirEntry[str], root: Path, *, alone: bool) -> bool:
+    """Whether this is ``user.slice`` at the top of a hierarchy.
+
+    The only one is `root` itself if `alone`; else each of its directories is one as well.
+    """
+    if entry.name != _USERS:
+        return False
+    above = Path(entry.path).parent
+    return above == root or (not alone and above.parent == root)
 
 
 def _trusted(entry: os.DirEntry[str]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fleet import errors
+from fleet import errors, sqlite
 from fleet.node.parts import Parts
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LOOK_PERIOD_S = 10.0
 """Time, s, between two looks: also the longest a trouble that is over stays told."""
 _PROBE = ".fleetscrub-probe"
 """File written to prove that a directory takes files; no runtime reads a name like this."""
-_PROBE_BYTES = bytes(4096)
+_PROBE_BYTES = bytes(65536)
 
 
 class Condition:
@@ -34,6 +34,7 @@ class Condition:
         self._parts = parts
         self.unadopted = ""
         """Why the store could not be asked when the journal was to follow it."""
+        self._state = ""
         self._tenants = ""
         self._store = ""
         self._specs = ""
@@ -49,7 +50,7 @@ class Condition:
         registry, store = self._parts.registry, self._store
         if not registry.journal.epoch:
             store = f"no lease store was reachable yet, no order is accepted: {self.unadopted}"
-        found = (registry.commit_trouble, store, self._tenants, self._specs)
+        found = (registry.commit_trouble, self._state, store, self._tenants, self._specs)
         return tuple(text for text in found if text)
 
     def degraded(self) -> tuple[str, ...]:
@@ -81,7 +82,8 @@ class Condition:
 
     def _look(self) -> None:
         registry = self._parts.registry
-        if registry.commit_trouble:
+        self._state = self._room()
+        if registry.commit_trouble and not self._state:
             with suppress(errors.FleetError), registry.commit():
                 pass  # a commit of nothing but its number; one that succeeds clears the trouble
         self._tenants = self._parts.tenants.trouble()
@@ -92,8 +94,11 @@ class Condition:
         ours = self._parts.registry.journal.epoch
         if not ours:
             return ""
+        store = self._parts.store
         try:
-            theirs = self._parts.store.newest().epoch
+            with suppress(errors.StoreUnavailable):
+                store.release(())  # who only reads goes on with a file that was moved away
+            theirs = store.newest().epoch
             if theirs != ours:
                 raise errors.EpochForeign(
                     f"the node follows epoch {ours}, the lease store issues epoch {theirs}",
@@ -102,6 +107,21 @@ class Condition:
                 )
         except errors.FleetError as error:
             return str(error)
+        return ""
+
+    def _room(self) -> str:
+        """The journal's directory: a commit of nothing may still fit where no real one does."""
+        directory = self._parts.registry.place.path.parent
+        try:
+            _inspect(directory)
+            if self._parts.registry.commit_trouble:
+                _try(directory)
+        except OSError as error:
+            refused = sqlite.Full(
+                f"the node's state cannot be kept in {directory}: {error.strerror or error}",
+                remedy="free space on its file system, or repair access to it",
+            )
+            return str(refused)
         return ""
 
     def _directory(self) -> str:
@@ -164,7 +184,8 @@ def _try(directory: Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.write(descriptor, _PROBE_BYTES)
+        if os.write(descriptor, _PROBE_BYTES) < len(_PROBE_BYTES):
+            raise OSError("its file system is full")
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)

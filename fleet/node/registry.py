@@ -169,7 +169,7 @@ class Registry:
                         unit.reasons != (known[name].reasons if name in known else frozenset())
                         for name, unit in commit.units.items()
                     )
-            except (sqlite.Unusable, sqlite.Locked) as error:
+            except (sqlite.Unusable, sqlite.Locked, sqlite.Full) as error:
                 self.commit_trouble = str(error)
                 raise
             self.commit_trouble = ""

@@ -288,6 +288,24 @@ def test_what_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:
             opened(path)
 
 
+def test_a_full_disk_passes_when_space_is_freed(path: Path) -> None:
+    """Promise 5: no room is retryable, undoes the transaction, names the remedy, is no damage."""
+    with closing(opened(path)) as database:
+        add(database, "before")
+        pages = database.query("PRAGMA page_count")[0][0]
+        database.query(f"PRAGMA max_page_count={pages}")
+        rows = [("undone",), ("x" * 20_000,)]
+        with pytest.raises(sqlite.Full, match="free space") as caught, database.transaction():
+            database.execute_many("INSERT INTO word (text) VALUES (?)", rows)
+        assert isinstance(caught.value, errors.Retryable)
+        assert not isinstance(caught.value, sqlite.Unusable)
+        assert caught.value.path == str(path)
+        assert words(database) == ["before"]
+        database.query("PRAGMA max_page_count=1000000")
+        add(database, "x" * 20_000)
+        database.integrity()
+
+
 def test_a_read_only_opening_makes_nothing(path: Path) -> None:
     """Issue 2: reading works beside a writer, writes and missing files are refused."""
     with pytest.raises(sqlite.Unreadable):

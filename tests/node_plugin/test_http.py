@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 
 from fleet import errors
-from node_plugin.http import HttpServer, Page, Pages
+from node_plugin.http import CONNECTIONS_MAX, HttpServer, Page, Pages
 
 
 def asked(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -67,6 +71,92 @@ def test_a_silent_client_does_not_block_the_others() -> None:
             assert asked(server, "/fine")[0] == 200
     finally:
         server.close()
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def connected(server: HttpServer) -> socket.socket:
+    """A client's end of a new connection."""
+    return socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def ended(client: socket.socket) -> bool:
+    """Whether the server closed it without an answer; waits for the socket's timeout."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_slow_clients_neither_shut_others_out_nor_eat_descriptors() -> None:
+    """100 clients that never finish: the next request is answered, and few descriptors are held."""
+    server = HttpServer("127.0.0.1", 0, PAGES)
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        before = descriptors()
+        clients = [stack.enter_context(connected(server)) for _ in range(100)]
+        for client in clients:
+            with suppress(ConnectionError):  # some were shown out already
+                client.send(b"G")
+        assert asked(server, "/fine")[0] == 200
+        assert descriptors() - before - len(clients) <= CONNECTIONS_MAX
+        assert asked(server, "/fine")[0] == 200
+        assert ended(clients[0]), "the oldest gave way"
+
+
+def test_a_connection_has_one_deadline_for_everything() -> None:
+    """A byte now and then, in the headers too, does not buy more time."""
+    server = HttpServer("127.0.0.1", 0, PAGES, wait_s=0.3)
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        client = stack.enter_context(connected(server))
+        client.send(b"GET /fine HTTP/1.1\r\nX: ")
+        client.settimeout(0.05)
+        started = time.monotonic()
+        while not ended(client):
+            assert time.monotonic() - started < 3.0
+            with suppress(ConnectionError):
+                client.send(b"x")
+        assert time.monotonic() - started > 0.1
+
+
+def test_an_answer_nobody_takes_ends_at_the_deadline() -> None:
+    """A client that asks for much and reads nothing is let go of as well."""
+    server = HttpServer("127.0.0.1", 0, {"/long": lambda: Page("x" * 50_000_000)}, wait_s=0.3)
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        before = descriptors()
+        client = stack.enter_context(connected(server))
+        client.send(b"GET /long HTTP/1.1\r\n\r\n")
+        assert client.recv(4)
+        started = time.monotonic()
+        while descriptors() > before + 1:
+            assert time.monotonic() - started < 5.0
+            threading.Event().wait(0.02)
+
+
+def test_without_a_free_place_a_connection_is_closed_at_once() -> None:
+    """Pages that hang take their places, no more; once they go on the port works again."""
+    go_on = threading.Event()
+    pages: Pages = {"/stuck": lambda: Page(str(go_on.wait(20))), **PAGES}
+    server = HttpServer("127.0.0.1", 0, pages)
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        before = descriptors()
+        for _ in range(CONNECTIONS_MAX):
+            client = stack.enter_context(connected(server))
+            client.send(b"GET /stuck HTTP/1.0\r\n\r\n")
+        try:
+            assert ended(stack.enter_context(connected(server)))
+            assert descriptors() - before <= 2 * CONNECTIONS_MAX + 1
+        finally:
+            go_on.set()
+        assert asked(server, "/fine")[0] == 200
 
 
 def test_a_taken_port_is_named() -> None:

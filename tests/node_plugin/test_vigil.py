@@ -74,6 +74,15 @@ def test_a_standby_that_has_just_taken_the_journal_is_given_its_time() -> None:
         assert bench.standby.killed == 1
 
 
+def test_a_standby_that_has_just_been_started_is_given_its_time() -> None:
+    """Promise 7: while it did not run, between two starts, the silence was not its own."""
+    bench = Bench(standby=Standin(pid=None), owner=None)
+    assert not bench.silent(600.0)
+    bench.standby.pid = STANDBY
+    assert not bench.silent(bench.vigil.unowned_s)
+    assert bench.silent(2 * PERIOD_S)
+
+
 def test_a_moment_at_which_nobody_can_be_read_is_no_change_of_owner() -> None:
     """A record that is just being written names nobody: the same owner goes on being silent."""
     bench = Bench()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node_plugin.ports import Standing
-from node_plugin.vitals import SILENCE_MAX_S, Vitals
+from node_plugin.vitals import SILENCE_MAX_S, UNCONFIRMED_MAX_S, UNPUBLISHED_MAX_S, Vitals
 from tests.node_plugin.standins import dra_of, plugin, started, to_prepare, told, until
 
 NOW = 1_000_000.0
@@ -90,11 +90,68 @@ def test_metrics_tell_what_happened(place: Path) -> None:
         assert line in page.splitlines()
 
 
+def test_a_node_that_can_prepare_nothing_is_not_ready(place: Path) -> None:
+    """Every reason is named with its remedy; a restart cures none, so health does not fail."""
+
+    async def story() -> None:
+        around = Around(replace(WELL, degraded=("a worker lingers",)))
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, around, now=lambda: NOW)
+            await until(lambda: vitals.healthz().status == 200, "health")
+            await told(server.paths.registration, registered=True)
+            assert vitals.readyz().status == 200, "degraded is no reason"
+            assert "fleet_plugin_node_blocked 0.0" in vitals.metrics().text.splitlines()
+            around.found = replace(WELL, blocked=("no cgroups — mount them", "disk full"))
+            assert vitals.readyz().status == 503
+            for why in around.found.blocked:
+                assert f"nothing can be prepared on this node: {why}\n" in vitals.readyz().text
+            assert "fleet_plugin_node_blocked 1.0" in vitals.metrics().text.splitlines()
+            assert vitals.healthz().status == 200
+
+    asyncio.run(story())
+
+
+def test_slices_that_nobody_keeps_make_it_unready(place: Path) -> None:
+    """B83: never published since the start, or not confirmed of late; the other instance of an
+    update keeps them meanwhile, and its age is its own to tell."""
+
+    async def story() -> None:
+        clock = [NOW]
+        never = Standing(owner="actor", owner_reachable=True)
+        around = Around(never)
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, around, now=lambda: clock[0])
+            await until(lambda: vitals.healthz().status == 200, "health")
+            await told(server.paths.registration, registered=True)
+            clock[0] = NOW + UNPUBLISHED_MAX_S
+            assert vitals.readyz().status == 200
+            clock[0] += 1
+            assert "never published since 31 s" in vitals.readyz().text
+            around.found = replace(never, elsewhere="pid 7")
+            assert vitals.readyz().status == 200
+            assert "slices_age" not in vitals.metrics().text
+            around.found = replace(never, published_at=NOW)
+            clock[0] = NOW + UNCONFIRMED_MAX_S
+            assert vitals.readyz().status == 200
+            clock[0] += 1
+            assert "not confirmed since 61 s" in vitals.readyz().text
+
+    asyncio.run(story())
+
+
+def test_what_was_never_published_ages_from_the_start(place: Path) -> None:
+    """B83: an alert on the age of the slices must fire for a plugin that never published any."""
+    clock = [NOW]
+    vitals = Vitals(plugin(place), Around(Standing()), now=lambda: clock[0])
+    clock[0] += 90
+    assert "fleet_plugin_slices_age_seconds 90.0" in vitals.metrics().text.splitlines()
+
+
 def test_metrics_do_not_make_things_up(place: Path) -> None:
-    """B83: what was never published has no age, and an unknown owner no series."""
+    """B83: what was never published has no time of it, and an unknown owner no series."""
     server = plugin(place)
     page = Vitals(server, Around(Standing())).metrics().text
-    assert "slices" not in page
+    assert "slices_confirmed" not in page
     assert "journal_owner" not in page
     assert "fleet_plugin_owner_reachable 0.0" in page
 

@@ -131,6 +131,18 @@ def test_how_the_node_stands(site: Place) -> None:
         assert plugin.standing().published_at is not None
 
 
+def test_a_node_that_can_prepare_nothing_says_so_and_is_tainted(site: Place) -> None:
+    """A forgotten mount: probes name it and no device may be allocated, before any pod waits."""
+    (site.root / "cgroup").rename(site.root / "forgotten")
+    with running(site) as plugin, owner(plan_of(site)) as service:
+        eventually(lambda: bool(plugin.standing().blocked))
+        assert "there are no cgroups" in plugin.standing().blocked[0]
+        assert set(plugin.standing().blocked) <= set(plugin.standing().degraded)
+        eventually(lambda: {device.state for device in service.view().devices} == {"CLEAN"})
+        eventually(lambda: plugin.standing().published_at is not None)
+        assert not site.allocatable(1)
+
+
 def test_health_of_the_node_is_what_kubelet_is_told(site: Place) -> None:
     """B8: a quarantined device is unhealthy on the board, by the name it is published under."""
     with owner(plan_of(site)) as service, running(site) as plugin:

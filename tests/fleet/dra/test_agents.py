@@ -206,6 +206,39 @@ def test_ended_records_are_bounded(own: Bench) -> None:
     assert not found.unprepare("u-0")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"namespace": 1, "name": "a"}', "\udcff", "null"]
+)
+def test_a_record_that_cannot_be_read_stops_no_other(
+    own: Bench, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B15: skipped and logged once; its spec stays, for its pod may live; kubelet can end both."""
+    kept, broken = agent_claim(own, "kept"), agent_claim(own, "broken")
+    own.serving.prepare(kept)
+    own.serving.prepare(broken)
+    path = agents(own).directory / f"{broken.uid}.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    for _ in range(3):
+        assert agents(own).records() == [kept]
+    assert caplog.text.count(str(path)) == 1
+    agents(own).settle()
+    assert len(spec_names(own)) == 2
+    own.serving.unprepare(broken)
+    assert len(spec_names(own)) == 1
+    assert not agents(own).knows(broken.uid)
+
+
+def test_a_record_that_cannot_be_read_is_mended_by_a_prepare(own: Bench) -> None:
+    """Invariant 9: kubelet asks again and names the claim; the record says so from then on."""
+    asked = agent_claim(own)
+    first = own.serving.prepare(asked)
+    (agents(own).directory / f"{asked.uid}.json").write_text("")
+    assert agents(own).records() == []
+    own.cluster.faults.offline = True
+    assert own.serving.prepare(asked).devices[0].cdi_ids == first.devices[0].cdi_ids
+    assert agents(own).records() == [asked]
+
+
 def test_the_specs_of_the_product_are_agent_specs(own: Bench) -> None:
     """The port is what the directory of specs offers."""
     assert isinstance(agents(own).specs, SpecDirectory)

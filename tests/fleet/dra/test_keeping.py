@@ -208,6 +208,7 @@ def test_a_pod_in_teardown_is_not_evicted_for_its_device(site: Bench) -> None:
     asked = failing_teardown(site)
     with pytest.raises(errors.DeviceBusy):
         replace(site.serving, budget_s=0.25).unprepare(asked)
+    wait_for(lambda: site.device().state == State.QUARANTINED)
     site.keeper().step(time.time())
     assert effects(site, "gpu-0") == {"NoSchedule"}
 

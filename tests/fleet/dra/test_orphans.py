@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from fleet import errors
 from fleet.dra.asking import AskedClaim
-from fleet.kube.base import Object
+from fleet.kube import answers
+from fleet.kube.base import Listing, Name, Object, Resource
+from fleet.messages import ClaimAnswer, TeardownOrder
 from fleet.model import State
 from tests.fleet.dra.benches import SPACE, Bench, bench, result
 from tests.fleet.node.conftest import wait_for
@@ -110,6 +112,84 @@ def test_no_answer_is_no_proof(site: Bench, error: errors.FleetError) -> None:
     assert site.record(asked) == "PREPARED"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        answers.failure(404, b"404 page not found\n", what="GET x"),
+        {},
+        {"kind": "Status", "status": "Success", "metadata": {}},
+        {"metadata": {"name": "another", "namespace": SPACE, "uid": "another"}},
+        {"metadata": "of a newer API"},
+        KeyError("of a client"),
+    ],
+)
+def test_what_is_not_about_the_claim_is_no_proof(site: Bench, answer: Object | Exception) -> None:
+    """B23, promise 5: a proxy's 404, or an answer about something else, makes no orphan."""
+    asked = prepared(site, "a", "gpu-0")
+
+    class Odd:
+        def get(self, *_: object) -> Object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    site.parts.orphans.cluster = Odd()  # type: ignore[assignment] # answers only what is asked
+    for _ in range(3):
+        assert site.parts.orphans.step() == ()
+    assert (site.record(asked), len(site.specs)) == ("PREPARED", 1)
+
+
+def test_trouble_with_one_claim_stops_no_other(
+    site: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B23: a claim that cannot be judged, or whose teardown fails, is logged; the rest goes on."""
+    odd, stuck = prepared(site, "a", "gpu-0"), prepared(site, "b", "gpu-1-1g-0")
+    last = prepared(site, "c", "gpu-1-1g-1")
+    for asked in (odd, stuck, last):
+        gone(site, asked)
+    orphans = site.parts.orphans
+
+    class Odd:
+        def get(self, resource: Resource, name: Name) -> Object:
+            if name.name == odd.name:
+                raise KeyError("of a client")
+            return site.cluster.get(resource, name)
+
+    class Stuck:
+        def claims(self) -> Sequence[ClaimAnswer]:
+            return site.door.claims()
+
+        def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
+            if order.uid == stuck.uid:
+                raise errors.IllegalTransition("no row")
+            return site.door.unprepare(order, budget_s=budget_s)
+
+    orphans.cluster = Odd()  # type: ignore[assignment] # answers only what is asked
+    orphans.node = Stuck()  # type: ignore[assignment] # answers only what is asked
+    assert orphans.step() == ()
+    assert orphans.step() == (last.uid,)
+    until_absent(site, last)
+    assert (site.record(odd), site.record(stuck)) == ("PREPARED", "PREPARED")
+    assert all(asked.uid in caplog.text for asked in (odd, stuck))
+    orphans.cluster, orphans.node = site.cluster, site.door
+    assert orphans.step() == (stuck.uid,)
+    assert orphans.step() == (odd.uid,)
+
+
+def test_a_list_without_a_version_is_no_list(site: Bench) -> None:
+    """B15: what something other than the API server answers shows nothing to be gone."""
+    unlisted = "00000000-0000-4000-8000-000000000009"
+    site.node.prepare(site.claim(unlisted, "gpu-0"))
+
+    class Odd:
+        def list(self, *_: object) -> Listing:
+            return Listing((), "")
+
+    site.parts.orphans.cluster = Odd()  # type: ignore[assignment] # answers only what is asked
+    for _ in range(3):
+        assert site.parts.orphans.step() == ()
+
+
 def test_kubelets_silence_is_no_proof(site: Bench) -> None:
     """B23: a claim that stands in the API stays, whatever kubelet says or does not say."""
     asked = prepared(site, "a", "gpu-0")
@@ -203,6 +283,29 @@ def test_agent_claims_are_looked_after_too() -> None:
         assert site.parts.orphans.step() == ()
         assert site.parts.orphans.step() == (asked.uid,)
         assert site.specs == []
+
+
+def test_neither_a_bad_agent_record_nor_a_silent_owner_stops_the_others() -> None:
+    """B23, promise 7: an empty record is skipped; agent claims are judged without an owner too."""
+    with bench(agent_namespace=SPACE) as site:
+        asked = site.create("agent")
+        site.allocate(asked, result("agent"))
+        site.serving.prepare(site.reserve(asked, site.pod()))
+        device = prepared(site, "a", "gpu-0")
+        agents = site.parts.orphans.agents
+        assert agents is not None
+        (agents.directory / "0b0b.json").write_text("")
+        gone(site, device)
+        site.parts.orphans.step()
+        assert site.parts.orphans.step() == (device.uid,)
+        until_absent(site, device)
+        gone(site, asked)
+        site.node.close()
+        for _ in range(2):
+            with pytest.raises(errors.NotOwner):
+                site.parts.orphans.step()
+        assert site.specs == []
+        site.open()
 
 
 def test_a_claim_in_deletion_is_served_until_it_is_let_go(site: Bench) -> None:

@@ -12,7 +12,10 @@ import pytest
 
 from fleet import bootstrap, errors
 from fleet.dra.asking import AskedClaim, PreparedClaim
-from fleet.dra.serving import ENDED
+from fleet.dra.configuration import API_VERSION, KIND
+from fleet.dra.serving import ENDED, ClaimServing
+from fleet.kube import answers
+from fleet.kube.base import Object
 from fleet.model import HolderKind, State
 from tests.fleet.dra.benches import DRIVER, NODE, Bench, bench, result
 
@@ -458,6 +461,145 @@ def test_too_early_is_too_early_with_the_api_away(site: Bench) -> None:
     assert site.record(asked) == "ABSENT"
 
 
+class Answering:
+    """An API server that gives one answer to whoever asks for a claim."""
+
+    def __init__(self, answer: Object | errors.FleetError) -> None:
+        self.answer = answer
+
+    def get(self, *_: object) -> Object:
+        if isinstance(self.answer, errors.FleetError):
+            raise self.answer
+        return self.answer
+
+
+def answering(site: Bench, answer: Object | errors.FleetError) -> ClaimServing:
+    """The plugin's side, with little patience, before such a server."""
+    cluster = Answering(answer)
+    return replace(site.serving, cluster=cluster, budget_s=2.0)  # type: ignore[arg-type] # reads
+
+
+def odd_answers(claim: Object) -> list[Object | errors.FleetError]:
+    """Answers that are none about this claim; each looks as if nobody used it."""
+    head, free = claim["metadata"], {**claim, "status": {}}
+    return [
+        *(answers.failure(code, b"404 page not found", what="GET x") for code in CODES),
+        answers.failure(401, b"Unauthorized", what="GET x"),
+        {},
+        {"kind": "Status", "metadata": {}},
+        {**free, "metadata": {**head, "uid": ""}},
+        {**free, "metadata": {**head, "name": "another", "uid": "another"}},
+        {**free, "metadata": "of a newer API"},
+        {**claim, "status": "of a newer API"},
+        {**claim, "status": {"reservedFor": {"pods": []}}},
+        {**claim, "status": {"reservedFor": ["pod-1"]}},
+        {**claim, "status": {"reservedFor": [{"resource": "pods", "name": "pod-1"}]}},
+    ]
+
+
+CODES = (302, 400, 403, 404, 405, 409, 410, 422, 429, 500, 502, 503, 504)
+
+
+@pytest.mark.parametrize("known_to", ["kubelet", "the record"])
+def test_only_an_answer_about_this_claim_frees_it(site: Bench, known_to: str) -> None:
+    """Reference 1.5 a, promise 5: refused, missing and odd answers are silence: nothing changes.
+
+    Who uses the claim is then what kubelet and the record know, be it only one of them.
+    """
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    pod.run()
+    site.remember({asked.uid: [pod.uid]} if known_to == "kubelet" else {})
+    if known_to == "kubelet":
+        site.serving.prepare(site.reserve(asked, site.pod("another")))
+    before = durable(site)
+    for answer in odd_answers(site.claim_of(asked)):
+        with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+            answering(site, answer).unprepare(asked)
+        assert durable(site) == before
+    pod.leave()
+    answering(site, errors.ApiForbidden("HTTP 403")).unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
+@pytest.mark.parametrize("how", ["gone", "replaced"])
+def test_an_answer_about_this_claim_ends_it(site: Bench, how: str) -> None:
+    """Invariant 19: a claim the API knows to be gone is nobody's, and its teardown begins."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    pod.run()
+    site.remember({asked.uid: [pod.uid]})
+    site.deallocate(asked)
+    site.delete(asked)
+    if how == "replaced":
+        site.bound(asked.name, "gpu-1")
+    with pytest.raises(errors.DeviceBusy, match="still runs"):
+        replace(site.serving, budget_s=2.0).unprepare(asked)
+    assert (site.record(asked), site.specs) == ("UNPREPARING", [])
+    pod.leave()
+    site.serving.unprepare(asked)
+
+
+def demanding(floor: float) -> Object:
+    """A configuration that asks for this much coverage."""
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "coverageFloor": floor}
+    opaque = {"driver": DRIVER, "parameters": parameters}
+    return {"source": "FromClaim", "requests": [], "opaque": opaque}
+
+
+def test_a_raised_policy_is_no_leave_to_tear_down(site: Bench) -> None:
+    """Reference 1.5 a: what a claim asked for once has no say in whose it is now."""
+    pod = site.pod()
+    asked = site.create("a")
+    site.allocate(asked, result("gpu-0"), config=[demanding(0.98)])
+    site.serving.prepare(site.reserve(asked, pod))
+    pod.run()
+    raised = site.serving.policy.model_copy(update={"coverage_floor": 0.99})
+    stricter = replace(site.serving, policy=raised, budget_s=2.0)
+    with pytest.raises(errors.ClaimConfigInvalid):
+        stricter.prepare(asked)
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        stricter.unprepare(asked)
+    assert (site.record(asked), len(site.specs)) == ("PREPARED", 1)
+    pod.leave()
+    stricter.unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
+def test_a_record_of_an_earlier_version_is_served_and_torn_down(site: Bench) -> None:
+    """Invariant 20: records outlive an update; the note of old named the results alone."""
+    asked = site.bound("a", "gpu-0")
+    first = site.serving.prepare(asked)
+    (known,) = site.node.claims()
+    order = site.claim(asked.uid, "gpu-0")
+    old = json.dumps(json.loads(known.note)["shown"])
+    site.node.prepare(order.model_copy(update={"note": old}))
+    site.cluster.faults.offline = True
+    assert site.serving.prepare(asked) == first
+    site.node.prepare(order.model_copy(update={"note": "of somebody else"}))
+    with pytest.raises(errors.ApiUnavailable):
+        replace(site.serving, budget_s=2.0).prepare(asked)
+    site.serving.unprepare(asked)
+    assert_nothing_left(site, asked)
+
+
+def test_a_lingering_tenant_costs_few_transactions(site: Bench) -> None:
+    """Promise 7: the node backs off from a tenant that stays; asking for it must not undo that."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    site.reserve(asked, site.pod("next"))
+    pod.run()
+    with site.failing_disk(0) as seen, pytest.raises(errors.DeviceBusy, match="still runs"):
+        replace(site.serving, budget_s=9.0).unprepare(asked)
+    assert 8.0 <= site.clock.monotonic() <= 9.0
+    assert 2 <= len(seen) <= 15
+    pod.leave()
+    site.serving.unprepare(asked)
+
+
 def test_claims_do_not_touch_each_others_files(site: Bench) -> None:
     """Invariants 22 and 23: same name, new UID: files and ids of their own, one device each."""
     old = site.bound("a", "gpu-0")
@@ -521,6 +663,22 @@ def test_a_prepared_claim_is_answered_from_its_record(site: Bench) -> None:
     assert site.serving.prepare(asked) == first
     assert ids_in(site, asked) == ids_of(first)
     assert site.clock.monotonic() == 0.0
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_prepared_claim_is_answered_though_we_are_not_let_in(site: Bench, code: int) -> None:
+    """A4: an expired token says nothing about a claim, so its pod's restart does not fail by it.
+
+    Without a record nobody is served on trust.
+    """
+    asked, other = site.bound("a", "gpu-0"), site.bound("b", "gpu-1")
+    first = site.serving.prepare(asked)
+    refused = answers.failure(code, b"404 page not found", what="GET x")
+    assert answering(site, refused).prepare(asked) == first
+    assert site.clock.monotonic() == 0.0
+    with pytest.raises(type(refused)):
+        answering(site, refused).prepare(other)
+    assert site.record(other) == "ABSENT"
 
 
 def test_an_unprepared_claim_waits_for_the_api(site: Bench) -> None:

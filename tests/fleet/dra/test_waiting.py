@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
 from fleet import errors
 from fleet.clock import ManualClock
-from fleet.dra.waiting import FAIR_S, HOLDER_WAIT_S, PASSING, PAUSE_S, Waiting, leaving
+from fleet.dra.waiting import (
+    FAIR_S,
+    HOLDER_WAIT_S,
+    PASSING,
+    PAUSE_S,
+    SLOW_PAUSE_S,
+    Waiting,
+    leaving,
+)
 from tests.fleet.dra.benches import Bench
 
 
@@ -34,6 +43,26 @@ def test_what_passes_is_tried_again(kind: type[errors.FleetError]) -> None:
     clock = ManualClock(0.0)
     assert waiting(clock).until(40.0, failing(kind("x"), kind("y"))) == "done"
     assert clock.monotonic() == pytest.approx(2 * PAUSE_S)
+
+
+def test_a_busy_device_is_asked_for_less_and_less_often() -> None:
+    """Promise 7: a tenant that lingers costs one try a second, one that leaves soon no second."""
+    clock = ManualClock(0.0)
+    tries: list[float] = []
+
+    def act(_: float) -> None:
+        tries.append(clock.monotonic())
+        raise errors.DeviceBusy("pod x still runs")
+
+    with pytest.raises(errors.DeviceBusy):
+        waiting(clock).until(20.0, act, busy_pause_max_s=SLOW_PAUSE_S)
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses[:5] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
+    assert pauses[5:] == pytest.approx([SLOW_PAUSE_S] * (len(pauses) - 5))
+    assert 18.0 < tries[-1] < 20.0
+    with pytest.raises(errors.DeviceBusy):
+        waiting(clock).until(clock.monotonic() + 1.0, act)
+    assert tries[-1] - tries[-2] == pytest.approx(PAUSE_S)
 
 
 def test_what_waiting_cannot_change_is_told_at_once() -> None:

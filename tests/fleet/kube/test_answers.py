@@ -24,7 +24,7 @@ def status(reason: str = "", message: str = "", **details: object) -> bytes:
         (400, errors.ApiInvalid),
         (401, errors.ApiForbidden),
         (403, errors.ApiForbidden),
-        (404, errors.ApiNotFound),
+        (404, errors.ApiUnavailable),
         (405, errors.ApiInvalid),
         (408, errors.ApiUnavailable),
         (409, errors.ApiConflict),
@@ -47,6 +47,42 @@ def test_each_status_has_one_meaning(code: int, kind: type[errors.FleetError]) -
         assert type(found) is kind
         assert "GET x" in found.detail
         assert str(pickle.loads(pickle.dumps(found))) == str(found)  # noqa: S301
+
+
+GONE = {"name": "c", "group": "resource.k8s.io", "kind": "resourceclaims"}
+TARGET = "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c"
+
+
+@pytest.mark.parametrize("target", ["", TARGET, f"{TARGET}/status", f"{TARGET}?force=true"])
+def test_an_object_is_gone_when_a_status_names_it(target: str) -> None:
+    """Promise 5: ApiNotFound is the server's word about one object, told by its name."""
+    found = answers.failure(404, status("NotFound", "no", **GONE), what="GET x", target=target)
+    assert type(found) is errors.ApiNotFound
+    assert found.reason == "NotFound"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"404 page not found\n",
+        b"<html>not found</html>",
+        b"",
+        b"{}",
+        status("NotFound", "the server could not find the requested resource"),
+        status("NotFound", "no", name=""),
+        status("NotFound", "no", name=["c"]),
+        status("NotFound", "no", **{**GONE, "name": "another"}),
+        status("Gone", "no", **GONE),
+        json.dumps({"reason": "NotFound", "details": GONE}).encode(),
+        json.dumps({"kind": "Status", "reason": "NotFound", "details": "c"}).encode(),
+    ],
+)
+def test_any_other_404_is_an_absence_of_the_server(body: bytes) -> None:
+    """B23: a proxy's page, or a server without the group, says nothing about any object."""
+    found = answers.failure(404, body, what="GET x", target=TARGET)
+    assert type(found) is errors.ApiUnavailable
+    assert (found.status, found.retry_after_s) == (404, 0.0)
+    assert "an API server with this group" in found.remedy
 
 
 @pytest.mark.parametrize("reason", ["Conflict", "AlreadyExists"])

@@ -29,6 +29,7 @@ from fleet.clock import ManualClock
 from fleet.kube import client
 from fleet.kube.base import NODES, Change, Name, PatchKind
 from fleet.kube.cluster import KubernetesCluster, Request
+from fleet.kube.renewing import EXPIRY_LEAD_S, RenewedCredential
 from fleet.kube.tokens import TokenFile
 
 NODE = {
@@ -402,14 +403,32 @@ def test_a_program_that_always_fails_is_not_run_for_every_refusal(
     assert (tmp_path / "plugin.calls").read_text() == "x\nx\n"
 
 
+def test_a_program_that_hangs_later_leaves_nothing_behind(tmp_path: Path, server: Server) -> None:
+    """B78: refused requests fail at once with the reason; no thread, no process stays for them."""
+    hang = 'if [ -e "$0.calls" ]; then echo $$ > "$0.pid"; exec sleep 300; fi; '
+    path = kubeconfig(tmp_path, server.url, plugin(tmp_path, hang + GIVE % ""))
+    cluster = client.connect(path, qps=1e4, timeout_s=1.5)
+    server.accept = set()
+    begun = time.monotonic()
+    for _ in range(12):
+        with pytest.raises(errors.ApiUnavailable, match="exec plugin that gives another one hangs"):
+            cluster.get(NODES, Name("n"))
+    assert time.monotonic() - begun < 5.0
+    assert "kubeconfig" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "plugin.pid").read_text()), 0)
+    server.accept = None
+    assert cluster.get(NODES, Name("n")) == NODE
+
+
 def test_a_token_with_an_end_is_renewed_before_it(tmp_path: Path, server: Server) -> None:
     """B78: the end stated by the plugin is kept; renewal comes a minute before it."""
     ends = '\\"expirationTimestamp\\":\\"2030-01-01T00:00:00Z\\"'
     path = kubeconfig(tmp_path, server.url, plugin(tmp_path, GIVE % f",{ends}"))
     source = client.from_kubeconfig(path)
     assert source.expires_at == dt.datetime(2030, 1, 1, tzinfo=dt.UTC).timestamp()
-    clock = ManualClock(source.expires_at - client.EXPIRY_LEAD_S - 1.0)
-    credential = client.RenewedCredential(
+    clock = ManualClock(source.expires_at - EXPIRY_LEAD_S - 1.0)
+    credential = RenewedCredential(
         source, lambda: client.from_kubeconfig(path), clock=clock, timeout_s=5.0
     )
     assert credential.header() == "Bearer t1"

@@ -51,7 +51,13 @@ def claim() -> Object:
                 {"resource": "pods", "name": "p2", "uid": "d2d2"},
             ],
             "devices": [
-                {"driver": OTHERS, "pool": "node-a", "device": "nic-0", "data": {"theirs": 1}},
+                {
+                    "driver": OTHERS,
+                    "pool": "node-a",
+                    "device": "nic-0",
+                    "data": {"theirs": 1},
+                    "conditions": None,  # the server writes the list out, also where it is empty
+                },
             ],
         },
     }

@@ -155,8 +155,9 @@ def test_a_generated_name_is_the_servers() -> None:
 
 def test_a_deletion_carries_its_guards() -> None:
     """uid and resourceVersion become preconditions; gone already is fine, a failed guard is not."""
-    gone, conflict = Answer(404, b""), Answer(409, b'{"reason": "Conflict"}')
-    script = Script(ok({}), gone, conflict, ok({}))
+    told = b'{"kind": "Status", "reason": "NotFound", "details": {"name": "c"}}'
+    gone, conflict = Answer(404, told), Answer(409, b'{"reason": "Conflict"}')
+    script = Script(ok({}), gone, conflict, ok({}), Answer(404, b"404 page not found"))
     cluster = over(script)
     cluster.delete(CLAIMS, Name("c", "a"), uid="u", resource_version="7")
     cluster.delete(CLAIMS, Name("c", "a"), uid="u")
@@ -169,6 +170,8 @@ def test_a_deletion_carries_its_guards() -> None:
         "preconditions": {"uid": "u", "resourceVersion": "7"},
     }
     assert script.asked[3].body is None
+    with pytest.raises(errors.ApiUnavailable):
+        cluster.delete(NODES, Name("n"))
 
 
 def page(*items: object, version: str = "9", more: str = "") -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import CgroupsUnreadable, InputInvalid
-from fleet.node.cgroups import CgroupTree
+from fleet.node.cgroups import DEEPEST, MOST, CgroupTree
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree
 from tests.fleet.wipe.orders import eventually
 
+NOBODY = 65534
 STATIC = "0123456789abcdef0123456789abcdef"
 
 
@@ -79,6 +81,8 @@ def test_a_uid_matches_whole_or_not_at_all(tmp_path: Path, name: str) -> None:
         f"kubelet/kubepods/burstable/pod{POD}",
         f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{POD.replace('-', '_')}.slice",
         f"init.scope/deep/er/pod{POD}",
+        f"docker/{'ab' * 32}/kubelet.slice/kubelet-kubepods.slice/pod{POD}",
+        f"system.slice/docker-ab.scope/user.slice/pod{POD}",
     ],
 )
 def test_unusual_places_are_searched_too(tmp_path: Path, place: str) -> None:
@@ -104,6 +108,74 @@ def test_a_tree_without_pods_directory_is_unknown(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(CgroupsUnreadable):
             CgroupTree(root).pods(POD)
+
+
+def test_a_user_cannot_pass_for_a_pod(tree: Tree) -> None:
+    """Promise 9: cgroups below what systemd delegates to users are nobody's pods."""
+    for top in {tree.root, *tree.hierarchies}:
+        session = top / "user.slice" / "user-1000.slice" / "session-1.scope"
+        service = _delegated(top, top / "system.slice" / "of-a-user")
+        for fake in (one / "kubepods" / f"pod{POD}" for one in (session, service)):
+            fake.mkdir(parents=True)
+            (fake / "cgroup.procs").write_text("777\n")
+    assert CgroupTree(tree.root).pods(POD) == []
+    pod = tree.pod(POD)
+    assert CgroupTree(tree.root).pods(POD) == sorted(pod)
+
+
+def test_a_user_cannot_hinder_the_search(tree: Tree) -> None:
+    """Promise 5: a user's cgroups, deeper than a path can say, leave every pod's answer."""
+    pod, top = tree.pod(POD), tree.hierarchies[-1]
+    home = _delegated(top, top / "system.slice" / "of-a-user")
+    _nest(home, "d" * 250, 18)
+    assert CgroupTree(tree.root).find([POD, OTHER]) == {POD: sorted(pod), OTHER: []}
+    shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("processes", ["", "4321\n"])
+def test_a_pod_is_looked_through_to_any_depth_a_name_can_have(
+    tmp_path: Path, processes: str
+) -> None:
+    """Promise 4: in a pod everything counts, also what no path can name; and who owns it."""
+    tree = Tree(tmp_path, "v2-cgroupfs")
+    (pod,) = tree.pod(POD)
+    inner = _delegated(pod, pod / "inner")
+    (inner / "cgroup.procs").write_text("")
+    _nest(inner, "d" * 250, 18, processes)
+    assert CgroupTree(tree.root).occupied(pod) == bool(processes)
+    shutil.rmtree(inner)
+
+
+@pytest.mark.parametrize(("levels", "width"), [(DEEPEST + 1, 0), (1, MOST)])
+def test_a_pod_beyond_all_measure_is_unknown_alone(tmp_path: Path, levels: int, width: int) -> None:
+    """Promise 5: what is too much to look through is not empty, and is one pod's own trouble."""
+    tree = Tree(tmp_path, "v2-cgroupfs")
+    (pod,), (other,) = tree.pod(POD), tree.pod(OTHER)
+    _nest(pod, "d", levels)
+    for number in range(width):
+        (pod / "d" / str(number)).mkdir()
+        (pod / "d" / str(number) / "cgroup.procs").touch()
+    cgroups = CgroupTree(tree.root)
+    assert cgroups.find([POD, OTHER]) == {POD: [pod], OTHER: [other]}
+    assert not cgroups.occupied(other)
+    with pytest.raises(CgroupsUnreadable, match="more than"):
+        cgroups.occupied(pod)
+
+
+def test_pods_of_nobody_known_are_unknown(tmp_path: Path) -> None:
+    """Promise 5: kubepods that are neither root's nor ours are not searched, nor taken for empty.
+
+    Only root can give them away; where we are not root they stay ours, and are searched.
+    """
+    tree = Tree(tmp_path, "v2-cgroupfs")
+    pod, kubepods = tree.pod(POD), tree.root / "kubepods"
+    with suppress(PermissionError):
+        os.chown(kubepods, NOBODY, NOBODY)
+    if kubepods.stat().st_uid == NOBODY:
+        with pytest.raises(CgroupsUnreadable, match="neither"):
+            CgroupTree(tree.root).pods(POD)
+    else:
+        assert CgroupTree(tree.root).pods(POD) == pod
 
 
 def test_a_cgroup_that_does_not_list_processes_is_unknown(tree: Tree) -> None:
@@ -207,3 +279,28 @@ def _remove(pod: Path) -> None:
     for path in (pod / "container", pod, pod.parent):
         with suppress(OSError):
             path.rmdir()
+
+
+def _delegated(top: Path, path: Path) -> Path:
+    """A directory given to a user; where we may not, the user's own below `top`."""
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        os.chown(path, NOBODY, NOBODY)
+    except PermissionError:
+        path = top / "user.slice" / path.name
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _nest(top: Path, name: str, levels: int, processes: str = "") -> None:
+    """Cgroups in each other, made as a user would: from inside; processes are in the last."""
+    within = os.open(top, os.O_RDONLY)
+    for level in range(levels):
+        os.mkdir(name, dir_fd=within)
+        child = os.open(name, os.O_RDONLY, dir_fd=within)
+        os.close(within)
+        within = child
+        listed = os.open("cgroup.procs", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=within)
+        os.write(listed, processes.encode() if level == levels - 1 else b"")
+        os.close(listed)
+    os.close(within)

@@ -85,3 +85,13 @@ def test_a_container_under_an_unusual_name_is_looked_at(tmp_path: Path) -> None:
     odd.mkdir()
     (odd / "devices.list").write_text("c 195:0 rw\n")
     assert remaining(tree.root, [GPU]) == (Finding(str(odd), "c 195:0", Permission.ALLOWED),)
+
+
+def test_what_users_make_is_not_looked_at(tmp_path: Path) -> None:
+    """A user's own cgroups named like a pod's are no container of anybody."""
+    tree = Tree(tmp_path, "v1-systemd")
+    rules(devices_of(tree, tree.pod(POD)), DEFAULT, DEFAULT)
+    fake = tree.root / "devices" / "user.slice" / "user-1000.slice" / f"pod{OTHER}" / "container"
+    fake.mkdir(parents=True)
+    (fake / "devices.list").write_text("c 195:0 rw\n")
+    assert remaining(tree.root, [GPU]) == ()

@@ -301,3 +301,17 @@ def test_a_pod_of_a_claim_we_forgot_counts_for_its_device(
     known = replace(bench.claim("forgotten", consumers=()), units=(), devices=())
     bench.put(known)
     assert tenants.created(bench.device().uuid) == ""
+
+
+def test_what_every_proof_would_fail_for_is_told(anywhere: Bench) -> None:
+    """Promise 4: unreadable cgroups or checkpoint fail each proof; neither pods nor a checkpoint
+    that does not exist yet are none."""
+    assert anywhere.tenants.trouble() == ""
+    anywhere.checkpoint.write_text("{")
+    assert f"{anywhere.checkpoint} cannot be understood" in anywhere.tenants.trouble()
+    anywhere.kubelet_knows(c=[POD])
+    assert anywhere.tenants.trouble() == ""
+    anywhere.tree.root.rename(anywhere.tree.root.with_name("hidden"))
+    assert f"there are no cgroups at {anywhere.tree.root}" in anywhere.tenants.trouble()
+    anywhere.tree.root.mkdir()
+    assert "no kubepods cgroup is visible" in anywhere.tenants.trouble()

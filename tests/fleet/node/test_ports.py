@@ -9,6 +9,7 @@ import pytest
 
 from fleet.cdi.directory import SpecDirectory
 from fleet.node import ports
+from fleet.node.pods import PodTenants
 from fleet.node.tenancy import ProcessTenants
 from fleet.stores.late import LateStore
 from fleet.stores.memory import MemoryLeaseStore
@@ -18,6 +19,7 @@ from tests.fleet.node.conftest import Lab
 PAIRS = [
     (ports.Specs, SpecDirectory),
     (ports.TenantProof, ProcessTenants),
+    (ports.TenantProof, PodTenants),
     (ports.Leases, LateStore),
     (ports.Leases, SqliteLeaseStore),
     (ports.Leases, MemoryLeaseStore),
@@ -42,3 +44,4 @@ def test_a_service_is_made_of_the_ports(lab: Lab, tmp_path: Path) -> None:
     assert store.newest().epoch == lab.node._registry.journal.epoch
     assert tenants.free(lab.node._registry.whole()[0].accelerator)
     assert list(specs.listed()) == []
+    assert specs.directory == tmp_path

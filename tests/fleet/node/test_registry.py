@@ -143,3 +143,19 @@ def test_a_unit_never_seen_starts_held(lab: Lab) -> None:
 def registry_states(lab: Lab) -> set[State]:
     registry = lab.node._registry
     return {registry.state(registry.devices[Uuid(d.uuid)]) for d in lab.node.view().devices}
+
+
+def test_a_commit_the_journal_refuses_is_remembered_until_one_is_taken(lab: Lab) -> None:
+    """A full disk fails every act of the node; an act refused by its own rules says nothing."""
+    registry = lab.node._registry
+    registry.journal._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(errors.FleetError), registry.commit():
+        pass
+    assert "journal.db" in registry.commit_trouble
+    registry.journal._database.execute("PRAGMA query_only = OFF")
+    with registry.commit():
+        pass
+    assert registry.commit_trouble == ""
+    with pytest.raises(errors.DeviceBusy), registry.commit():
+        raise errors.DeviceBusy("of its own")
+    assert registry.commit_trouble == ""

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,24 @@ def test_each_owner_has_its_own_silence(tmp_path: Path) -> None:
         assert second.process.wait(10.0) == -9
 
 
+def test_an_owner_that_came_during_the_last_try_is_spared(tmp_path: Path) -> None:
+    """B44: who took the journal between the look and the try is not the one who was silent."""
+    bench = Bench(tmp_path / "lock", trouble=errors.DriverAbsent("no driver answers"))
+    bench.steps(PATIENCE.silence_s * 2)
+    bench.trouble = None
+    with ExitStack() as stack:
+        came: list[Holder] = []
+
+        def overtaken(_: HandOver) -> NodeService:
+            came.append(stack.enter_context(holder(bench.lock)))
+            raise errors.NotOwner("owned by the node actor")
+
+        bench.found = overtaken
+        bench.steps(1)
+        (actor,) = came
+        assert actor.spared()
+
+
 def test_an_owner_of_an_earlier_version_is_killed_by_its_name_too(tmp_path: Path) -> None:
     """B68: a record without its moment names one owner; its silence is counted all the same."""
     bench = Bench(tmp_path / "lock")
@@ -177,7 +195,7 @@ def test_a_hand_over_is_over_once_the_newcomer_has_come_and_gone(away: Lab, hear
             bench.steps(1)
         newcomer.end()
     bench.answers = False
-    bench.steps(PATIENCE.grace_s)
+    bench.steps(PATIENCE.grace_s - 1)
     assert not owns(bench.standby)
     bench.steps(2)
     assert owns(bench.standby)

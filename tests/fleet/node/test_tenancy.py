@@ -59,3 +59,8 @@ def test_an_empty_process_list_proves_nothing_on_real_hardware(lab: Lab) -> None
     assert tenants.free(device)
     registry.backend = Real(registry.backend.root)  # type: ignore[attr-defined]
     assert not tenants.free(device)
+
+
+def test_without_pods_nothing_of_the_node_can_be_missing(lab: Lab) -> None:
+    """Bare metal has neither cgroups of pods nor a checkpoint to be read."""
+    assert lab.node._parts.tenants.trouble() == ""

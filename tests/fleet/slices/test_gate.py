@@ -91,6 +91,20 @@ def test_a_silent_node_makes_every_device_stale() -> None:
     assert keys(judge(device(), at=NOW - 61)) == {"not-clean"}
 
 
+def test_a_node_that_can_prepare_nothing_taints_every_device() -> None:
+    """What every prepare would fail for is no pod's to find out; the first reason is told."""
+    blocked = node(device(), device("G1", state="IN_USE", claim="c")).model_copy(
+        update={"blocked": ("disk full", "no cgroups")}
+    )
+    held = GateRules(driver=RULES.driver, fresh_s=RULES.fresh_s, holds=True)
+    for verdict in verdicts(blocked, now=NOW, rules=held).values():
+        assert (verdict.allocatable, verdict.why) == (False, "disk full")
+        assert keys(verdict) == {"not-clean"}
+    assert verdicts(blocked.model_copy(update={"blocked": ()}), now=NOW, rules=held)[
+        "G0"
+    ].allocatable
+
+
 def test_moving_between_unfit_states_changes_no_taint() -> None:
     """DESIGN 5, Slices: no write for states that do not change what the scheduler may do."""
     unfit = [

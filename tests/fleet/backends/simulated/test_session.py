@@ -115,13 +115,13 @@ def test_a_wipe_that_failed_replaces_no_file(tmp_path: Path, fault: str) -> None
 
 def test_memory_kept_back_keeps_its_content_in_a_new_inode(tmp_path: Path) -> None:
     """Promise 3: a shortfall within the floor is not made to look wiped, yet no way in is left."""
-    backend = node(tmp_path)
+    backend = node(tmp_path, mib=8)
     device = whole(backend)
     (path,) = backend.memory(device.accelerator).paths
     with path.open("r+b") as file:
         file.seek(-6, os.SEEK_END)
         file.write(b"secret")
-    break_it(backend, device, "allocation-shortfall", fraction=0.016)
+    break_it(backend, device, "allocation-shortfall", fraction=0.007)
     before = path.stat().st_ino
     result = run(backend, order_for(backend, device))
     assert (result.verified, result.coverage.residual > 0) == (True, True)

@@ -31,6 +31,16 @@ def test_a_refusal_without_causes_has_no_details() -> None:
     assert "details" not in refusal.unprocessable().status()
 
 
+def test_a_missing_object_is_named_in_the_details() -> None:
+    """Clients tell a missing object from a path that is not served by its name."""
+    status = refusal.not_found(CLAIMS, "a").status()
+    assert status["details"] == {
+        "name": "a",
+        "group": "resource.k8s.io",
+        "kind": "resourceclaims",
+    }
+
+
 def test_both_conflicts_are_told_apart_by_their_reason() -> None:
     """409 is Conflict or AlreadyExists."""
     assert refusal.modified(CLAIMS, "a").reason == "Conflict"
