@@ -15,11 +15,11 @@ def test_every_verb_is_in_the_reference() -> None:
 
 
 def test_every_verb_speaks_json() -> None:
-    """--json works on every verb, so that scripts need no exceptions."""
+    """--json works on every verb that answers, so that scripts need no exceptions."""
     sections = reference(build()).split("\n## ")[1:]
     assert len(sections) >= len(VERBS)
-    for section in sections:
-        assert "`--json`" in section, section.splitlines()[0]
+    silent = [part.splitlines()[0] for part in sections if "`--json`" not in part]
+    assert silent == ["`fleet node standby`"], "a service, which answers nothing"
 
 
 def test_every_option_is_explained() -> None:
