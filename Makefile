@@ -31,7 +31,8 @@ kubelet-demo: $(STAMP) ## run pods through the real node plugin on simulated dev
 	$(VENV)/bin/fleet kubelet-sim
 
 test: $(STAMP) ## run the tests
-	$(RUN) pytest -q
+	$(RUN) pytest -q -m "not ray" -n 2 --dist loadfile
+	$(RUN) pytest -q -m ray
 
 lint: $(STAMP) ## style, types and the import law
 	$(RUN) ruff check .

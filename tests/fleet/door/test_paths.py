@@ -41,7 +41,7 @@ def test_a_state_directory_may_be_deeper_than_a_socket_address(tmp_path: Path) -
     assert len(str(path)) > ADDRESS_MAX
     before = descriptors()
     assert talk(path) == b"hello"
-    assert descriptors() == before
+    assert descriptors() <= before
     assert stat.S_ISSOCK(path.stat().st_mode)
 
 
@@ -75,7 +75,7 @@ def test_nobody_there_is_an_error_and_leaks_nothing(tmp_path: Path) -> None:
             paths.connect(tmp_path / "absent" / paths.DOOR, timeout_s=1.0)
         with pytest.raises(OSError, match="directory"):
             paths.listen(tmp_path / "absent" / paths.DOOR, backlog=1)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_no_child_inherits_the_door(tmp_path: Path) -> None:
