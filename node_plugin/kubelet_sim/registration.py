@@ -144,8 +144,8 @@ class PluginRegistry:
         instance = entry.instance
         self._told("registered", f"{instance.driver} at {path.name}, {instance.connection.service}")
         stream = threading.Thread(target=self._watch_health, args=(instance,), daemon=True)
+        stream.start()  # before it is listed: who closes joins all that are
         self._streams.append(stream)
-        stream.start()
 
     def _register(self, path: Path) -> Instance:
         registration = Registration(path)

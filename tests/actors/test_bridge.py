@@ -186,7 +186,8 @@ def test_it_ends_with_its_parent_while_ray_does_not_answer(tmp_path: Path) -> No
         silent.accept()[0].close()  # it has knocked: what comes next is Ray's own call
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(bridge.FAREWELL_S + DEADLINE_S / 2) == 0
+        # 0, or 2 where Ray's own call failed a moment before the end was heard of.
+        assert process.wait(bridge.FAREWELL_S + DEADLINE_S / 2) in (0, 2)
 
 
 @pytest.mark.parametrize(
