@@ -52,7 +52,7 @@ def published(theatre: Theatre) -> Iterator[None]:
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_the_head_is_lost_and_comes_back() -> None:
-    """Issue 3: the plugin stays up, slices stay published, claims go on; again and again.
+    """DESIGN 5: the plugin stays up, slices stay published, claims go on; again and again.
 
     In each round the head is killed while the actor owns the node; then the node's own Ray ends
     with it and the standby takes over; then all of Ray comes back and the actor owns again.

@@ -54,14 +54,14 @@ def test_five_stories_with_real_ray_converge() -> None:
 
 @pytest.mark.timeout(900)
 def test_sixty_stories_around_kubelets_calls_converge() -> None:
-    """Promises 1 to 4, 7, 8, issue 3: plugin, owner and workers die, kubelet's retries converge."""
+    """Promises 1 to 4, 7, 8, DESIGN 5: plugin, owner and workers die, kubelet's retries converge."""
     assert kills(chaos("--kubelet", "60")) >= 90
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_five_stories_around_kubelets_calls_with_real_ray_converge() -> None:
-    """Promise 7, issue 3: node actor, bridge, plugin, Ray's head and the node's Ray are killed."""
+    """Promise 7, DESIGN 5: node actor, bridge, plugin, Ray's head and the node's Ray are killed."""
     assert kills(chaos("--kubelet-ray", "5")) >= 5
 
 

@@ -119,7 +119,7 @@ def test_every_consumer_counts(bench: Bench) -> None:
 
 
 def test_a_pod_that_only_kubelet_knows_counts(bench: Bench) -> None:
-    """Issue 3: a further pod of a shared claim gets no call of its own, kubelet notes it alone."""
+    """DESIGN 5: a further pod of a shared claim gets no call of its own, kubelet notes it alone."""
     claim = bench.claim("c")
     bench.tree.enter(bench.tree.pod(OTHER))
     bench.kubelet_knows(c=[POD, OTHER], d=[THIRD])

@@ -243,7 +243,7 @@ def test_a_second_publisher_of_the_host_withdraws_nothing_of_the_first(
 
 
 def test_a_silent_owner_makes_devices_stale_and_removes_none(bench: Bench) -> None:
-    """Issue 3: with the owner gone the slices stay published, and nothing old is allocatable."""
+    """DESIGN 5: with the owner gone the slices stay published, and nothing old is allocatable."""
     bench.step(after=59.0, silent=True)
     assert bench.taints("gpu-0") == {}
     assert bench.step(after=2.0, silent=True).settled

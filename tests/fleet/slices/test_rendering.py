@@ -47,7 +47,7 @@ def rendered(found: DeviceView, profile: Profile = Profile.STRICT) -> dict[str, 
 
 
 def test_known_facts_become_attributes() -> None:
-    """Issue 3: every attribute the slices promise, with its type."""
+    """DESIGN 5: every attribute the slices promise, with its type."""
     found = rendered(
         device(
             profile="1g.10gb",

@@ -12,7 +12,7 @@ from tests.fleet.wipe.orders import node, whole
 
 
 def test_a_whole_device_is_one_file_for_writing(tmp_path: Path) -> None:
-    """Issue 3: a pod can be a tenant that writes and searches, at a path it is told."""
+    """DESIGN 5: a pod can be a tenant that writes and searches, at a path it is told."""
     backend = node(tmp_path)
     device = whole(backend)
     grant = backend.grant(device)
