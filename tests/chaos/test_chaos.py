@@ -54,7 +54,7 @@ def test_five_stories_with_real_ray_converge() -> None:
 
 @pytest.mark.timeout(900)
 def test_sixty_stories_around_kubelets_calls_converge() -> None:
-    """Promises 1 to 4, 7, 8, DESIGN 5: plugin, owner and workers die, kubelet's retries converge."""
+    """Promises 1 to 4, 7, 8, DESIGN 5; plugin, owner, workers die; kubelet's retries converge."""
     assert kills(chaos("--kubelet", "60")) >= 90
 
 
