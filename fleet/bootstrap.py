@@ -33,6 +33,7 @@ from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
 from fleet.model import BootId, NodeName
+from fleet.node import kubelet_checkpoint
 from fleet.node.admitting import Admission
 from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
@@ -80,8 +81,6 @@ __all__ = [
     "plan_fleet",
 ]
 LOCK = "journal.lock"
-CHECKPOINT = "dra_manager_state"
-"""Kubelet's own record of claims, in its root directory."""
 RUN_DIRECTORY = Path("/run/fleetscrub")
 
 
@@ -316,7 +315,7 @@ def _tenants(plan: NodePlan, registry: Registry, validator: Validator) -> Tenant
         registry,
         processes,
         cgroups,
-        Path(kubernetes.kubelet_root) / CHECKPOINT,
+        Path(kubernetes.kubelet_root) / kubelet_checkpoint.NAME,
         driver=kubernetes.driver,
         besides=frozenset({AGENT}),
     )

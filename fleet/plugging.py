@@ -20,6 +20,7 @@ from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
 from fleet.kube.base import Cluster
+from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
@@ -87,7 +88,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             waiting=Waiting(clock, time.sleep, leaving(node)),
             clock=clock,
             policy=settings.wipe,
-            checkpoint=Path(kubernetes.kubelet_root) / bootstrap.CHECKPOINT,
+            checkpoint=Path(kubernetes.kubelet_root) / kubelet_checkpoint.NAME,
             agents=agents,
             budget_s=kubernetes.budget_s,
         ),

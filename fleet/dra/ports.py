@@ -7,9 +7,6 @@ from typing import Protocol
 
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
 
-AGENT = "agent"
-"""Name of the device through which our own node service gets at the accelerators (DESIGN 7)."""
-
 
 class Node(Protocol):
     """One node's service, behind its door. Methods raise its errors, or `NotOwner` (retryable)."""

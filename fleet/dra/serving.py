@@ -16,7 +16,7 @@ from fleet import errors
 from fleet.clock import Clock
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
-from fleet.dra.ports import AGENT, Node
+from fleet.dra.ports import Node
 from fleet.dra.reading import Consumer, Reading, Result, read
 from fleet.dra.waiting import SLOW_PAUSE_S, Waiting
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
@@ -24,7 +24,7 @@ from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.model import ClaimUid
 from fleet.node import kubelet_checkpoint
 from fleet.settings import WipePolicy
-from fleet.slices.rendering import uuid_of
+from fleet.slices.rendering import AGENT, uuid_of
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""

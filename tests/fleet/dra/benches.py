@@ -30,6 +30,7 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Target
 from fleet.kube.memory.removal import Preconditions
+from fleet.node import kubelet_checkpoint
 from fleet.node.service import NodeService
 from fleet.plugging import PluginParts
 from fleet.profiles import Profile
@@ -115,7 +116,7 @@ class Bench(Lab):
         self.cdi = self.state / "cdi"
         self.kubelet = self.state / "kubelet"
         self.kubelet.mkdir()
-        self.checkpoint = self.kubelet / bootstrap.CHECKPOINT
+        self.checkpoint = self.kubelet / kubelet_checkpoint.NAME
         self.remember({})
         section = KubernetesSettings(
             cdi_directory=str(self.cdi),

@@ -6,7 +6,6 @@ import inspect
 
 from fleet.door.calling import DoorNode
 from fleet.dra import ports
-from fleet.slices import rendering
 
 
 def test_the_door_is_a_node() -> None:
@@ -22,8 +21,3 @@ def test_the_door_is_a_node() -> None:
         assert list(offered)[: len(parameters)] == parameters
         more = list(offered.values())[len(parameters) :]
         assert all(one.default is not inspect.Parameter.empty for one in more)
-
-
-def test_the_agent_device_has_one_name() -> None:
-    """Published and prepared under the same name, which no other device can have (DESIGN 7)."""
-    assert ports.AGENT == rendering.AGENT
