@@ -124,6 +124,10 @@ class DeviceView(Message):
     claim: str = ""
     operation: str = ""
     certificate: str = ""
+    certified_under: TokenText = "0.0"
+    """Token that the certificate in force was made under; 0.0: there is none."""
+    held: bool = False
+    """Whether our reservation keeps the allocation of `claim` until the device is at rest."""
     floor: TokenText = "0.0"
     """Newest token acted on or closed: what the lease store must not be behind."""
     closed: bool = False
@@ -136,6 +140,28 @@ class DeviceView(Message):
     """Claims that look into the device with adminAccess."""
     progress: WipeProgress | None = None
     attributes: dict[str, str] = {}
+
+
+class ClaimBrief(Message):
+    """A claim record on a node. Without one, no call of the claim is in work there either."""
+
+    uid: str
+    state: str
+    namespace: str = ""
+    name: str = ""
+    held: bool = False
+    """Whether our reservation was seen on the claim when it was prepared."""
+
+
+class Owed(Message):
+    """A buried claim whose marks (hold, finalizer) are still to be taken off at the API.
+
+    Told once the claim's lease has been given back: lease, hold, finalizer, in this order (D6).
+    """
+
+    uid: str
+    namespace: str
+    name: str
 
 
 class NodeView(Message):
@@ -158,6 +184,10 @@ class NodeView(Message):
     results: tuple[DeviceResult, ...] = ()
     """Results of the operations asked for, as far as they are finished."""
     outbox: int = 0
+    claims: tuple[ClaimBrief, ...] = ()
+    """Claim records on the node."""
+    owed: tuple[Owed, ...] = ()
+    """Claims to be let go at the API; whoever did it says so with `paid`."""
     labels: dict[str, str] = {}
     """rack, pool and the like, for planning."""
 
@@ -204,6 +234,8 @@ class ClaimOrder(Message):
     """What to demand beyond the node's own policy; less is never granted."""
     fresh: bool = False
     """Demand a wipe under this claim's own token, whatever the profile accepts."""
+    held: bool = False
+    """Whether our reservation is on the claim, so that its allocation outlives its pods."""
     note: str = ""
     """Kept with the record and answered again: what the caller needs to answer without the API."""
 

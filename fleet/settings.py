@@ -251,8 +251,28 @@ class EvidenceSettings(Section):
     )
 
 
+class StoreKind(StrEnum):
+    """Where leases and campaign runs are kept."""
+
+    SQLITE = "sqlite"
+    KUBERNETES = "kubernetes"
+
+
 class StoreSettings(Section):
     """The store of leases and campaign runs."""
+
+    kind: StoreKind = Field(
+        strict=False,
+        default=StoreKind.SQLITE,
+        description="sqlite: a file of one host. kubernetes: objects of the API server, for"
+        " clusters.",
+    )
+    namespace: str = Field(
+        default="fleetscrub",
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        max_length=63,
+        description="Namespace of the store's objects (kind kubernetes).",
+    )
 
     hosts: int = Field(
         default=1,
@@ -266,6 +286,21 @@ class StoreSettings(Section):
         description="Time, s, a call waits for the store: two orders of magnitude above a commit"
         " on a slow disk.",
     )
+
+
+class Unexposed(StrEnum):
+    """What happens to a pod that was bound to a device which then failed before it had it."""
+
+    TAINT = "taint"
+    DELETE = "delete"
+    EVENT = "event"
+
+
+class Finalizing(StrEnum):
+    """When our finalizer leaves a claim (D3)."""
+
+    WITH_HOLD = "with-hold"
+    UNTIL_VERIFIED = "until-verified"
 
 
 class KubernetesSettings(Section):
@@ -324,6 +359,42 @@ class KubernetesSettings(Section):
         gt=0,
         lt=45,
         description="Time, s, a call of kubelet waits for its work; kubelet gives up after 45 s.",
+    )
+    binding_timeout_s: float = Field(
+        default=600.0,
+        ge=60,
+        description="bindingTimeout of the scheduler's DynamicResources plugin, s. Work that cannot"
+        " end 30 s before it is failed, so that the scheduler hears why.",
+    )
+    hold_event_after_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="Time, s, after which a claim still held without a user gets an Event that"
+        " names what is missing and the command that decides.",
+    )
+    unexposed: Unexposed = Field(
+        strict=False,
+        default=Unexposed.TAINT,
+        description="What happens to a pod bound to a device that fails before the pod had it:"
+        " taint (NoExecute, so that it is evicted), delete (the pod is deleted, where evictions by"
+        " taint do not reach) or event (it is only told).",
+    )
+    finalizer: Finalizing = Field(
+        strict=False,
+        default=Finalizing.WITH_HOLD,
+        description="with-hold: our finalizer goes once the devices are clean or visibly"
+        " quarantined; until-verified: only once they are clean.",
+    )
+    coordinator_qps: float = Field(
+        default=100.0,
+        gt=0,
+        description="Requests per second of the coordinator, on average: five per claim.",
+    )
+    lost_after_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="Time, s, a Node object must be gone before its claims' leases are given back:"
+        " the node is lost then, and starts as with a lost journal if it returns.",
     )
     publish_period_s: float = Field(
         default=1.0,

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fleet.binding.names import Marks
 from fleet.kube.base import Object
 from fleet.messages import DeviceView, NodeView
 from fleet.profiles import RULES, Profile
@@ -59,17 +60,17 @@ class Terms:
     @property
     def sanitized(self) -> str:
         """Condition: wiped and verified under the claim's token."""
-        return f"{self.driver}/Sanitized"
+        return Marks(self.driver).sanitized
 
     @property
     def healthy(self) -> str:
         """Condition: checked under the claim's token."""
-        return f"{self.driver}/Healthy"
+        return Marks(self.driver).healthy
 
     @property
     def failed(self) -> str:
         """Failure condition: the device will not become ready for this claim."""
-        return f"{self.driver}/SanitizationFailed"
+        return Marks(self.driver).failed
 
 
 def names(devices: Iterable[DeviceView]) -> Mapping[str, str]:

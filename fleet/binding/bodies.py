@@ -1,0 +1,107 @@
+"""The bodies of our writes to claims: server-side applies with UID and resourceVersion as guards.
+
+Pure. Every apply of a status carries the full set of what is to be ours afterwards: what a body
+leaves out, the server takes away (names.MANAGER is one owner, see there). Timestamps are whole
+seconds with a zone: one without is answered with 500, not 422.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fleet.binding.claim import Allotted, ClaimReading
+from fleet.binding.names import Marks
+from fleet.kube.base import CLAIMS, Object
+
+MESSAGE_MAX = 256
+"""Characters of a condition's message: it goes into a pod's event word for word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One condition to be set. `reason` is CamelCase; `message` names nothing of other tenants."""
+
+    kind: str
+    true: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What we say about one device of a claim."""
+
+    device: Allotted
+    words: tuple[Word, ...]
+    receipt: Mapping[str, str | int] | None = None
+    """``status.devices[].data``: token, certificate digest, verdict."""
+
+
+def status(
+    reading: ClaimReading, marks: Marks, *, told: Iterable[Told], hold: str = "", now: float
+) -> Object:
+    """An apply to the status: these words and, with `hold` (a node), our reservation.
+
+    Guarded by UID and resourceVersion of the reading: said is only what was examined.
+    """
+    content: Object = {"devices": [_entry(one, marks, now=now) for one in told]}
+    if hold:
+        content["reservedFor"] = [marks.hold(node=hold, uid=reading.uid)]
+    return {**_guarded(reading), "status": content}
+
+
+def finalizer(reading: ClaimReading, marks: Marks, *, present: bool) -> Object:
+    """An apply to the claim itself: with our finalizer, or without it."""
+    body = _guarded(reading)
+    body["metadata"]["finalizers"] = [marks.finalizer] if present else []
+    return body
+
+
+def deallocation(reading: ClaimReading) -> Object:
+    """A merge patch of the status that ends allocation and reservations in one step.
+
+    For a claim that is not Terminating and whose last reservation is ours: taking the entry away
+    alone would leave it allocated for ever (measured).
+    """
+    body: Object = {"metadata": {"uid": reading.uid, "resourceVersion": reading.version}}
+    return {**body, "status": {"allocation": None, "reservedFor": None, "devices": None}}
+
+
+def stamp(now: float) -> str:
+    """A time as the API server takes it."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _guarded(reading: ClaimReading) -> Object:
+    return {
+        "apiVersion": CLAIMS.api_version,
+        "kind": CLAIMS.kind,
+        "metadata": {
+            "name": reading.name.name,
+            "namespace": reading.name.namespace,
+            "uid": reading.uid,
+            "resourceVersion": reading.version,
+        },
+    }
+
+
+def _entry(told: Told, marks: Marks, *, now: float) -> Object:
+    one = told.device
+    entry: Object = {"driver": marks.driver, "pool": one.node, "device": one.device}
+    if one.share:
+        entry["shareID"] = one.share
+    entry["conditions"] = [
+        {
+            "type": word.kind,
+            "status": "True" if word.true else "False",
+            "reason": word.reason,
+            "message": word.message[:MESSAGE_MAX],
+            "lastTransitionTime": stamp(now),
+        }
+        for word in told.words
+    ]
+    if told.receipt is not None:
+        entry["data"] = dict(told.receipt)
+    return entry

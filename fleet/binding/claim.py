@@ -1,0 +1,205 @@
+"""A ResourceClaim as the coordinator reads it: what is ours, who uses it, what we wrote. Pure.
+
+The claim is raw JSON and may hold anything (B19). What belongs to other drivers is passed over;
+what is ours and cannot be understood is `ClaimUnready`, never guessed. Unlike `fleet.dra.reading`,
+which answers kubelet for one node, this reads the whole life of a claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fleet import errors
+from fleet.binding.names import Marks
+from fleet.kube.base import Name, Object, name_of, uid_of, version_of
+from fleet.slices.rendering import AGENT
+
+Key = tuple[str, str, str]
+"""Pool, device name and share ("" without one): what identifies our entry in status.devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted:
+    """One of our devices that the claim was given."""
+
+    request: str
+    """As the allocation names it: ``request`` or ``request/subrequest``."""
+    node: str
+    """Name of the pool, which is the node's."""
+    device: str
+    """Name in the slice."""
+    share: str = ""
+    admin: bool = False
+    """Allocated with adminAccess: looked into, never held (B35)."""
+    conditions: tuple[str, ...] = ()
+    """Binding conditions as copied at allocation; empty: the scheduler does not wait."""
+    failures: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return (self.node, self.device, self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod the claim is reserved for, by the claim's word."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReading:
+    """One claim now."""
+
+    name: Name
+    uid: str
+    version: str
+    """resourceVersion: the guard of whatever is decided on this reading."""
+    terminating: bool
+    allocated: bool
+    allocated_at: float | None
+    """allocationTimestamp, seconds since the epoch; None: not stated."""
+    devices: tuple[Allotted, ...]
+    """Ours, without the agent device."""
+    pods: tuple[Pod, ...]
+    held: bool
+    """Whether our entry is in reservedFor."""
+    others: int
+    """Entries in reservedFor that are neither pods nor ours."""
+    finalizer: bool
+    """Whether our finalizer is on the claim."""
+    builtin_finalizer: bool
+    conditions: Mapping[Key, Mapping[str, str]]
+    """Status by type of the conditions on our devices, whoever wrote them."""
+    raw: Object
+
+    @property
+    def holding(self) -> tuple[Allotted, ...]:
+        """Our devices that the claim has to itself."""
+        return tuple(one for one in self.devices if not one.admin)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes of these devices, each once."""
+        return tuple(dict.fromkeys(one.node for one in self.holding))
+
+    @property
+    def gated(self) -> bool:
+        """Whether the scheduler waits for our conditions."""
+        return any(one.conditions for one in self.devices)
+
+    @property
+    def marked(self) -> bool:
+        """Whether anything of ours is on the claim that somebody has to take off again."""
+        return self.held or self.finalizer
+
+    def is_true(self, one: Allotted, kind: str) -> bool:
+        """Whether the condition `kind` of a device is True."""
+        return self.conditions.get(one.key, {}).get(kind) == "True"
+
+    @property
+    def bound(self) -> bool:
+        """Whether every condition the scheduler waits for is True."""
+        return all(self.is_true(one, kind) for one in self.devices for kind in one.conditions)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure condition of ours is True."""
+        return any(self.is_true(one, kind) for one in self.devices for kind in one.failures)
+
+
+def read(claim: Object, marks: Marks) -> ClaimReading:
+    """The claim as it stands. Raises `ClaimUnready` for what is ours and not to be understood."""
+    metadata = _mapping(claim.get("metadata"), "metadata")
+    if not uid_of(claim) or not name_of(claim).name:
+        raise errors.ClaimUnready("a claim without name or UID", field="metadata")
+    status = _mapping(claim.get("status") or {}, "status")
+    allocation = status.get("allocation")
+    allotted = tuple(_allotted(allocation, marks)) if allocation is not None else ()
+    entries = [entry for entry in _list(status.get("reservedFor")) if isinstance(entry, dict)]
+    pods = tuple(
+        Pod(str(entry.get("name", "")), str(entry.get("uid", "")))
+        for entry in entries
+        if entry.get("resource") == "pods" and not entry.get("apiGroup")
+    )
+    holds = sum(1 for entry in entries if marks.is_hold(entry))
+    finalizers = _list(metadata.get("finalizers"))
+    return ClaimReading(
+        name=name_of(claim),
+        uid=uid_of(claim),
+        version=version_of(claim),
+        terminating=metadata.get("deletionTimestamp") is not None,
+        allocated=allocation is not None,
+        allocated_at=_time(_mapping(allocation or {}, "status.allocation")),
+        devices=allotted,
+        pods=pods,
+        held=holds > 0,
+        others=len(entries) - len(pods) - holds,
+        finalizer=marks.finalizer in finalizers,
+        builtin_finalizer="resource.kubernetes.io/delete-protection" in finalizers,
+        conditions=dict(_conditions(status.get("devices"), marks)),
+        raw=claim,
+    )
+
+
+def _allotted(allocation: Any, marks: Marks) -> Iterator[Allotted]:
+    path = "status.allocation.devices.results"
+    devices = _mapping(_mapping(allocation, "status.allocation").get("devices") or {}, path)
+    for found in _list(devices.get("results")):
+        if not isinstance(found, dict) or found.get("driver") != marks.driver:
+            continue
+        one = Allotted(
+            request=_text(found.get("request"), f"{path}.request"),
+            node=_text(found.get("pool"), f"{path}.pool"),
+            device=_text(found.get("device"), f"{path}.device"),
+            share=str(found.get("shareID") or ""),
+            admin=found.get("adminAccess") is True,
+            conditions=_texts(found.get("bindingConditions")),
+            failures=_texts(found.get("bindingFailureConditions")),
+        )
+        if one.device != AGENT:
+            yield one
+
+
+def _conditions(found: Any, marks: Marks) -> Iterator[tuple[Key, Mapping[str, str]]]:
+    for entry in _list(found):
+        if not isinstance(entry, dict) or entry.get("driver") != marks.driver:
+            continue
+        key = (str(entry.get("pool")), str(entry.get("device")), str(entry.get("shareID") or ""))
+        listed = [one for one in _list(entry.get("conditions")) if isinstance(one, dict)]
+        yield key, {str(one.get("type")): str(one.get("status")) for one in listed}
+
+
+def _time(allocation: Mapping[str, Any]) -> float | None:
+    text = allocation.get("allocationTimestamp")
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.timestamp() if found.tzinfo is not None else None
+
+
+def _mapping(found: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise errors.ClaimUnready(f"claim: {path} is no object", field=path)
+    return found
+
+
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _text(found: Any, path: str) -> str:
+    if not isinstance(found, str) or not found:
+        raise errors.ClaimUnready(f"claim: {path} is {found!r}, expected was a text", field=path)
+    return found
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(one for one in _list(found) if isinstance(one, str))
