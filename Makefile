@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint bench chaos e2e proto format docs clean
+.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -47,6 +47,9 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n)
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --kubelet $(or $(KUBELET),300) \
 	  --ray $(or $(REAL),20) --kubelet-ray $(or $(KUBELET_REAL),10)
+
+simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and nodes (SEEDS=n)
+	$(RUN) tests.twin --seeds $(or $(SEEDS),2000)
 
 e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \

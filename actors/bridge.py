@@ -84,7 +84,13 @@ class Bridge:
 
     def __init__(self, plan: NodePlan) -> None:
         self._fleet = FleetPlan(
-            nodes=(plan,), coordinator=CoordinatorPlan(state=plan.state, settings=plan.settings)
+            nodes=(plan,),
+            coordinator=CoordinatorPlan(
+                state=plan.state,
+                settings=plan.settings,
+                kubernetes=plan.kubernetes,
+                kubeconfig=plan.kubeconfig,
+            ),
         )
         self._digest = plan_digest(plan.model_dump_json())
         self._node: RemoteNode | None = None

@@ -5,29 +5,43 @@ fast as an async actor for work of microseconds, and every decision is one trans
 stores anyway. Nothing lives in this object: a restart opens the stores again (B42).
 
 Messages cross as JSON and are validated on arrival; a refusal stands in an answer as an error.
+
+Where it reconciles the claims of a cluster, a thread does that (`fleet.binding.running`): calls
+wait for no step of it, only for the store. A store that does not answer at the start is waited for,
+since Ray starts no actor again whose constructor failed.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
 from pydantic import TypeAdapter
 
-from actors.identity import PRIVATE_UMASK
+from actors.identity import HOST_LABEL, PRIVATE_UMASK
 from actors.translate import StartRefused, unforeseen
 from fleet import errors
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest
 from fleet.messages import DeviceResult
 from fleet.model import Lease, NodeName, RunId
+from fleet.planning import CoordinatorPlan
+from fleet.settings import StoreKind
 from fleet.stores.base import Release, Renewal, RunRecord
 
 if TYPE_CHECKING:
+    from fleet.binding.running import Loop, Reconciling
     from fleet.coordinator import Coordinator
+
+LOG = logging.getLogger(__name__)
+REOPEN_S = 1.0
+"""Pause, s, before a store that did not answer is asked again."""
 
 REQUESTS = TypeAdapter(tuple[AcquireRequest, ...])
 RENEWALS = TypeAdapter(tuple[Renewal, ...])
@@ -45,17 +59,49 @@ def open_coordinator(plan: str) -> Coordinator:
     """Open the coordinator that `plan`, a `CoordinatorPlan` as JSON, describes."""
     from fleet import bootstrap
 
-    return bootstrap.open_coordinator(bootstrap.CoordinatorPlan.model_validate_json(plan))
+    return bootstrap.open_coordinator(CoordinatorPlan.model_validate_json(plan))
+
+
+def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
+    """What the loop of `plan` steps, over the nodes behind Ray."""
+    from actors.nodes import RayNodes
+    from fleet import coordinating
+
+    read = CoordinatorPlan.model_validate_json(plan)
+    return coordinating.behind_actors(read, coordinator, RayNodes())
+
+
+def _begun(opener: Callable[[], Reconciling]) -> Loop:
+    from fleet.binding.running import Loop
+
+    loop = Loop(opener)
+    loop.start()
+    return loop
 
 
 class CoordinatorActor:
     """Serves leases, runs and chain heads to the fleet. Works without Ray as well, for tests."""
 
-    def __init__(self, plan: str, opener: Callable[[str], Coordinator] = open_coordinator) -> None:
+    def __init__(
+        self,
+        plan: str,
+        opener: Callable[[str], Coordinator] = open_coordinator,
+        binder: Callable[[str, Coordinator], Reconciling] = open_binding,
+    ) -> None:
         """Reads the stores before it answers anything. Raises `StartRefused` around our errors."""
         os.umask(PRIVATE_UMASK)
+        self._plan = plan
+        self._opener = opener
+        self._opened: Coordinator | None = None
+        self._opening = threading.Lock()
+        self._refused: errors.FleetError | None = None
+        self._refused_at = float("-inf")
+        self._loop: Loop | None = None
         try:
-            self._coordinator = opener(plan)
+            with suppress(errors.Retryable):  # it is in the log, and asked for again
+                self._open()
+            if CoordinatorPlan.model_validate_json(plan).kubernetes:
+                self._loop = _begun(lambda: binder(plan, self._open()))
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
         except Exception as error:
@@ -70,9 +116,12 @@ class CoordinatorActor:
         return f"CoordinatorActor(leases={view.leases}, open_runs={len(view.open_runs)})"
 
     def view(self) -> str:
-        """A `CoordinatorView`."""
+        """A `CoordinatorView`, with the claims of the cluster where it reconciles them."""
         with _answering("view"):
-            return self._coordinator.view().model_dump_json()
+            found = self._coordinator.view()
+            if self._loop is not None:
+                found = found.model_copy(update={"binding": self._loop.view()})
+            return found.model_dump_json()
 
     def ping(self) -> int:
         """Proof of life: the process id."""
@@ -149,6 +198,27 @@ class CoordinatorActor:
                 {NodeName(node): LedgerHead.from_json(head) for node, head in heads.items()}
             )
 
+    # --- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        return self._open()
+
+    def _open(self) -> Coordinator:
+        """The coordinator, opened at most once. Raises why it is not, asking once a second."""
+        with self._opening:
+            if self._opened is not None:
+                return self._opened
+            if self._refused is not None and time.monotonic() - self._refused_at < REOPEN_S:
+                raise self._refused
+            try:
+                self._opened = self._opener(self._plan)
+            except errors.FleetError as error:
+                LOG.warning("the coordinator does not serve: %s", error)
+                self._refused, self._refused_at = error, time.monotonic()
+                raise
+            return self._opened
+
 
 def _lease(answer: Lease | errors.FleetError) -> Answer:
     return answer if isinstance(answer, errors.FleetError) else LEASE.dump_json(answer).decode()
@@ -163,6 +233,15 @@ def _answering(call: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise unforeseen("coordinator", call, error) from error
+
+
+def placement(plan: str, *, host: str) -> Mapping[str, Any]:
+    """Where Ray may start a coordinator of `plan`: on `host`, if its store is a file there.
+
+    With a store at the API server, on any: else losing one host would be the end of it.
+    """
+    kind = CoordinatorPlan.model_validate_json(plan).settings.store.kind
+    return {} if kind is StoreKind.KUBERNETES else {"label_selector": {HOST_LABEL: host}}
 
 
 _OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}

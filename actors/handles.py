@@ -27,6 +27,7 @@ from actors.coordinator_actor import (
     REQUESTS,
     RESULTS,
     RUNS,
+    placement,
 )
 from actors.node_actor import (
     ACCEPTANCES,
@@ -124,16 +125,20 @@ class RemoteNode:
         """Close the token of a claim the node has no record of."""
         return CLOSURE.validate_json(self.wait("abandon", uid, token, tuple(devices)))
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        """Take a device out of service."""
-        return DeviceView.model_validate_json(self.wait("quarantine_add", device, detail, operator))
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        """Take a device out of service; with `codes`, for these reasons by others' word."""
+        return DeviceView.model_validate_json(
+            self.wait("quarantine_add", device, detail, operator, tuple(codes))
+        )
 
     def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str
+        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
     ) -> DeviceView:
         """Lift reasons by an operator's decision."""
         return DeviceView.model_validate_json(
-            self.wait("quarantine_clear", device, tuple(codes), operator)
+            self.wait("quarantine_clear", device, tuple(codes), operator, detail)
         )
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
@@ -291,7 +296,7 @@ def create_node(assignment: identity.Assignment) -> RemoteNode:
 
 
 def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
-    """Create the coordinator's actor on `host`, where its stores are, or take the one that runs."""
+    """Create the coordinator's actor where its stores are, or take the one that runs."""
     _check_host(host)
     with translated("creating the coordinator"):
         handle = REMOTE_COORDINATOR_ACTOR.options(
@@ -299,7 +304,7 @@ def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
-            label_selector={identity.HOST_LABEL: host},
+            **placement(plan, host=host),
         ).remote(plan)
     return RemoteCoordinator(handle)
 

@@ -227,16 +227,24 @@ class NodeActor:
         with self._call(node, "abandon") as service:
             return CLOSURE.dump_json(service.abandon(uid, token, tuple(devices))).decode()
 
-    def quarantine_add(self, node: str, device: str, detail: str, operator: str) -> str:
+    def quarantine_add(
+        self, node: str, device: str, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> str:
         """Take a device out of service; answers its `DeviceView`."""
         with self._call(node, "quarantine_add") as service:
-            view = service.quarantine_add(device, detail=detail, operator=operator)
+            view = service.quarantine_add(
+                device, detail=detail, operator=operator, codes=tuple(codes)
+            )
             return str(view.model_dump_json())
 
-    def quarantine_clear(self, node: str, device: str, codes: Sequence[str], operator: str) -> str:
+    def quarantine_clear(
+        self, node: str, device: str, codes: Sequence[str], operator: str, detail: str = ""
+    ) -> str:
         """Lift reasons by an operator's decision, all with no `codes`; answers the `DeviceView`."""
         with self._call(node, "quarantine_clear") as service:
-            view = service.quarantine_clear(device, codes=tuple(codes), operator=operator)
+            view = service.quarantine_clear(
+                device, codes=tuple(codes), operator=operator, detail=detail
+            )
             return str(view.model_dump_json())
 
     def adopt(self, node: str, devices: Sequence[str], operator: str) -> str:

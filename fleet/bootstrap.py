@@ -12,6 +12,7 @@ is `DriverAbsent`, never an empty fleet.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from fleet.evidence.ledger import Ledger
 from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
+from fleet.kube.base import Cluster
 from fleet.model import BootId, NodeName
 from fleet.node import kubelet_checkpoint
 from fleet.node.admitting import Admission
@@ -66,7 +68,8 @@ from fleet.planning import (
 )
 from fleet.slices.rendering import AGENT
 from fleet.stores.late import LateStore
-from fleet.stores.sqlite import host_identity, open_stores, store_path
+from fleet.stores.opening import StorePlace
+from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id
 from fleet.wipe.workers import Spawner
 
@@ -84,12 +87,18 @@ LOCK = "journal.lock"
 RUN_DIRECTORY = Path("/run/fleetscrub")
 
 
-def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
-    """Open the coordinator over the state directory's stores."""
+def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> Coordinator:
+    """Open the coordinator over the stores that the settings name.
+
+    Those of a cluster are over `cluster` if it is given, and must be initialised: a coordinator
+    that made them anew could not tell a lost store from a new one (`SettingsInvalid`).
+    """
     state = Path(plan.state)
     clock = SystemClock()
-    stores = open_stores(store_path(state), clock=clock, timeout_s=plan.settings.store.timeout_s)
-    stores.leases.init()
+    place = _store_place(plan)
+    stores = place.open(clock, cluster)
+    if not place.shared:
+        stores.leases.init()
     signer = _signer(state, clock)
     if not _any_certificates(state):
         signer.begin()
@@ -99,18 +108,23 @@ def open_coordinator(plan: CoordinatorPlan) -> Coordinator:
 def begin(plan: CoordinatorPlan) -> None:
     """At the first use of a state directory, before any node certifies: store and log of heads.
 
-    A node may be served long before a coordinator comes; a log of heads that began after the first
-    certificate could not be told from one that was cut. Later calls change nothing.
+    The stores of a cluster are made by `fleet store init`, once for all its hosts. A node may be
+    served long before a coordinator comes; a log of heads that began after the first certificate
+    could not be told from one that was cut. Later calls change nothing.
     """
     state, clock = Path(plan.state), SystemClock()
     if _any_certificates(state):
         return
-    stores = open_stores(store_path(state), clock=clock, timeout_s=plan.settings.store.timeout_s)
-    try:
-        stores.leases.init()
-    finally:
-        stores.database.close()
+    place = _store_place(plan)
+    if not place.shared:
+        with closing(place.open(clock)) as stores:
+            stores.leases.init()
     _signer(state, clock).begin()
+
+
+def _store_place(plan: CoordinatorPlan) -> StorePlace:
+    qps = plan.settings.kubernetes.coordinator_qps
+    return StorePlace(plan.settings, Path(plan.state), plan.kubeconfig, qps)
 
 
 def _signer(state: Path, clock: SystemClock) -> heads.Countersigner:
@@ -232,12 +246,8 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     )
     cleaner = Cleaner(registry, wiper, settings.wipe)
     exposer = Exposer(registry, validator, sweep, settings.profile, ledger)
-    store = LateStore(
-        store_path(state),
-        clock,
-        timeout_s=settings.store.timeout_s,
-        expected=lambda: bool(opened.journal.epoch),
-    )
+    place_of_store = StorePlace(settings, state, plan.kubeconfig)
+    store = LateStore(place_of_store.opener(clock, expected=lambda: bool(opened.journal.epoch)))
     outbox = Outbox(registry, store)
     return Parts(
         registry=registry,

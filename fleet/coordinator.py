@@ -22,6 +22,7 @@ from typing import Protocol
 from pydantic import Field
 
 from fleet import errors
+from fleet.binding.running import BindingView
 from fleet.campaign.report import ExitReason
 from fleet.clock import Clock
 from fleet.evidence.ledger import LedgerHead
@@ -64,6 +65,8 @@ class CoordinatorView(Message):
     """Leases in force by kind of holder."""
     out_of_service: int = 0
     open_runs: tuple[str, ...] = ()
+    binding: BindingView | None = None
+    """How the claims of a cluster stand; None: this coordinator does not reconcile any."""
 
 
 class Coordinator:

@@ -215,6 +215,15 @@ class ApiForbidden(Permanent):
     default_remedy = "grant the right named to the service account; see deploy/ for the roles"
 
 
+class HoldsNotGranted(ApiForbidden):
+    """Our reservations on claims are not allowed to us; devices in use are tainted instead."""
+
+    default_remedy = (
+        "grant `patch` on resourceclaims/binding and resourceclaims/status cluster-wide, and on"
+        " resourceclaims, to the service account; see deploy/ for the roles"
+    )
+
+
 class ApiUnavailable(Retryable):
     """The API server does not answer; a write may or may not have been carried out."""
 

@@ -5,7 +5,8 @@
    unless the node has closed it (`min_token` is above it).
 3. A node accepts an act only under a token of its epoch that is not below the unit's floor; the
    floor rises with the act accepted, never with one refused.
-4. A claim's lease is released in two steps: the node closes the token (teardown, or `abandon`),
+4. A quarantine's lease gives way to whoever tests the device anew: a campaign, an operator.
+5. A claim's lease is released in two steps: the node closes the token (teardown, or `abandon`),
    then the store releases by token. A coordinator that releases directly opens a hole.
 """
 
@@ -20,6 +21,8 @@ from fleet.model import Holder, HolderKind, Lease, NodeName, Token, Unit, UnitId
 
 EXPIRING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR, HolderKind.PUBLISHER})
 """Kinds whose lease needs a ttl; the others end by release only."""
+RETESTING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR})
+"""Kinds that may take a quarantined unit, to prove it or to judge it. Its node decides whether."""
 
 
 class ClosedBy(StrEnum):
@@ -94,9 +97,12 @@ def decide_acquire(
         for unit in sorted(request.units)
         if (lease := current.get(unit)) is not None and not is_expired(lease, now)
     }
-    for unit, lease in live.items():
-        if lease.holder != request.holder:
+    for unit, lease in list(live.items()):
+        if lease.holder == request.holder:
+            continue
+        if not (lease.holder.kind is HolderKind.QUARANTINE and request.holder.kind in RETESTING):
             return Refused(unit, lease.holder)
+        del live[unit]
     floor = request.min_token
     tokens = {lease.token for lease in live.values()}
     whole = set(live) == set(request.units)

@@ -162,6 +162,8 @@ class Owed(Message):
     uid: str
     namespace: str
     name: str
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices it had to itself."""
 
 
 class NodeView(Message):
@@ -188,6 +190,8 @@ class NodeView(Message):
     """Claim records on the node."""
     owed: tuple[Owed, ...] = ()
     """Claims to be let go at the API; whoever did it says so with `paid`."""
+    retired: tuple[str, ...] = ()
+    """UUIDs of devices that an operator took out of the slices for good."""
     labels: dict[str, str] = {}
     """rack, pool and the like, for planning."""
 

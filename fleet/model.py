@@ -97,6 +97,8 @@ class Source(StrEnum):
     KERNEL = "kernel"
     OPERATOR = "operator"
     TEARDOWN = "teardown"
+    COORDINATOR = "coordinator"
+    """What the coordinator, or a slice, knew of while the node itself did not."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

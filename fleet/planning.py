@@ -44,6 +44,8 @@ class NodePlan(Message):
     """Whether kubelet hands this node's devices out: specs go where the container runtime reads
     them, tenants are pods, and a quarantine must be visible to the scheduler before a claim is let
     go."""
+    kubeconfig: str = ""
+    """The API server of a store on Kubernetes; "": that of the pod we run in, else the user's."""
 
 
 class CoordinatorPlan(Message):
@@ -51,6 +53,10 @@ class CoordinatorPlan(Message):
 
     state: str
     settings: Settings = Settings()
+    kubernetes: bool = False
+    """Whether it reconciles the claims of a cluster."""
+    kubeconfig: str = ""
+    """As in `NodePlan`."""
 
 
 class FleetPlan(Message):
@@ -227,4 +233,8 @@ def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
         )
         for number in range(1, shape.nodes + 1)
     )
+    if shape.served is not None:
+        # The node's leases are where the plugin has them, whatever else a verb is told.
+        there = {"store": shape.served.store, "kubernetes": shape.served.kubernetes}
+        settings = settings.model_copy(update=there)
     return FleetPlan(nodes=nodes, coordinator=CoordinatorPlan(state=str(state), settings=settings))

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet import bootstrap, errors
+from fleet.binding.holding import Holds
+from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
 from fleet.clock import SystemClock
 from fleet.dra.agents import Agents
+from fleet.dra.keeping import HealthShown, Keeper
+from fleet.dra.marking import Marking, MarkingRules
 from fleet.dra.orphans import Orphans
 from fleet.dra.ports import Node
 from fleet.dra.serving import ClaimServing, Seat
@@ -22,12 +26,13 @@ from fleet.evidence import layout
 from fleet.kube.base import Cluster
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
+from fleet.settings import Finalizing, Unexposed
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
-from fleet.slices.leasing import StoreLease
+from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.slices.publisher import Publisher, PublisherTerms
 from fleet.stores.late import LateStore
-from fleet.stores.sqlite import store_path
+from fleet.stores.opening import StorePlace
 
 LOG = logging.getLogger(__name__)
 
@@ -55,6 +60,7 @@ class PluginParts:
     """What the node plugin is made of besides its servers."""
 
     serving: ClaimServing
+    marking: Marking
     orphans: Orphans
     publisher: PublishingInstance
     store: LateStore
@@ -68,19 +74,26 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
     seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
     agents = _agents(plan, directory) if kubernetes.agent_namespace else None
     # `bootstrap.begin` has made the store at first use: one that is missing now is away, not new.
-    store = LateStore(
-        store_path(Path(plan.state)),
-        clock,
-        timeout_s=settings.store.timeout_s,
-        expected=lambda: True,
-    )
+    place = StorePlace(settings, Path(plan.state), plan.kubeconfig)
+    store = LateStore(place.opener(clock, expected=lambda: True, cluster=cluster))
     run = directory / "run" if plan.simulated is not None else bootstrap.RUN_DIRECTORY
     exclusivity = Exclusivity(
         locks=HostLocks(run / "publishers"),
-        lease=StoreLease(store, f"{plan.node}/{kubernetes.driver}"),
+        lease=StoreLease(
+            store,
+            f"{plan.node}/{kubernetes.driver}",
+            SHARED_TTL_S if place.shared else TTL_S,
+        ),
     )
     terms = PublisherTerms.from_settings(settings, node=plan.node, agent=agents is not None)
+    marking = Marking(
+        node,
+        Holds(cluster, Marks(kubernetes.driver), clock),
+        MarkingRules(settings.profile, kubernetes.finalizer is Finalizing.UNTIL_VERIFIED),
+        clock,
+    )
     return PluginParts(
+        marking=marking,
         serving=ClaimServing(
             seat=seat,
             node=node,
@@ -90,6 +103,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             policy=settings.wipe,
             checkpoint=Path(kubernetes.kubelet_root) / kubelet_checkpoint.NAME,
             agents=agents,
+            marking=marking,
             budget_s=kubernetes.budget_s,
         ),
         orphans=Orphans(seat, node, cluster, agents),
@@ -99,6 +113,18 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             f"pool-{plan.node}-{kubernetes.driver}",
         ),
         store=store,
+    )
+
+
+def keeper(plan: NodePlan, node: Node, parts: PluginParts, show: HealthShown) -> Keeper:
+    """What keeps API, kubelet and node of one mind, over the parts of a plugin."""
+    evicts = plan.settings.kubernetes.unexposed is Unexposed.TAINT
+    return Keeper(
+        node,
+        parts.publisher,
+        show,
+        marking=parts.marking,
+        unexposed=parts.serving.unexposed if evicts else None,
     )
 
 

@@ -21,6 +21,7 @@ from fleet.settings import (
     HealthPolicy,
     Section,
     Settings,
+    StoreKind,
     StoreSettings,
     WipePolicy,
 )
@@ -210,12 +211,12 @@ def _device(given: _Sections) -> Problem | None:
 
 def _hosts(given: _Sections) -> Problem | None:
     hosts = given.store.hosts
-    if hosts == 1:
+    if hosts == 1 or given.store.kind is not StoreKind.SQLITE:
         return None
     return Problem(
         "store.hosts",
         f"an SQLite store is for one host, {hosts} would use it",
-        "1, and run the coordinator on the one host that has the store",
+        "1, or the store for clusters: store.kind = kubernetes",
     )
 
 

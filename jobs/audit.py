@@ -10,61 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from fleet.binding.names import Marks
 from fleet.cli.reach import Fleet
 from fleet.errors import FleetError
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
+from fleet.evidence.segments import Damage
+from fleet.evidence.sources import collect
+from fleet.evidence.verify import verify
+from fleet.kube.base import Cluster
 from fleet.messages import DeviceView, Message, NodeView
 from fleet.model import HolderKind, Lease, State, Token, UnitId
+from fleet.node.lost import LOST
+from fleet.repair import auditing
+from fleet.repair.auditing import Compared
+from fleet.repair.facts import Api
+from fleet.repair.gathering import read_api
+from fleet.repair.troubles import AuditFinding, Trouble, finding
+from fleet.slices.gate import is_quarantined
 from jobs.sweep import each
 
 NEEDS_CERTIFICATE = frozenset({str(State.CLEAN), str(State.IN_USE)})
-
-
-class Trouble(StrEnum):
-    """What an audit can find."""
-
-    LEASE_EXPIRED = "lease-expired"
-    LEASE_UNKNOWN_UNIT = "lease-of-unknown-unit"
-    LEASE_WITHOUT_HOLDER = "lease-without-holder"
-    LEASE_FOREIGN = "lease-of-another"
-    LEASE_RUN_ENDED = "lease-of-ended-run"
-    LEASE_CLOSED = "lease-closed-by-node"
-    IN_USE_WITHOUT_LEASE = "in-use-without-lease"
-    TOKEN_AHEAD = "token-ahead-of-store"  # noqa: S105  a word for an operator, not a secret
-    EPOCH_FOREIGN = "epoch-foreign"
-    CERTIFICATE_MISSING = "certificate-missing"
-    NODE_DEGRADED = "node-degraded"
-    NODE_SILENT = "node-silent"
-
-
-REMEDIES: Mapping[Trouble, str] = {
-    Trouble.LEASE_EXPIRED: "nothing to do: the next acquire replaces it",
-    Trouble.LEASE_UNKNOWN_UNIT: "start the node that has the unit, or forget it if it is gone",
-    Trouble.LEASE_WITHOUT_HOLDER: "if the claim is gone, its node must abandon it; then release it",
-    Trouble.LEASE_FOREIGN: "find out which of the two is right before anybody gets the device",
-    Trouble.LEASE_RUN_ENDED: "nothing to do: it expires; a run that still works renews it",
-    Trouble.LEASE_CLOSED: "the release waits in the node's outbox; if it stays, restart the node",
-    Trouble.IN_USE_WITHOUT_LEASE: "nothing may be granted on it: end the claim so that it is wiped",
-    Trouble.TOKEN_AHEAD: "the store is an older copy: run `fleet store adopt`",
-    Trouble.EPOCH_FOREIGN: "node and store do not belong together: see `fleet store adopt`",
-    Trouble.CERTIFICATE_MISSING: "scrub the device; keep the ledger for inquiry",
-    Trouble.NODE_DEGRADED: "see `fleet status`",
-    Trouble.NODE_SILENT: "start the node's service, then audit again",
-}
-
-
-class AuditFinding(Message):
-    """One disagreement."""
-
-    trouble: Trouble
-    place: str
-    """node/device, or the units of a lease nobody reports."""
-    detail: str
-    remedy: str
 
 
 class AuditReport(Message):
@@ -77,6 +45,8 @@ class AuditReport(Message):
     leases: int
     certificates: int
     findings: tuple[AuditFinding, ...]
+    skipped: tuple[str, ...] = ()
+    """What was not compared, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +64,33 @@ class Evidence:
     """Digests in the ledgers; None where they cannot be read from here."""
     silent: Mapping[str, str]
     """Nodes that did not answer, with the error."""
+    defects: tuple[Damage, ...] = ()
+    """What is wrong with the ledgers and their countersignatures."""
+    api: Api | None = None
+    """None: no cluster was asked."""
+    settle_s: float = 600.0
+    """Age, s, from which an allocation has to have its lease."""
 
 
-def gather(fleet: Fleet, *, ledgers: Path | None, now: float) -> Evidence:
-    """Read all sources. `ledgers`: the state directory, where the certificates can be read."""
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """Where an audit looks besides nodes and store. None: not there."""
+
+    ledgers: Path | None
+    """The state directory, where the certificates can be read."""
+    marks: Marks
+    cluster: Cluster | None = None
+    settle_s: float = 600.0
+
+
+def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
+    """Read all sources."""
     # Leases first: one granted between the two reads is then no finding.
     leases = tuple(fleet.coordinator.leases())
     newest = fleet.coordinator.newest()
     open_runs = frozenset(run.id for run in fleet.coordinator.unfinished())
     found = each(fleet.nodes, lambda node: node.view())
+    ledgers, cluster = looking.ledgers, looking.cluster
     return Evidence(
         at=now,
         views=tuple(one for one in found.values() if not isinstance(one, FleetError)),
@@ -111,7 +99,16 @@ def gather(fleet: Fleet, *, ledgers: Path | None, now: float) -> Evidence:
         open_runs=open_runs,
         certificates=None if ledgers is None else _certificates(ledgers),
         silent={name: str(one) for name, one in found.items() if isinstance(one, FleetError)},
+        defects=() if ledgers is None else _defects(ledgers),
+        api=None if cluster is None else read_api(cluster, looking.marks),
+        settle_s=looking.settle_s,
     )
+
+
+def _defects(state: Path) -> tuple[Damage, ...]:
+    if not layout.nodes(state):
+        return ()
+    return tuple(verify(collect(state)).defects)
 
 
 def _certificates(state: Path) -> frozenset[str]:
@@ -128,6 +125,8 @@ def compare(evidence: Evidence) -> AuditReport:
         *_of_nodes(evidence),
         *_of_leases(evidence),
         *_of_devices(evidence),
+        *(finding(Trouble.EVIDENCE_BROKEN, str(d.place), d.detail) for d in evidence.defects),
+        *_of_api(evidence),
     ]
     return AuditReport(
         at=evidence.at,
@@ -137,19 +136,32 @@ def compare(evidence: Evidence) -> AuditReport:
         leases=len(evidence.leases),
         certificates=len(evidence.certificates or ()),
         findings=tuple(findings),
+        skipped=_skipped(evidence),
     )
 
 
-def _finding(trouble: Trouble, place: str, detail: str) -> AuditFinding:
-    return AuditFinding(trouble=trouble, place=place, detail=detail, remedy=REMEDIES[trouble])
+def _skipped(evidence: Evidence) -> tuple[str, ...]:
+    found = []
+    if evidence.api is None:
+        found.append("no cluster was asked: claims and allocations were not compared")
+    if evidence.certificates is None:
+        found.append("the ledgers cannot be read from here: certificates were not compared")
+    return tuple(found)
+
+
+def _of_api(evidence: Evidence) -> Iterator[AuditFinding]:
+    if evidence.api is not None:
+        views = {view.node: view for view in evidence.views}
+        compared = Compared(evidence.at, evidence.leases, views, evidence.api, evidence.settle_s)
+        yield from auditing.compare(compared)
 
 
 def _of_nodes(evidence: Evidence) -> Iterator[AuditFinding]:
     for node, error in evidence.silent.items():
-        yield _finding(Trouble.NODE_SILENT, node, error)
+        yield finding(Trouble.NODE_SILENT, node, error)
     for view in evidence.views:
         for reason in view.degraded:
-            yield _finding(Trouble.NODE_DEGRADED, view.node, reason)
+            yield finding(Trouble.NODE_DEGRADED, view.node, reason)
 
 
 def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -158,15 +170,17 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
     for lease in evidence.leases:
         if lease.holder.kind is HolderKind.PUBLISHER:
             continue  # of hardware: it comes and goes with its plugin
+        if any(unit.startswith(f"{LOST}/") for unit in lease.units):
+            continue  # the mark of a lost node, which the node itself takes off
         unknown = sorted(lease.units - set(devices))
         if unknown and not evidence.silent:
-            yield _finding(
+            yield finding(
                 Trouble.LEASE_UNKNOWN_UNIT,
                 ", ".join(unknown),
                 f"{lease.holder} has a lease on units no node reports",
             )
         if lease.expires_at is not None and lease.expires_at <= evidence.at:
-            yield _finding(
+            yield finding(
                 Trouble.LEASE_EXPIRED,
                 _places(lease, devices),
                 f"the lease of {lease.holder} ran out {evidence.at - lease.expires_at:.0f} s ago",
@@ -176,11 +190,27 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
         elif (
             lease.holder.kind is HolderKind.CAMPAIGN and lease.holder.name not in evidence.open_runs
         ):
-            yield _finding(
+            yield finding(
                 Trouble.LEASE_RUN_ENDED,
                 _places(lease, devices),
                 f"{lease.holder} holds a lease and its run has ended",
             )
+        elif lease.holder.kind is HolderKind.QUARANTINE:
+            yield from _of_quarantine_lease(lease, devices)
+
+
+def _of_quarantine_lease(
+    lease: Lease, devices: Mapping[UnitId, Sequence[tuple[str, DeviceView]]]
+) -> Iterator[AuditFinding]:
+    about = {
+        (node, device.name)
+        for unit in lease.units
+        for node, device in devices.get(unit, ())
+        if device.uuid == lease.holder.name and not is_quarantined(device)
+    }
+    for node, name in sorted(about):
+        detail = f"{lease.holder} keeps it, and its node has no reason against it"
+        yield finding(Trouble.QUARANTINE_WITHOUT_REASON, f"{node}/{name}", detail)
 
 
 def _of_claim_lease(
@@ -195,7 +225,7 @@ def _of_claim_lease(
     place = _places(lease, devices)
     if claims - {lease.holder.name}:
         others = ", ".join(sorted(claims - {lease.holder.name}))
-        yield _finding(
+        yield finding(
             Trouble.LEASE_FOREIGN, place, f"leased to {lease.holder}, held on the node by {others}"
         )
     elif not claims and any(devices.get(unit) for unit in lease.units):
@@ -204,7 +234,7 @@ def _of_claim_lease(
         ]
         nodes = {node for unit in lease.units for node, _ in devices.get(unit, ())}
         closed = any(floor > lease.token for floor in floors) or bool(nodes & sending)
-        yield _finding(
+        yield finding(
             Trouble.LEASE_CLOSED if closed else Trouble.LEASE_WITHOUT_HOLDER,
             place,
             f"leased to {lease.holder} under {lease.token}; the node has no record of the claim",
@@ -223,7 +253,7 @@ def _of_devices(evidence: Evidence) -> Iterator[AuditFinding]:
                     for unit in device.units
                 }
                 if holders != {f"{HolderKind.CLAIM}:{device.claim}"}:
-                    yield _finding(
+                    yield finding(
                         Trouble.IN_USE_WITHOUT_LEASE,
                         place,
                         f"in use by claim {device.claim}; the store says"
@@ -231,13 +261,13 @@ def _of_devices(evidence: Evidence) -> Iterator[AuditFinding]:
                     )
             if device.state in NEEDS_CERTIFICATE and evidence.certificates is not None:
                 if not device.certificate:
-                    yield _finding(
+                    yield finding(
                         Trouble.CERTIFICATE_MISSING, place, f"{device.state} without a certificate"
                     )
                 elif not {part.strip() for part in device.certificate.split(",")} <= set(
                     evidence.certificates
                 ):
-                    yield _finding(
+                    yield finding(
                         Trouble.CERTIFICATE_MISSING,
                         place,
                         f"{device.state} under {device.certificate}, which is in no ledger",
@@ -249,13 +279,13 @@ def _of_tokens(evidence: Evidence, device: DeviceView, place: str) -> Iterator[A
     if floor.counter == 0:
         return
     if floor.epoch != evidence.newest.epoch:
-        yield _finding(
+        yield finding(
             Trouble.EPOCH_FOREIGN,
             place,
             f"acted under {floor}, the store issues epoch {evidence.newest.epoch}",
         )
     elif floor > evidence.newest:
-        yield _finding(
+        yield finding(
             Trouble.TOKEN_AHEAD,
             place,
             f"acted under {floor}, the store has issued only up to {evidence.newest}",

@@ -98,7 +98,7 @@ def _plan(asked: argparse.Namespace) -> NodePlan:
         settings=settings,
         serve=asked.node,
     )
-    return fleet.nodes[0]
+    return fleet.nodes[0].model_copy(update={"kubeconfig": asked.kubeconfig})
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -248,7 +248,7 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     return Plugin(
         plan=plan,
         server=server,
-        keeper=Keeper(door, parts.publisher, show),
+        keeper=plugging.keeper(plan, door, parts, show),
         publisher=parts.publisher,
         orphans=parts.orphans,
         cluster=cluster,

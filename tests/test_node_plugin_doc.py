@@ -17,6 +17,7 @@ from node_plugin.__main__ import _parser
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "node-plugin.md").read_text()
+COORDINATOR = ROOT / "docs" / "coordinator.md"
 PACKAGES = ("fleet", "node_plugin")
 FOREIGN = frozenset({"DRA driver", "is not registered"})
 """Texts of kubelet's own."""
@@ -65,8 +66,9 @@ def test_the_metrics_are_those_of_the_plugin() -> None:
 
 
 def test_the_options_and_settings_are_all_there() -> None:
-    """The command line and the section [kubernetes], complete."""
+    """The command line and the section [kubernetes], complete, with the coordinator's page."""
     table = section("Run it")
+    coordinator = COORDINATOR.read_text()
     options = {
         name
         for action in _parser()._actions
@@ -74,7 +76,8 @@ def test_the_options_and_settings_are_all_there() -> None:
         if name.startswith("--") and name != "--help"
     }
     assert set(re.findall(r"^\| `(--[a-z-]+)", table, re.MULTILINE)) == options
-    assert {name for name in KubernetesSettings.model_fields if f"`{name}`" not in table} == set()
+    told = table + coordinator
+    assert {name for name in KubernetesSettings.model_fields if f"`{name}`" not in told} == set()
 
 
 def test_the_taints_and_attributes_are_those_published() -> None:

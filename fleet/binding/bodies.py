@@ -8,7 +8,7 @@ seconds with a zone: one without is answered with 500, not 422.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fleet.binding.claim import Allotted, ClaimReading
@@ -24,9 +24,9 @@ class Word:
     """One condition to be set. `reason` is CamelCase; `message` names nothing of other tenants."""
 
     kind: str
-    true: bool
     reason: str
     message: str = ""
+    true: bool = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class ClaimReading:
     builtin_finalizer: bool
     conditions: Mapping[Key, Mapping[str, str]]
     """Status by type of the conditions on our devices, whoever wrote them."""
+    receipts: Mapping[Key, Mapping[str, Any]]
+    """What we noted about our devices when we said the conditions: ``status.devices[].data``."""
     raw: Object
 
     @property
@@ -91,6 +93,10 @@ class ClaimReading:
     def gated(self) -> bool:
         """Whether the scheduler waits for our conditions."""
         return any(one.conditions for one in self.devices)
+
+    def receipt(self, one: Allotted, key: str) -> str:
+        """One text of a device's receipt, "" without one."""
+        return str(self.receipts.get(one.key, {}).get(key, ""))
 
     @property
     def marked(self) -> bool:
@@ -117,10 +123,10 @@ def read(claim: Object, marks: Marks) -> ClaimReading:
     metadata = _mapping(claim.get("metadata"), "metadata")
     if not uid_of(claim) or not name_of(claim).name:
         raise errors.ClaimUnready("a claim without name or UID", field="metadata")
-    status = _mapping(claim.get("status") or {}, "status")
+    status = _mapping(_or_empty(claim.get("status")), "status")
     allocation = status.get("allocation")
     allotted = tuple(_allotted(allocation, marks)) if allocation is not None else ()
-    entries = [entry for entry in _list(status.get("reservedFor")) if isinstance(entry, dict)]
+    entries = _strict(status.get("reservedFor"), "status.reservedFor")
     pods = tuple(
         Pod(str(entry.get("name", "")), str(entry.get("uid", "")))
         for entry in entries
@@ -141,16 +147,25 @@ def read(claim: Object, marks: Marks) -> ClaimReading:
         others=len(entries) - len(pods) - holds,
         finalizer=marks.finalizer in finalizers,
         builtin_finalizer="resource.kubernetes.io/delete-protection" in finalizers,
-        conditions=dict(_conditions(status.get("devices"), marks)),
+        conditions={
+            key: {str(one.get("type")): str(one.get("status")) for one in _objects(entry)}
+            for key, entry in _entries(status.get("devices"), marks)
+        },
+        receipts={
+            key: entry["data"]
+            for key, entry in _entries(status.get("devices"), marks)
+            if isinstance(entry.get("data"), dict)
+        },
         raw=claim,
     )
 
 
 def _allotted(allocation: Any, marks: Marks) -> Iterator[Allotted]:
     path = "status.allocation.devices.results"
-    devices = _mapping(_mapping(allocation, "status.allocation").get("devices") or {}, path)
-    for found in _list(devices.get("results")):
-        if not isinstance(found, dict) or found.get("driver") != marks.driver:
+    given = _mapping(allocation, "status.allocation").get("devices")
+    devices = _mapping(_or_empty(given), path)
+    for found in _strict(devices.get("results"), path):
+        if found.get("driver") != marks.driver:
             continue
         one = Allotted(
             request=_text(found.get("request"), f"{path}.request"),
@@ -165,13 +180,15 @@ def _allotted(allocation: Any, marks: Marks) -> Iterator[Allotted]:
             yield one
 
 
-def _conditions(found: Any, marks: Marks) -> Iterator[tuple[Key, Mapping[str, str]]]:
+def _entries(found: Any, marks: Marks) -> Iterator[tuple[Key, Mapping[str, Any]]]:
     for entry in _list(found):
-        if not isinstance(entry, dict) or entry.get("driver") != marks.driver:
-            continue
-        key = (str(entry.get("pool")), str(entry.get("device")), str(entry.get("shareID") or ""))
-        listed = [one for one in _list(entry.get("conditions")) if isinstance(one, dict)]
-        yield key, {str(one.get("type")): str(one.get("status")) for one in listed}
+        if isinstance(entry, dict) and entry.get("driver") == marks.driver:
+            share = str(entry.get("shareID") or "")
+            yield (str(entry.get("pool")), str(entry.get("device")), share), entry
+
+
+def _objects(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in _list(entry.get("conditions")) if isinstance(one, dict)]
 
 
 def _time(allocation: Mapping[str, Any]) -> float | None:
@@ -189,6 +206,19 @@ def _mapping(found: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise errors.ClaimUnready(f"claim: {path} is no object", field=path)
     return found
+
+
+def _or_empty(found: Any) -> Any:
+    return {} if found is None else found
+
+
+def _strict(found: Any, path: str) -> list[Mapping[str, Any]]:
+    """Objects of which none may be overlooked: a user or a device less is a lease given back."""
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise errors.ClaimUnready(f"claim: {path} is no list", field=path)
+    return [_mapping(one, f"{path}[]") for one in found]
 
 
 def _list(found: Any) -> list[Any]:

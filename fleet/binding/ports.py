@@ -45,6 +45,8 @@ class Nodes(Protocol):
         """Close tokens, one answer for each. `IllegalTransition`: the claim has a record there."""
         ...
 
-    def quarantine_add(self, node: str, device: str, *, detail: str, operator: str) -> None:
-        """Take a device out of service. Raises the node's own errors."""
+    def quarantine_add(
+        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> None:
+        """Take a device out of service, for reasons of the catalogue. Raises the node's errors."""
         ...

@@ -1,4 +1,4 @@
-"""`fleet audit`: do leases, nodes and certificates agree."""
+"""`fleet audit`: do leases, nodes, certificates and claims agree."""
 
 from __future__ import annotations
 
@@ -9,20 +9,34 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import reach, text
+from fleet.cli.cluster import KubeconfigOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 
 
 def audit(
-    *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
+    *,
+    kubeconfig: KubeconfigOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Exit code 1 when they do not; every disagreement comes with its remedy."""
+    """Exit code 1 when they do not agree; every disagreement comes with its remedy.
+
+    Without a cluster the part about claims is left out, and that is said.
+    """
     from jobs import audit as job
 
     directory = state_directory(state)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    looking = job.Looking(
+        ledgers=None if address is not None else directory,
+        cluster=around.cluster,
+        marks=around.marks,
+        settle_s=around.settings.kubernetes.binding_timeout_s,
+    )
     with reach.fleet(directory, address=address) as fleet:
-        ledgers = None if address is not None else directory
-        report = job.compare(job.gather(fleet, ledgers=ledgers, now=time.time()))
+        report = job.compare(job.gather(fleet, looking, now=time.time()))
 
     def render(console: Console) -> None:
         if report.simulated:
@@ -34,6 +48,8 @@ def audit(
                 )
             )
             console.print(Text(f"    do: {finding.remedy}"))
+        for note in report.skipped:
+            console.print(text.plain(f"note: {note}", style="yellow"))
         console.print(
             f"{report.nodes} nodes, {report.devices} devices, {report.leases} leases,"
             f" {report.certificates} certificates: "

@@ -1,22 +1,47 @@
-"""`fleet devices`: every device with its state."""
+"""`fleet devices`: every device with its state; `fleet devices retire`: one goes for good."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Protocol, runtime_checkable
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from fleet import errors
 from fleet.cli import reach, text
-from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.options import (
+    AddressOption,
+    OperatorOption,
+    StateOption,
+    operator_name,
+    state_directory,
+)
 from fleet.cli.output import AsJson, emit
 from fleet.messages import NodeView
 
+app = typer.Typer(invoke_without_command=True)
 
+
+@runtime_checkable
+class Retires(Protocol):
+    """A node that can be told to retire a device."""
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str: ...
+
+
+@app.callback()
 def devices(
-    *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
+    context: typer.Context,
+    *,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """List every device with node, state, reasons and certificate. Exit code 0."""
+    if context.invoked_subcommand is not None:
+        return
     with reach.nodes(state_directory(state), address=address) as nodes:
         views = [node.view() for node in nodes.values()]
     document = {
@@ -28,6 +53,59 @@ def devices(
         ],
     }
     emit(document, as_json=as_json, render=lambda console: _render(console, views))
+
+
+@app.command("retire")
+def retire(
+    device: Annotated[
+        str, typer.Argument(help="Name or UUID; of hardware that is gone already, its UUID.")
+    ],
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, in your words.")],
+    node: Annotated[
+        str | None,
+        typer.Option("--node", help="Its node, when its name is on several or it is gone."),
+    ] = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a device out of the slices for good; refused while it is in use.
+
+    Neither a restart nor the card plugged in again brings it back: `fleet node adopt --device`
+    does, and then `fleet quarantine clear`.
+    """
+    who = operator_name(operator)
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        name = _owner(nodes, device, node)
+        owner = nodes[name]
+        if not isinstance(owner, Retires):
+            raise errors.InputInvalid(
+                f"node {name} cannot be told so through Ray",
+                remedy="run this on that node, without --address",
+            )
+        uuid = owner.retire(device, detail=reason, operator=who)
+
+    document = {"node": name, "device": device, "uuid": uuid, "operator": who, "reason": reason}
+    emit(
+        document,
+        as_json=as_json,
+        render=lambda console: console.print(
+            text.plain(f"{name}/{device} ({uuid}) is retired, recorded for {who}")
+        ),
+    )
+
+
+def _owner(nodes: Mapping[str, reach.Node], device: str, node: str | None) -> str:
+    """The node of a device; one that is gone is looked for where the operator says, or alone."""
+    try:
+        return reach.find(nodes, device, node=node)[0]
+    except errors.DeviceUnknown:
+        chosen = [node] if node else list(nodes)
+        if len(chosen) == 1 and chosen[0] in nodes:
+            return chosen[0]
+        raise
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

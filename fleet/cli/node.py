@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import errors
+from fleet import bootstrap, errors
 from fleet.cli import reach, text
+from fleet.cli.cluster import KubeconfigOption, Surroundings, surroundings
 from fleet.cli.options import (
     AddressOption,
     OperatorOption,
@@ -19,8 +23,13 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit
 from fleet.cli.standby import standby
+from fleet.repair.draining import Drained, drain, settled
+from fleet.repair.forgetting import Forgotten, Parting, forget, life
 
 app = typer.Typer(no_args_is_help=True)
+LOOK_S = 1.0
+"""Period, s, of looking whether the claims of a drained node have gone."""
+NodeArgument = Annotated[str, typer.Argument(help="Name of the node.")]
 app.command("standby")(standby)
 
 
@@ -67,3 +76,170 @@ def adopt(
         "devices": [{"node": name, **view.model_dump(mode="json")} for name, view in adopted],
     }
     emit(document, as_json=as_json, render=render)
+
+
+@app.command("drain")
+def drain_node(
+    node: NodeArgument,
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, in your words.")],
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, help="Seconds to wait for the claims there to finish."),
+    ] = 0.0,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give nobody new a device of this node; who has one finishes. Exit code 1: some are left.
+
+    `fleet quarantine clear` takes devices back into service.
+    """
+    who = operator_name(operator)
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        if node not in nodes:
+            raise errors.InputInvalid(
+                f"there is no node {node!r}", remedy=f"name one of {', '.join(sorted(nodes))}"
+            )
+        done = drain(nodes[node], detail=reason, operator=who)
+        done = settled(nodes[node], done, pause=_until(time.monotonic() + wait))
+    emit(done.model_dump(mode="json"), as_json=as_json, render=partial(_show_drained, done))
+    raise typer.Exit(1 if done.left or done.failed else 0)
+
+
+def _until(deadline: float) -> Callable[[], bool]:
+    def pause() -> bool:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        time.sleep(min(LOOK_S, left_s))
+        return True
+
+    return pause
+
+
+def _show_drained(done: Drained, console: Console) -> None:
+    console.print(
+        text.plain(
+            f"{done.node}: {len(done.taken)} devices taken out of service by {done.operator}"
+        )
+    )
+    for device, error in done.failed.items():
+        console.print(text.plain(f"  {device} could not be: {error}", style="red"))
+    for one in done.left:
+        place = ", ".join(one.devices)
+        state = f" ({one.state})" if one.state else ""
+        called = f"{one.name} {one.uid}".strip()
+        console.print(text.plain(f"  still there: claim {called}{state} on {place}"))
+    if not done.left:
+        console.print(text.plain("  nobody is left on it"))
+
+
+@app.command("forget")
+def forget_node(
+    node: NodeArgument,
+    *,
+    force: Annotated[
+        str,
+        typer.Option(
+            "--force",
+            metavar="TEXT",
+            help="Forget a node that still shows life; TEXT is `NODE is lost`, as confirmation.",
+            show_default=False,
+        ),
+    ] = "",
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", help="UUID of an accelerator it had; where nothing tells."),
+    ] = None,
+    kubeconfig: KubeconfigOption = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a node lost: its claims' leases, holds and finalizers end without its word.
+
+    Refused while its Node object is Ready or it answers. If it comes back, all its devices are
+    HELD until they are proven free. Exit code 1 when something could not be given up.
+    """
+    who = operator_name(operator)
+    directory = state_directory(state)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    if force and force != f"{node} is lost":
+        raise errors.InputInvalid(
+            f"--force {force!r} is no confirmation", remedy=f"write --force '{node} is lost'"
+        )
+    with reach.coordinator(directory, address=address) as coordinator:
+        parting = Parting(
+            marks=around.marks,
+            coordinator=coordinator,
+            cluster=around.cluster,
+            holds=around.holds,
+            devices=frozenset(device or ()),
+        )
+        if not force:
+            _refuse_alive(node, _life(node, around, address) or life(node, parting))
+        done = forget(node, parting, operator=who)
+    asked = around.cluster is not None
+    document = {**done.model_dump(mode="json"), "cluster": asked}
+    emit(document, as_json=as_json, render=partial(_show_forgotten, done, asked=asked))
+    raise typer.Exit(1 if done.failed else 0)
+
+
+def _refuse_alive(node: str, signs: str) -> None:
+    if signs:
+        raise errors.InputInvalid(
+            f"{node} is not lost: {signs}",
+            remedy=f"`fleet node drain {node}`, and stop it; only if it is surely gone:"
+            f" --force '{node} is lost'",
+        )
+
+
+def _life(node: str, around: Surroundings, address: str | None) -> str:
+    """Who answers for the node; empty: nobody."""
+    if address is not None:
+        return _life_in_ray(node, address)
+    for plan in around.plans:
+        if plan.node == node:
+            door = bootstrap.open_door(plan)
+            try:
+                return f"{door.pulse().get('owner', 'its owner')} answers for it on this host"
+            except errors.FleetError:
+                return ""
+            finally:
+                door.close()
+    return ""
+
+
+def _life_in_ray(node: str, address: str) -> str:
+    from actors import cluster, handles
+
+    attached = cluster.attach(address)
+    try:
+        for one in handles.find_nodes():
+            if one.name == node:
+                one.ping()
+                return "its node actor answers"
+    except errors.FleetError:
+        return ""
+    finally:
+        attached.close()
+    return ""
+
+
+def _show_forgotten(done: Forgotten, console: Console, *, asked: bool) -> None:
+    if not asked:
+        console.print(
+            text.plain("no cluster was asked: holds and slices were not looked at", "yellow")
+        )
+    console.print(
+        text.plain(
+            f"{done.node} is given up, recorded for {done.operator}: {len(done.leases)} leases,"
+            f" {len(done.claims)} claims, {len(done.slices)} slices"
+        )
+    )
+    for error in done.failed:
+        console.print(text.plain(f"  still there: {error}", style="red"))
+    console.print(text.plain("if it comes back, its devices are HELD until proven free"))

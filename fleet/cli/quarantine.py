@@ -69,6 +69,9 @@ def add(
 def clear(
     device: DeviceArgument,
     *,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why you decide so, in your words; kept on record.")
+    ],
     code: Annotated[
         list[str] | None, typer.Option("--code", help="Lift this reason only; may be repeated.")
     ] = None,
@@ -82,7 +85,7 @@ def clear(
     with reach.nodes(state_directory(state), address=address) as nodes:
         name, owner = reach.find(nodes, device, node=node)
         view = owner.quarantine_clear(
-            device, codes=tuple(code or ()), operator=operator_name(operator)
+            device, codes=tuple(code or ()), operator=operator_name(operator), detail=reason
         )
     _show(name, view, as_json=as_json)
 

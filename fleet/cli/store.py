@@ -1,7 +1,7 @@
 """`fleet store`: make the lease store, or adopt one whose history is in doubt.
 
-Both act on the file itself, so that they work while no coordinator runs; one that runs sees the
-change with its next call.
+Both act on the file or the API object itself, so that they work while no coordinator runs; one that
+runs sees the change with its next call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import errors
+from fleet import errors, settings_file
 from fleet.cli import reach
 from fleet.cli.options import (
     AddressOption,
@@ -29,30 +29,61 @@ from fleet.cli.output import AsJson, emit
 from fleet.clock import SystemClock
 from fleet.messages import Message, NodeView, TokenText
 from fleet.model import NO_TOKEN, Token
-from fleet.stores.sqlite import Stores, open_stores, store_path
+from fleet.planning import plan_fleet
+from fleet.settings import Settings
+from fleet.stores.opening import StorePlace, Stores
+from fleet.stores.sqlite import store_path
+
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Settings (TOML or JSON) whose `store` is meant; those of the state directory's plugin"
+        " when not given.",
+        show_default=False,
+    ),
+]
+KubeconfigOption = Annotated[
+    str,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="API server of a store on Kubernetes; the pod's own, else the user's when not given.",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def store() -> None:
-    """Make or adopt the lease store of this host."""
+    """Make or adopt the lease store of this host or cluster."""
 
 
 @app.command("init")
-def init(*, state: StateOption = None, as_json: AsJson = False) -> None:
+def init(
+    *,
+    policy: PolicyOption = None,
+    kubeconfig: KubeconfigOption = "",
+    state: StateOption = None,
+    as_json: AsJson = False,
+) -> None:
     """Make the store and mint its epoch; a store that exists is left as it is."""
-    path = store_path(state_directory(state))
-    with closing(open_stores(path, clock=SystemClock())) as stores:
+    place = _place(state_directory(state), policy, kubeconfig)
+    with closing(place.open(SystemClock())) as stores:
         made = not stores.initialised
         newest = stores.leases.init()
 
     def render(console: Console) -> None:
         what = "made" if made else "exists already, nothing was changed"
-        console.print(Text(f"store {path}: {what}; epoch {newest.epoch}, last token {newest}"))
+        console.print(
+            Text(f"store {place.named}: {what}; epoch {newest.epoch}, last token {newest}")
+        )
 
     document = {
-        "store": str(path),
+        "store": place.named,
         "made": made,
         "epoch": newest.epoch,
         "newest": str(newest),
@@ -72,7 +103,17 @@ def adopt(
             show_default=False,
         ),
     ] = None,
+    nodes_only: Annotated[
+        bool,
+        typer.Option(
+            "--nodes-only",
+            help="Only have the nodes reached follow the store's epoch: for the other hosts of a"
+            " cluster once its store was adopted.",
+        ),
+    ] = False,
     operator: OperatorOption = None,
+    policy: PolicyOption = None,
+    kubeconfig: KubeconfigOption = "",
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -85,14 +126,17 @@ def adopt(
     floor = _token(at_least)
     who = operator_name(operator)
     directory = state_directory(state)
-    with closing(_existing(store_path(directory))) as stores:
+    place = _place(directory, policy, kubeconfig)
+    with closing(_existing(place)) as stores:
         # First the store: nodes and coordinator of a moved one cannot even be opened before.
-        stores.leases.adopt(floor, who)
+        if not nodes_only:
+            stores.leases.adopt(floor, who)
         try:
             with reach.nodes(directory, address=address) as nodes:
-                adoption = follow(stores, nodes, who)
+                adoption = follow(stores, nodes, who, nodes_only=nodes_only)
         except errors.DriverAbsent:
-            adoption = follow(stores, {}, who)  # No fleet here: a store alone on its host.
+            # No fleet here: a store alone on its host, or a cluster whose nodes are elsewhere.
+            adoption = follow(stores, {}, who, unreached=_ELSEWHERE if place.shared else "")
         except errors.FleetError as error:
             adoption = follow(stores, {}, who, unreached=str(error))
     emit(adoption, as_json=as_json, render=partial(_render, adoption))
@@ -122,12 +166,24 @@ class Adoption(Message):
     """Nodes that refuse our tokens until told again, with the reason; "" for all of them."""
 
 
+_ELSEWHERE = (
+    "the cluster's nodes are not of this host — give the Ray that reaches them with --address, or"
+    " run `fleet store adopt --nodes-only` on each"
+)
+
+
 def follow(
-    stores: Stores, nodes: Mapping[str, Follower], operator: str, *, unreached: str = ""
+    stores: Stores,
+    nodes: Mapping[str, Follower],
+    operator: str,
+    *,
+    nodes_only: bool = False,
+    unreached: str = "",
 ) -> Adoption:
     """Have each node follow the adopted store, adopted again above what they have seen if need be.
 
-    One that fails stops no other; `unreached` is why none could be reached.
+    With `nodes_only` it is not: nodes that have seen more than it has issued are refused
+    (`StoreBehind`). One that fails stops no other; `unreached` is why none could be reached.
     """
     failed = {"": unreached} if unreached else {}
     floors = []
@@ -138,6 +194,13 @@ def follow(
             failed[name] = str(error)
     newest, highest = stores.leases.newest(), max(floors, default=NO_TOKEN)
     if highest > newest:
+        if nodes_only:
+            raise errors.StoreBehind(
+                f"a node has acted under {highest}, the store has issued only up to {newest}",
+                remedy="adopt it first: run `fleet store adopt` without --nodes-only",
+                newest=newest,
+                floor=highest,
+            )
         newest = stores.leases.adopt(highest, operator)
     for name, node in nodes.items():
         try:
@@ -171,13 +234,27 @@ def _render(adoption: Adoption, console: Console) -> None:
         console.print(Text("run it again once they can be reached"))
 
 
-def _existing(path: Path) -> Stores:
-    if not path.exists():
+def _place(state: Path, policy: Path | None, kubeconfig: str) -> StorePlace:
+    return StorePlace(_settings(state, policy), state, kubeconfig)
+
+
+def _settings(state: Path, policy: Path | None) -> Settings:
+    if policy is not None:
+        return settings_file.load(policy)
+    try:
+        return plan_fleet(state).nodes[0].settings
+    except errors.DriverAbsent:
+        return Settings()
+
+
+def _existing(place: StorePlace) -> Stores:
+    path = store_path(place.state)
+    if not place.shared and not path.exists():
         raise errors.InputInvalid(
             f"there is no store at {path}",
             remedy="name its state directory with --state, or make one with `fleet store init`",
         )
-    return open_stores(path, clock=SystemClock())
+    return place.open(SystemClock())
 
 
 def _token(text: str | None) -> Token:

@@ -22,15 +22,24 @@ class Verb:
 
 VERBS = (
     Verb("scrub", "Wipe, verify and certify every free device of the fleet.", "scrub", "scrub"),
-    Verb("devices", "List every device with its state.", "devices", "devices"),
+    Verb("devices", "List every device with its state, or retire one.", "devices"),
     Verb("status", "Is the fleet fit, and if not, what is to be done.", "status", "status"),
     Verb("runs", "List campaign runs, or show one.", "runs", "runs"),
     Verb("prove", "Plant a secret, release, take the device again, search it.", "prove", "prove"),
-    Verb("audit", "Compare leases, nodes and certificates.", "audit", "audit"),
+    Verb("audit", "Compare leases, nodes, certificates and the cluster.", "audit", "audit"),
+    Verb("reconcile", "Take away what belongs to nobody any more.", "reconcile", "reconcile"),
+    Verb("uninstall", "List, or take away, everything that is ours.", "uninstall", "uninstall"),
     Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
     Verb("evidence", "List, show, verify and export certificates.", "evidence"),
     Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
     Verb("node", "Decisions about a whole node.", "node"),
+    Verb("claim", "Allocate a claim where no scheduler does, or explain one.", "claim"),
+    Verb(
+        "coordinate",
+        "Reconcile the claims of a cluster with the nodes of this host.",
+        "coordinate",
+        "coordinate",
+    ),
     Verb("store", "Make or adopt the lease store.", "store"),
     Verb(
         "kubelet-sim",
@@ -72,7 +81,7 @@ def reference(app: typer.Typer) -> str:
     root = typer.main.get_command(app)
     lines = ["# Command line", "", "Generated from the verb table; exit codes: 0 good, 1 found"]
     lines += ["something, 2 could not run. Every verb takes `--json`,"]
-    lines += ["except the service `fleet node standby`, which answers nothing and logs.", ""]
+    lines += ["except the services `fleet node standby` and `fleet coordinate`, which log.", ""]
     lines += ["| verb | what it does |", "|---|---|"]
     lines += [f"| `fleet {verb.name}` | {verb.line} |" for verb in VERBS]
     for path, command in _walk(root, ("fleet",)):
@@ -81,15 +90,19 @@ def reference(app: typer.Typer) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _walk(command: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
+def _walk(
+    command: object, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     if isinstance(command, TyperGroup):
+        if command.invoke_without_command:
+            yield path, command  # a verb by itself besides those below it
         for name, sub in command.commands.items():
             yield from _walk(sub, (*path, name))
     elif isinstance(command, TyperCommand):
         yield path, command
 
 
-def _parameters(command: TyperCommand) -> list[str]:
+def _parameters(command: TyperCommand | TyperGroup) -> list[str]:
     context = typer.Context(command)
     rows = ["| argument or option | meaning |", "|---|---|"]
     for parameter in command.params:

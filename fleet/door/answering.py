@@ -11,13 +11,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+
 from fleet import errors
+from fleet.leases import Closure
 from fleet.messages import (
+    Acceptance,
     ClaimAnswer,
     ClaimOrder,
     DeviceView,
     NodeView,
     Published,
+    ScrubOrder,
     TeardownOrder,
 )
 from fleet.node import viewing
@@ -25,6 +30,9 @@ from fleet.node.sweep import Seen
 
 BUDGET_MAX_S = 3600.0
 """Longest time, s, a call may ask to be kept waiting; kubelet's calls end after 45 s."""
+
+ORDERS = TypeAdapter(tuple[ScrubOrder, ...])
+CLOSURE = TypeAdapter(Closure)
 
 Arguments = Mapping[str, Any]
 Call = Callable[[Arguments], Any]
@@ -54,24 +62,40 @@ class ServesClaims(Protocol):
 
     def published(self, published: Published) -> None: ...
 
+    def paid(self, uids: Sequence[str]) -> None: ...
+
 
 class ServesOperators(Protocol):
     """What people ask and decide."""
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
+    ) -> DeviceView: ...
 
     def quarantine_clear(
-        self, device: str, *, codes: Sequence[str], operator: str
+        self, device: str, *, codes: Sequence[str], operator: str, detail: str
     ) -> DeviceView: ...
 
     def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]: ...
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str: ...
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
     def sweep(self) -> Sequence[Seen]: ...
 
 
-class Service(ServesClaims, ServesOperators, Protocol):
+class ServesCoordinators(Protocol):
+    """What the coordinator of the cluster's claims asks."""
+
+    def scrub(self, orders: Sequence[ScrubOrder]) -> Sequence[Acceptance]: ...
+
+    def cancel(self, operations: Sequence[str]) -> None: ...
+
+    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure: ...
+
+
+class Service(ServesClaims, ServesCoordinators, ServesOperators, Protocol):
     """What is served of `fleet.node.service.NodeService`."""
 
 
@@ -85,9 +109,14 @@ def calls(service: Service, *, owner: str, hand_over: HandOver) -> Mapping[str, 
         "prepare": answers.prepare,
         "unprepare": answers.unprepare,
         "published": answers.published,
+        "paid": answers.paid,
+        "scrub": answers.scrub,
+        "cancel": answers.cancel,
+        "abandon": answers.abandon,
         "quarantine_add": answers.quarantine_add,
         "quarantine_clear": answers.quarantine_clear,
         "adopt": answers.adopt,
+        "retire": answers.retire,
         "follow_epoch": answers.follow_epoch,
         "sweep": answers.sweep,
         "hand_over": answers.hand_over,
@@ -131,15 +160,37 @@ class _Answers:
     def published(self, given: Arguments) -> Any:
         self._service.published(Published.model_validate(given.get("published")))
 
+    def paid(self, given: Arguments) -> Any:
+        self._service.paid(_texts(given, "uids"))
+
+    def scrub(self, given: Arguments) -> Any:
+        accepted = self._service.scrub(ORDERS.validate_python(given.get("orders")))
+        return [one.model_dump(mode="json") for one in accepted]
+
+    def cancel(self, given: Arguments) -> Any:
+        self._service.cancel(_texts(given, "operations"))
+
+    def abandon(self, given: Arguments) -> Any:
+        closure = self._service.abandon(
+            _text(given, "uid"), _text(given, "token"), _texts(given, "devices")
+        )
+        return CLOSURE.dump_python(closure, mode="json")
+
     def quarantine_add(self, given: Arguments) -> Any:
         found = self._service.quarantine_add(
-            _text(given, "device"), detail=_text(given, "detail"), operator=_text(given, "operator")
+            _text(given, "device"),
+            detail=_text(given, "detail"),
+            operator=_text(given, "operator"),
+            codes=_texts(given, "codes"),
         )
         return found.model_dump(mode="json")
 
     def quarantine_clear(self, given: Arguments) -> Any:
         found = self._service.quarantine_clear(
-            _text(given, "device"), codes=_texts(given, "codes"), operator=_text(given, "operator")
+            _text(given, "device"),
+            codes=_texts(given, "codes"),
+            operator=_text(given, "operator"),
+            detail=str(given.get("detail", "")),
         )
         return found.model_dump(mode="json")
 
@@ -148,6 +199,11 @@ class _Answers:
             devices=_texts(given, "devices"), operator=_text(given, "operator")
         )
         return [device.model_dump(mode="json") for device in found]
+
+    def retire(self, given: Arguments) -> Any:
+        return self._service.retire(
+            _text(given, "device"), detail=_text(given, "detail"), operator=_text(given, "operator")
+        )
 
     def follow_epoch(self, given: Arguments) -> Any:
         epoch = given.get("epoch")

@@ -9,27 +9,32 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fleet import errors
 from fleet.door import paths, wire
+from fleet.leases import Closure
 from fleet.messages import (
+    Acceptance,
     ClaimAnswer,
     ClaimOrder,
     DeviceView,
     Message,
     NodeView,
     Published,
+    ScrubOrder,
     Swept,
     TeardownOrder,
 )
 
 _Answer = TypeVar("_Answer", bound=Message)
+_CLOSURE = TypeAdapter(Closure)
 
 CALL_TIMEOUT_S = 10.0
 """Time, s, a call that only looks may take."""
@@ -81,16 +86,37 @@ class DoorNode:
         """Tell what was read back from the node's slices."""
         self._call("published", {"published": published.model_dump(mode="json")}, self.timeout_s)
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        """Take a device out of service."""
-        given = {"device": device, "detail": detail, "operator": operator}
+    def paid(self, uids: Sequence[str]) -> None:
+        """Tell which of the claims owed were let go at the API."""
+        self._call("paid", {"uids": list(uids)}, self.timeout_s)
+
+    def scrub(self, orders: Sequence[ScrubOrder]) -> tuple[Acceptance, ...]:
+        """Hand orders in, idempotent by operation id; one answer for each."""
+        given = {"orders": [order.model_dump(mode="json") for order in orders]}
+        return tuple(_read(Acceptance, one) for one in self._call("scrub", given, self.timeout_s))
+
+    def cancel(self, operations: Sequence[str]) -> None:
+        """Stop the operations named; what is unknown or finished is left alone."""
+        self._call("cancel", {"operations": list(operations)}, self.timeout_s)
+
+    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
+        """Close the token of a claim without a record: a wipe made for it is stopped first."""
+        given = {"uid": uid, "token": token, "devices": list(devices)}
+        with _understood():
+            return _CLOSURE.validate_python(self._call("abandon", given, DECISION_TIMEOUT_S))
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        """Take a device out of service; with `codes`, for these reasons by others' word."""
+        given = {"device": device, "detail": detail, "operator": operator, "codes": list(codes)}
         return _read(DeviceView, self._call("quarantine_add", given, DECISION_TIMEOUT_S))
 
     def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str
+        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
     ) -> DeviceView:
-        """Lift reasons by an operator's decision."""
-        given = {"device": device, "codes": list(codes), "operator": operator}
+        """Lift reasons by an operator's decision; `detail` is kept with it."""
+        given = {"device": device, "codes": list(codes), "operator": operator, "detail": detail}
         return _read(DeviceView, self._call("quarantine_clear", given, DECISION_TIMEOUT_S))
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
@@ -98,6 +124,11 @@ class DoorNode:
         given = {"devices": list(devices), "operator": operator}
         found = self._call("adopt", given, DECISION_TIMEOUT_S)
         return tuple(_read(DeviceView, device) for device in found)
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str:
+        """Take a device out of the slices for good; its UUID."""
+        given = {"device": device, "detail": detail, "operator": operator}
+        return str(self._call("retire", given, DECISION_TIMEOUT_S))
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a new store epoch."""
@@ -170,9 +201,15 @@ class DoorNode:
 
 
 def _read(kind: type[_Answer], found: object) -> _Answer:
-    """The answer as a message. Raises `InputInvalid` for one of another version's."""
-    try:
+    with _understood():
         return kind.model_validate(found)
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """An answer of another version's is `InputInvalid`."""
+    try:
+        yield
     except ValidationError as error:
         raise errors.InputInvalid(
             f"the owner of the node's journal answers in a way this process does not know: {error}",

@@ -14,10 +14,12 @@ from typing import Protocol
 
 from fleet import errors
 from fleet.dra.health import HealthVerdict, verdicts
+from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
 from fleet.messages import DeviceView, NodeView, Published
 from fleet.model import State
 from fleet.slices.reporting import PublishReport
+from fleet.slices.takeover import COORDINATOR, Record
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +33,10 @@ class Publishing(Protocol):
 
     def evicting(self, uuids: Iterable[str]) -> None:
         """Devices bound to a pod but not exposed to it: a quarantine of these evicts the pod."""
+        ...
+
+    def merged(self, records: Iterable[Record]) -> None:
+        """The node has taken the reasons of these."""
         ...
 
 
@@ -50,6 +56,11 @@ class Keeper:
     report: PublishReport = field(default_factory=PublishReport)
     published_at: float | None = None
     """When the slices were last read back as wanted, seconds since the epoch."""
+    marking: Marking | None = None
+    """Takes our marks off claims that are buried; None: somebody else does."""
+    unexposed: Callable[[NodeView], frozenset[str]] | None = None
+    """Devices that a bound pod was refused; None: neither these nor those of the node's own claims
+    evict (setting kubernetes.unexposed)."""
     _said: str = ""
 
     def step(self, now: float) -> None:
@@ -69,13 +80,19 @@ class Keeper:
         else:
             trouble = trouble or "; ".join(t.detail for t in self.report.trouble)
             self._tell(now)
+            trouble = trouble or self._merge(self.report.taken_over)
+        if self.view is not None and self.marking is not None:
+            # Only now: what keeps others off the devices from here on has been published.
+            self.marking.step(self.view)
         if trouble != self._said:
             self._said = trouble
             LOG.warning("%s", trouble or "slices and node are of one mind again")
 
     def _evict(self, view: NodeView) -> None:
+        if self.unexposed is None:
+            return
         try:
-            self.publisher.evicting(self._bound(view))
+            self.publisher.evicting(self._bound(view) | self.unexposed(view))
         except errors.FleetError as error:
             # Who to evict is not known now; that a device is bad is published all the same.
             LOG.debug("the claims of the node are not known now: %s", error)
@@ -89,6 +106,27 @@ class Keeper:
             return frozenset()
         waiting = {claim.uid for claim in self.node.claims() if claim.state == "PREPARING"}
         return frozenset(uuid for uuid, claim in stuck.items() if claim in waiting)
+
+    def _merge(self, records: Iterable[Record]) -> str:
+        """Let the node take the reasons that only its slices know of; what went wrong, or "".
+
+        In this order: the node has them in its journal, then the publisher is told, then its next
+        step may replace the mark. Ended in between, all of it is done again, which adds nothing.
+        """
+        trouble = ""
+        for record in records if self.view is not None else ():
+            try:
+                self.node.quarantine_add(
+                    record.uuid,
+                    detail=record.told,
+                    operator=COORDINATOR,
+                    codes=record.codes,
+                )
+            except errors.FleetError as error:
+                trouble = error.detail  # it stays marked until the node takes it
+            else:
+                self.publisher.merged((record,))
+        return trouble
 
     def _tell(self, now: float) -> None:
         if self.report.settled:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fleet import errors
+from fleet.binding.names import Marks
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim
 from fleet.dra.ports import Node
@@ -103,7 +104,7 @@ class Orphans:
             return bool((found.get("status") or {}).get("allocation"))
         except errors.FleetError:
             return True
-        return bool(reading.results) and not _only_held(found, reading)
+        return bool(reading.results) and not _only_held(found, reading, Marks(self.seat.driver))
 
     def _unlisted(self, uid: str) -> bool:
         """For a claim whose name was lost with the journal: nothing in the whole list is it."""
@@ -130,7 +131,10 @@ def _contained(uid: str, act: Callable[[T], bool], item: T) -> bool:
     return False
 
 
-def _only_held(found: Mapping[str, object], reading: Reading) -> bool:
+def _only_held(found: Mapping[str, object], reading: Reading, marks: Marks) -> bool:
+    """Whether every reservation is our own; one of a kind that we do not know keeps a claim."""
     status = found.get("status")
     entries = status.get("reservedFor") if isinstance(status, Mapping) else None
-    return isinstance(entries, Sequence) and bool(entries) and not reading.consumers
+    if not isinstance(entries, Sequence) or not entries or reading.consumers:
+        return False
+    return all(isinstance(entry, Mapping) and marks.is_hold(entry) for entry in entries)

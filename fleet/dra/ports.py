@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
+from fleet.messages import (
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceView,
+    NodeView,
+    Published,
+    TeardownOrder,
+)
 
 
 class Node(Protocol):
@@ -29,4 +36,14 @@ class Node(Protocol):
 
     def published(self, published: Published) -> None:
         """Tell what was read back from the node's slices."""
+        ...
+
+    def paid(self, uids: Sequence[str]) -> None:
+        """Tell which of the claims owed were let go at the API."""
+        ...
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
+    ) -> DeviceView:
+        """Take a device out of service for reasons that the slices knew of and the node did not."""
         ...

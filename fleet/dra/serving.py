@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet import errors
+from fleet.binding.names import Marks
 from fleet.clock import Clock
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
+from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
 from fleet.dra.reading import Consumer, Reading, Result, read
 from fleet.dra.waiting import SLOW_PAUSE_S, Waiting
@@ -24,6 +26,7 @@ from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.model import ClaimUid
 from fleet.node import kubelet_checkpoint
 from fleet.settings import WipePolicy
+from fleet.slices.gate import is_quarantined
 from fleet.slices.rendering import AGENT, uuid_of
 
 ENDED = frozenset({"Succeeded", "Failed"})
@@ -50,6 +53,16 @@ class Told:
     """UIDs of the pods that it is reserved for."""
     agent: bool = False
     """Whether all of it that is ours is the agent device."""
+    marked: bool = False
+    """Whether our hold or finalizer is on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A claim of the API that somebody here is to use: what it means, and as it was sent."""
+
+    reading: Reading
+    claim: Object
 
 
 @dataclass
@@ -65,8 +78,12 @@ class ClaimServing:
     checkpoint: Path
     """Kubelet's own record of claims and pods."""
     agents: Agents | None = None
+    marking: Marking | None = None
+    """Puts our hold on claims; None: somebody else does, or nobody."""
     budget_s: float = 40.0
     _view: tuple[float, NodeView] | None = field(default=None)
+    _unfit: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Devices by UID of the claim whose prepare was refused because one of them is unfit."""
 
     # --- prepare ---
 
@@ -74,18 +91,17 @@ class ClaimServing:
         """Prepare one claim. Raises a `FleetError` fit for an event of its pod."""
         deadline = self.clock.monotonic() + self.budget_s
         try:
-            reading = self._served(asked)
+            served = self._served(asked)
         except (errors.ApiUnavailable, errors.ApiForbidden) as error:
             if known := self._again(asked):
                 return known
             if isinstance(error, errors.ApiForbidden):
                 raise
-            reading = self.waiting.until(
-                deadline - self.budget_s / 2, lambda _: self._served(asked)
-            )
+            served = self.waiting.until(deadline - self.budget_s / 2, lambda _: self._served(asked))
+        reading = served.reading
         ours = [result for result in reading.results if result.device != AGENT]
         if len(ours) == len(reading.results):
-            return PreparedClaim(tuple(self._prepared(asked, reading, ours, deadline)))
+            return PreparedClaim(tuple(self._prepared(asked, served, ours, deadline)))
         if ours:
             raise errors.ClaimConfigInvalid(
                 f"claim {asked.namespace}/{asked.name} asks for the device {AGENT!r} and others",
@@ -93,32 +109,34 @@ class ClaimServing:
             )
         return PreparedClaim((self._agent(asked, reading),))
 
-    def _served(self, asked: AskedClaim) -> Reading:
+    def _served(self, asked: AskedClaim) -> Served:
         """The claim, once it is known that somebody here is to use what is ours of it."""
         try:
-            reading = self._read(asked)
-            if reading.results:
-                self._refuse_gone(asked, reading)
+            served = self._read(asked)
+            if served.reading.results:
+                self._refuse_gone(asked, served.reading)
         except errors.ApiFailed as error:
             # Only reads were sent: unlike a write they can be repeated whatever went wrong.
             raise errors.ApiUnavailable(error.detail) from error
-        return reading
+        return served
 
-    def _read(self, asked: AskedClaim) -> Reading:
+    def _read(self, asked: AskedClaim) -> Served:
         found = self.cluster.get(CLAIMS, Name(asked.name, asked.namespace))
-        return read(
+        reading = read(
             found,
             uid=asked.uid,
             driver=self.seat.driver,
             pool=self.seat.pool,
             policy=self.policy,
         )
+        return Served(reading, found)
 
     def _prepared(
-        self, asked: AskedClaim, reading: Reading, ours: Sequence[Result], deadline: float
+        self, asked: AskedClaim, served: Served, ours: Sequence[Result], deadline: float
     ) -> list[PreparedDevice]:
         if not ours:
             return []
+        reading = served.reading
         view = self.waiting.until(deadline, lambda _: self._seen(r.device for r in ours))
         uuids = {result.device: self._uuid(view, result.device) for result in ours}
         shown = [
@@ -139,10 +157,31 @@ class ClaimServing:
             fresh=reading.demand.fresh,
             note=json.dumps({"shown": shown, "pods": [one.uid for one in reading.consumers]}),
         )
-        answer = self.waiting.until(
-            deadline, lambda left_s: self.node.prepare(order, budget_s=left_s)
-        )
-        return _devices(answer)
+        return _devices(self._exposed(order, served.claim, deadline))
+
+    def _exposed(self, order: ClaimOrder, claim: Object, deadline: float) -> ClaimAnswer:
+        """Hold the claim, then let the node do the work; what the node refuses stays held until
+        the claim is let go, like a device that it has.
+        """
+        with ExitStack() as using:
+            if self.marking is not None:
+                using.enter_context(self.marking.using(order.uid))
+                order = order.model_copy(update={"held": self.marking.hold(claim)})
+            try:
+                answer = self.waiting.until(
+                    deadline, lambda left_s: self.node.prepare(order, budget_s=left_s)
+                )
+            except errors.DeviceUnfit:
+                self._unfit[order.uid] = order.devices
+                raise
+        self._unfit.pop(order.uid, None)
+        return answer
+
+    def unexposed(self, view: NodeView) -> frozenset[str]:
+        """Devices out of service that a pod is bound to and was refused: it cannot start here."""
+        refused = {uuid for devices in list(self._unfit.values()) for uuid in devices}
+        bad = {device.uuid for device in view.devices if is_quarantined(device)}
+        return frozenset(refused & bad)
 
     def _again(self, asked: AskedClaim) -> PreparedClaim | None:
         """Answer a prepared claim from its record alone: the API is away, the devices are not.
@@ -232,6 +271,10 @@ class ClaimServing:
             lambda left_s: self.node.unprepare(order, budget_s=left_s),
             busy_pause_max_s=SLOW_PAUSE_S,
         )
+        self._unfit.pop(asked.uid, None)
+        if self.marking is not None and told is not None and told.marked:
+            # The node may know nothing of it: a claim whose prepare it refused was held before.
+            self.marking.stray(asked.uid, Name(asked.name, asked.namespace))
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
         """Pods that kubelet itself remembers; what cannot be read is asked again by the node."""
@@ -302,7 +345,13 @@ def _told(found: Object, seat: Seat) -> Told | None:
         return None
     devices = [one.get("device") for one in _allocated(status.get("allocation"), seat)]
     agent = bool(devices) and all(device == AGENT for device in devices)
-    return Told(tuple(map(str, uids)), agent)
+    return Told(tuple(map(str, uids)), agent, _is_marked(found, entries, Marks(seat.driver)))
+
+
+def _is_marked(found: Object, entries: Sequence[Object], marks: Marks) -> bool:
+    finalizers = found["metadata"].get("finalizers")
+    ours = isinstance(finalizers, list) and marks.finalizer in finalizers
+    return ours or any(marks.is_hold(entry) for entry in entries)
 
 
 def _allocated(allocation: object, seat: Seat) -> list[Object]:

@@ -338,6 +338,12 @@ _XID_ACTIONS: Mapping[xids.Severity, tuple[Action, str]] = {
     xids.Severity.REPLACE: (Action.REPLACE, "replace the device after field diagnostics"),
 }
 
+
+def remedy_of(severity: xids.Severity) -> str:
+    """What to do about a fault code of this severity. KeyError for one that is not serious."""
+    return _XID_ACTIONS[severity][1]
+
+
 RULES: Mapping[str, Rule] = {
     "flag": _flag,
     "load-flag": _load_flag,

@@ -38,6 +38,8 @@ WIPE = "wipe"
 """Attribute of a claim: what it demands of a wipe, a `WipePolicy` as JSON."""
 NOTE = "note"
 """Attribute of a claim: the caller's own text, answered again with every answer."""
+HELD = "held"
+"""Attribute of a claim: our reservation was seen on it, to be taken off after its burial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,11 @@ def policy_of(claim: Claim, policy: WipePolicy) -> WipePolicy:
     return policy.tightened_by(WipePolicy.model_validate_json(asked) if asked else None)
 
 
+def held(claim: Claim) -> bool:
+    """Whether our reservation was seen on the claim when it was prepared, once at least."""
+    return claim.attributes.get(HELD) == "true"
+
+
 def _token(order: ClaimOrder) -> Token:
     return Token.parse(order.token) if order.token is not None else NO_TOKEN
 
@@ -250,6 +257,8 @@ def _demands(order: ClaimOrder) -> dict[str, str]:
         found[WIPE] = order.wipe.model_dump_json()
     if order.fresh or order.wipe is not None:
         found[FRESH] = "true"
+    if order.held:
+        found[HELD] = "true"
     return found
 
 

@@ -16,9 +16,12 @@ from fleet.health import reasons
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event
 from fleet.messages import DeviceView
-from fleet.model import Device, OperationId, Source, State, Unit
+from fleet.model import Device, OperationId, Reason, Source, State, Unit
 from fleet.node import outcomes, viewing
 from fleet.node.registry import Registry, Work
+
+UNTOLD = "taken-over"
+"""Reason for a code this catalogue does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +31,63 @@ class Decisions:
     registry: Registry
     stop_wait_s: float
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        """Put a device out of service until an operator decides. Raises `DeviceUnknown`."""
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        """Put a device out of service until an operator decides. Raises `DeviceUnknown`.
+
+        With `codes` it is the coordinator's word, or that of slices which outlived the journal
+        (`fleet.slices.takeover`): a reason for each code, lifted as its entry of the catalogue
+        says. What the device has already is not added again, and then nothing is disturbed.
+        """
         found = self.registry.device(device)
-        now = self.registry.clock.now()
-        reason = reasons.make("operator", Source.OPERATOR, detail=detail, since=now)
+        added = self._reasons(codes, detail) if codes else self._own_word(detail)
+        if codes and self._has(found, added):
+            return viewing.device(self.registry, found)
         with self._undisturbed(found):
             self.registry.move(
                 found,
                 outcomes.fault_event,
-                Change(reasons=frozenset({reason})),
+                Change(reasons=added),
                 also=self._act("quarantine add", found, operator, detail),
             )
         return viewing.device(self.registry, found)
 
+    def _own_word(self, detail: str) -> frozenset[Reason]:
+        now = self.registry.clock.now()
+        return frozenset({reasons.make("operator", Source.OPERATOR, detail=detail, since=now)})
+
+    def _reasons(self, codes: Sequence[str], detail: str) -> frozenset[Reason]:
+        """Codes of another version of the catalogue are kept as reasons no rule lifts."""
+        now = self.registry.clock.now()
+        known = {code if code in reasons.CATALOGUE else UNTOLD for code in codes}
+        text = f"{detail}: {', '.join(sorted(codes))}"
+        return frozenset(
+            reasons.make(code, Source.COORDINATOR, detail=text, since=now) for code in known
+        )
+
+    def _has(self, device: Device, added: frozenset[Reason]) -> bool:
+        """Whether every unit is out of service for all of these codes, whoever found them."""
+        wanted = {reason.code for reason in added}
+        return all(
+            wanted <= {reason.code for reason in unit.reasons}
+            for unit in self.registry.units(device)
+        )
+
     def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str
+        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
     ) -> DeviceView:
-        """Clear reasons (all when no code is named); DIRTY when none is left, never CLEAN."""
+        """Clear reasons (all when no code is named); DIRTY when none is left, never CLEAN.
+
+        `detail`: why, in the operator's words, for the record. Raises `InputInvalid` for a device
+        whose reasons cannot be cleared in the state it is in, with what to do instead.
+        """
         found = self.registry.device(device)
         with self._undisturbed(found):
-            self._clear(found, codes, operator)
+            self._clear(found, codes, operator, detail)
         return viewing.device(self.registry, found)
 
-    def _clear(self, found: Device, codes: Sequence[str], operator: str) -> None:
+    def _clear(self, found: Device, codes: Sequence[str], operator: str, detail: str) -> None:
         units = self.registry.units(found)
         open_keys = {reason.key for unit in units for reason in unit.reasons}
         unknown = sorted(set(codes) - {code for code, _ in open_keys})
@@ -61,12 +97,33 @@ class Decisions:
                 remedy=f"open are: {', '.join(sorted(code for code, _ in open_keys)) or 'none'}",
             )
         cleared = frozenset((c, str(s)) for c, s in open_keys if not codes or c in codes)
+        self._clearable(found, units, cleared)
+        named = ", ".join(sorted(codes)) or "all"
         self.registry.move(
             found,
             lambda unit: Event.CLEARED if unit.state is State.QUARANTINED else None,
             Change(cleared=cleared),
-            also=self._act("quarantine clear", found, operator, ", ".join(sorted(codes)) or "all"),
+            also=self._act(
+                "quarantine clear", found, operator, f"{named}: {detail}" if detail else named
+            ),
         )
+
+    def _clearable(
+        self, found: Device, units: Sequence[Unit], cleared: frozenset[tuple[str, str]]
+    ) -> None:
+        """Raises `InputInvalid` where clearing would come to nothing without a word."""
+        concerned = {
+            unit.state
+            for unit in units
+            if any((reason.code, str(reason.source)) in cleared for reason in unit.reasons)
+        }
+        if concerned and State.QUARANTINED not in concerned:
+            state = State.HELD if State.HELD in concerned else min(concerned)
+            raise errors.InputInvalid(
+                f"{found.name} is {state}: its reasons cannot be cleared now",
+                remedy=_INSTEAD.get(state, "wait until the work on it has ended, then clear again"),
+                state=state,
+            )
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> list[DeviceView]:
         """Record that HELD devices are free (ProvenFree (c)); they go DIRTY, never CLEAN."""
@@ -118,3 +175,11 @@ class Decisions:
 
 def _proven_free(unit: Unit) -> Event | None:
     return Event.PROVEN_FREE if unit.state is State.HELD else None
+
+
+_INSTEAD = {
+    State.HELD: "its holder is unknown: prove the device free first (delete the pod that had it, or"
+    " `fleet node adopt`, or reboot the node), then clear its reasons",
+    State.IN_USE: "a claim has the device: end the claim first; its teardown takes the device out"
+    " of service for these reasons, then clear them",
+}

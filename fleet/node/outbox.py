@@ -1,22 +1,29 @@
 """What a node owes to others and has promised in its journal: leases to give back (D6).
 
 A row is written in the transaction that buries a claim and goes once its act was carried out. All
-acts are harmless when repeated.
+acts are harmless when repeated. Our marks on a claim at the API are taken off by whoever may write
+there, after the lease has been given back: those rows are shown and wait to be paid.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fleet import errors, leases, lifecycle
+from fleet.journal.journal import OutboxRow
 from fleet.leases import Closure
+from fleet.messages import Owed
 from fleet.model import ClaimUid, Holder, Lease, Token
 from fleet.node.ports import Leases
 from fleet.node.registry import Registry
 from fleet.stores.base import Release
 
+RELEASE = "release"
+"""Kind of a row: the lease of a claim is to be given back."""
+LET_GO = "let-go"
+"""Kind of a row: hold and finalizer are to be taken off a claim at the API."""
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
 
@@ -40,7 +47,7 @@ class Outbox:
 
     def _drain(self, now: float) -> None:
         for row in self.registry.journal.outbox():
-            if 0 < row.next_at - now <= BACKOFF_MAX_S:
+            if row.kind != RELEASE or 0 < row.next_at - now <= BACKOFF_MAX_S:
                 continue
             try:
                 self._release(row.body)
@@ -53,6 +60,15 @@ class Outbox:
                 continue
             with self.registry.commit() as commit:
                 commit.sent(row.sequence)
+
+    def paid(self, uids: Collection[str]) -> None:
+        """These claims were let go at the API; what is not owed is left alone."""
+        rows = [row for row in self.registry.journal.outbox() if row.kind == LET_GO]
+        mine = [row.sequence for row in rows if row.body["uid"] in uids]
+        if mine:
+            with self.registry.commit() as commit:
+                for sequence in mine:
+                    commit.sent(sequence)
 
     def _release(self, body: Mapping[str, str]) -> None:
         holder = Holder.parse(body["holder"])
@@ -84,3 +100,31 @@ class Outbox:
         (released,) = self.store.release([Release(holder, token, closure)])
         if isinstance(released, errors.FleetError):
             raise released
+
+
+def shown(registry: Registry) -> tuple[int, tuple[Owed, ...]]:
+    """Leases still to be given back, and the claims to be let go whose lease has been.
+
+    A claim that has a record again is in use under the same marks: its next burial owes them.
+    """
+    rows = registry.journal.outbox()
+    releases = [row for row in rows if row.kind == RELEASE]
+    leased = {row.body["holder"] for row in releases}
+    owed = {
+        row.body["uid"]: _owed(row)
+        for row in rows
+        if row.kind == LET_GO
+        and f"claim:{row.body['uid']}" not in leased
+        and ClaimUid(row.body["uid"]) not in registry.journal.claims
+    }
+    return len(releases), tuple(owed.values())
+
+
+def _owed(row: OutboxRow) -> Owed:
+    body = row.body
+    return Owed(
+        uid=body["uid"],
+        namespace=body["namespace"],
+        name=body["name"],
+        devices=tuple(body.get("devices", ())),
+    )

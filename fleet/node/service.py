@@ -33,9 +33,10 @@ from fleet.model import (
     OperationId,
     Token,
 )
-from fleet.node import confirming, outcomes, recovery, sweep, viewing
+from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
+from fleet.node.lost import Lost
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask
@@ -55,6 +56,8 @@ class NodeService:
         self._tasks: dict[OperationId, tuple[WipeTask, threading.Thread]] = {}
         self._unrecorded: dict[OperationId, DeviceResult] = {}
         self._condition = Condition(parts)
+        specs = parts.recovery.specs
+        self._lost = Lost(parts.registry, specs, parts.store, parts.holding.flights)
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
         self._tending = Tending(
@@ -77,6 +80,7 @@ class NodeService:
         """The node now, with the results of `operations` as far as they are finished."""
         registry = self._registry
         results = [self._recorded(OperationId(op)) for op in operations]
+        releases, owed = outbox.shown(registry)
         return NodeView(
             node=registry.place.node,
             incarnation=self.incarnation,
@@ -92,7 +96,10 @@ class NodeService:
                 for d in registry.devices.values()
             ),
             results=tuple(result for result in results if result is not None),
-            outbox=len(registry.journal.outbox()),
+            outbox=releases,
+            claims=viewing.claims(registry),
+            owed=owed,
+            retired=retiring.retired(registry),
             labels=dict(self._parts.labels),
         )
 
@@ -224,19 +231,28 @@ class NodeService:
 
     # --- decisions of people ---
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        """Put a device out of service until an operator decides. Raises `DeviceUnknown`."""
-        return self._decisions.quarantine_add(device, detail=detail, operator=operator)
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        """Put a device out of service, until an operator decides or as `codes` say."""
+        return self._decisions.quarantine_add(device, detail=detail, operator=operator, codes=codes)
 
     def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str
+        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
     ) -> DeviceView:
         """Clear reasons (all when no code is named); DIRTY when none is left, never CLEAN."""
-        return self._decisions.quarantine_clear(device, codes=codes, operator=operator)
+        return self._decisions.quarantine_clear(
+            device, codes=codes, operator=operator, detail=detail
+        )
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> list[DeviceView]:
-        """Record that HELD devices are free; they go DIRTY, never CLEAN."""
+        """Record that HELD devices are free; they go DIRTY, never CLEAN. Retired ones come back."""
+        retiring.restore(self._registry, devices, operator=operator)
         return self._decisions.adopt(devices=devices, operator=operator)
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str:
+        """Take a device out of the slices for good; its UUID. See `fleet.node.retiring`."""
+        return retiring.retire(self._decisions, device, detail=detail, operator=operator)
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a store's new epoch after `fleet store adopt`. Raises `EpochForeign` backwards."""
@@ -272,6 +288,11 @@ class NodeService:
         """What the publisher just read back from the node's slices (promise 6)."""
         self._parts.holding.teardown.visibility.published(published)
 
+    def paid(self, uids: Sequence[str]) -> None:
+        """These claims were let go at the API: they are no longer owed."""
+        self._serving()
+        self._parts.outbox.paid(uids)
+
     def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
         """Close a token for a claim this node has no record of. Raises `IllegalTransition`."""
         self._serving()
@@ -290,10 +311,10 @@ class NodeService:
         """
         if self._draining.is_set():
             return
-        self._follow()
+        followed = self._follow()
         self._condition.step(now)
         self._settle()
-        if not self._registry.journal.epoch:
+        if not followed:
             return  # nothing is known of holders yet: nothing is freed, wiped or given back
         with suppress(errors.NotOwner):
             self._parts.holding.resume(now)
@@ -324,6 +345,7 @@ class NodeService:
     def _follow(self) -> bool:
         try:
             recovery.adopt(self._registry, self._parts.store)
+            self._lost.step(self._registry.clock.now())
         except errors.FleetError as error:
             self._condition.unadopted = error.detail
             return False

@@ -18,9 +18,10 @@ from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.messages import ClaimAnswer, DeviceResult, Published
 from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
-from fleet.node.admitting import NOTE
+from fleet.node.admitting import NOTE, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.flights import Flight
+from fleet.node.outbox import LET_GO, RELEASE
 from fleet.node.ports import Specs, TenantProof
 from fleet.node.registry import Registry
 
@@ -255,7 +256,9 @@ class Teardown:
             self._remember_lingering(commit, claim)
             if claim.units:
                 token = str(claim.token) if claim.token != NO_TOKEN else ""
-                commit.enqueue("release", {"holder": f"claim:{claim.uid}", "token": token}, now)
+                commit.enqueue(RELEASE, {"holder": f"claim:{claim.uid}", "token": token}, now)
+            if held(claim):
+                commit.enqueue(LET_GO, _marked(claim), now)
 
     def _remember_lingering(self, commit: Commit, claim: Claim) -> None:
         """A tenant that did not leave outlives its record: nothing of it is wiped or tested under
@@ -264,6 +267,12 @@ class Teardown:
         for unit_id in claim.units:
             if any(reason.code == NOT_GONE for reason in commit.unit(unit_id).reasons):
                 self.registry.remember_lingering(commit, unit_id, claim.consumers)
+
+
+def _marked(claim: Claim) -> Mapping[str, object]:
+    """What is needed to take our marks off the claim at the API."""
+    named = {"uid": claim.uid, "namespace": claim.namespace, "name": claim.name}
+    return {**named, "devices": list(claim.devices)}
 
 
 def _unseen(hidden: Sequence[Uuid]) -> errors.DeviceBusy:

@@ -46,6 +46,8 @@ class Tending:
     _ordered_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
     _tried: dict[UnitId, float] = field(default_factory=dict)
+    _bad: frozenset[UnitId] = frozenset()
+    """Units of partitioned accelerators that were out of service at the last step."""
 
     def step(self, now: float) -> list[Device]:
         """Do what is due at `now`; returns the devices to wipe because nobody holds them."""
@@ -75,11 +77,29 @@ class Tending:
     def _sweep(self, now: float) -> None:
         if self._sweeping is not None and self._sweeping.is_alive():
             return
-        if 0 <= now - self._swept_at < self.cadence.sweep_period_s:
+        fresh = self._fresh_faults()
+        if 0 <= now - self._swept_at < self.cadence.sweep_period_s and not fresh:
             return
         self._swept_at = now
         self._sweeping = threading.Thread(target=self._run_sweep, name="sweep", daemon=True)
         self._sweeping.start()
+
+    def _fresh_faults(self) -> bool:
+        """Whether a partition went out of service since the last step.
+
+        What it was found with may be a fault of the accelerator, and then its neighbours have it
+        too (B70): they are looked at now and not at the end of the period.
+        """
+        bad = frozenset(
+            unit.id
+            for accelerator in self.registry.accelerators.values()
+            if len(accelerator.units) > 1
+            for unit in self.registry.units(accelerator.device)
+            if unit.state is State.QUARANTINED
+        )
+        fresh = bool(bad - self._bad)
+        self._bad = bad
+        return fresh
 
     def _run_sweep(self) -> None:
         with suppress(errors.FleetError):  # the journal cannot be written: the next sweep tries

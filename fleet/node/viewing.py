@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.messages import DeviceView, Finding, ReasonView, Swept
-from fleet.model import Device, Reason
+from collections.abc import Sequence
+
+from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept
+from fleet.model import NO_TOKEN, Device, Reason, Unit
+from fleet.node import admitting
 from fleet.node.registry import Registry
 from fleet.node.sweep import Seen
 
@@ -27,6 +30,8 @@ def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> De
         claim=next((unit.claim for unit in units if unit.claim), None) or "",
         operation=work.operation if work else "",
         certificate=", ".join(sorted(c for c in certificates if c)),
+        certified_under=_certified_under(units),
+        held=_held(registry, device, units),
         floor=str(newest.floor),
         closed=newest.closed,
         since=max(unit.since for unit in units),
@@ -35,6 +40,39 @@ def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> De
         progress=work.progress if work else None,
         attributes=dict(device.attributes),
     )
+
+
+def claims(registry: Registry) -> tuple[ClaimBrief, ...]:
+    """The claim records in brief."""
+    return tuple(
+        ClaimBrief(
+            uid=claim.uid,
+            state=claim.state,
+            namespace=claim.namespace,
+            name=claim.name,
+            held=admitting.held(claim),
+        )
+        for claim in registry.journal.claims.values()
+    )
+
+
+def _held(registry: Registry, device: Device, units: Sequence[Unit]) -> bool:
+    """Whether the claim that keeps the units was given this very device, and we hold it.
+
+    Another device that shares units with it may well be allocatable by the API's word.
+    """
+    keepers = {unit.claim for unit in units}
+    uid = next(iter(keepers)) if len(keepers) == 1 else None
+    claim = registry.journal.claims.get(uid) if uid is not None else None
+    return claim is not None and device.uuid in claim.devices and admitting.held(claim)
+
+
+def _certified_under(units: Sequence[Unit]) -> str:
+    """The token of the one certificate that is in force for all units."""
+    found = {(unit.certificate, unit.token) for unit in units}
+    certificate, token = next(iter(found))
+    whole = len(found) == 1 and certificate is not None
+    return str(token if whole and token is not None else NO_TOKEN)
 
 
 def reason(found: Reason) -> ReasonView:

@@ -2,10 +2,12 @@
 
 A device is allocatable only while it is CLEAN, freshly checked and nobody is on its memory
 (DESIGN 5, Gates), on a node that can prepare at all; everything else carries
-``<driver>/not-clean``. The taint has no value: what the scheduler may do is the same for DIRTY,
-WIPING, stale and held, so moving between those must not cost a write. Quarantine is a second taint,
-``<driver>/quarantined``, whose value is made of the reasons' codes: one taint however many reasons
-there are (B09); the whole list is in `fleet quarantine list`.
+``<driver>/not-clean``, except where an allocation of that very device keeps others off it anyway:
+under our hold, or while it is made ready for a claim. The taint has no value: what the scheduler
+may do is the same for DIRTY, WIPING, stale and held by somebody, so moving between those must not
+cost a write. Quarantine is a second taint, ``<driver>/quarantined``, whose value is made of the
+reasons' codes: one taint however many reasons there are (B09); the whole list is in
+`fleet quarantine list`.
 
 Taints are for availability and for people. Safety rests on the node's own checks: it refuses an
 unfit device whatever the scheduler does.
@@ -42,8 +44,6 @@ class GateRules:
 
     driver: str
     fresh_s: float
-    holds: bool = False
-    """Our own reservation keeps an exposed device's allocation: IN_USE then needs no taint."""
 
     @property
     def not_clean(self) -> str:
@@ -79,17 +79,15 @@ def verdicts(
     quarantined its pod is evicted, so that its owner makes it again elsewhere.
     """
     stale = not _fresh(view.at, now=now, rules=rules)
-    alone = _alone(view)
     leaving = frozenset(evicted)
     found = {}
     for device in view.devices:
         why = _obstacle(device, now=now, rules=rules)
-        exempt = rules.holds and device.state == State.IN_USE and device.uuid in alone
         if stale:
             why = "the node service has not answered of late"
         elif view.blocked:
             why = view.blocked[0]
-        elif exempt and not device.attached:
+        elif _kept(device):
             why = ""
         found[device.uuid] = _verdict(device, why=why, rules=rules, evict=device.uuid in leaving)
     return found
@@ -138,7 +136,7 @@ def _verdict(device: DeviceView, *, why: str, rules: GateRules, evict: bool) -> 
     else:
         taints = ()
     return Verdict(
-        allocatable=not taints and device.state == State.CLEAN,
+        allocatable=not taints and device.state == State.CLEAN and not device.claim,
         why=why,
         taints=taints,
         quarantined=quarantined,
@@ -164,18 +162,28 @@ def _obstacle(device: DeviceView, *, now: float, rules: GateRules) -> str:
     return ""
 
 
+def _kept(device: DeviceView) -> bool:
+    """Whether an allocation of this very device keeps others off it, so that no taint has to.
+
+    Either our hold is on the claim that has it, or it is made ready for a claim that was given it.
+    Whoever looks into it may stay longer than either.
+    """
+    if device.attached:
+        return False
+    if device.held:
+        return True
+    working = device.state in (State.WIPING, State.CHECKING)
+    return working and _is_claims(device.operation, device.uuid)
+
+
+def _is_claims(operation: str, uuid: str) -> bool:
+    """Whether an operation makes the device ready for a claim: ``claim/<uid>/<token>/<uuid>/<n>``.
+
+    One that works on an overlapping device says nothing of this one's allocation.
+    """
+    return operation.startswith("claim/") and operation.split("/")[3:4] == [uuid]
+
+
 def _fresh(at: float, *, now: float, rules: GateRules) -> bool:
     """A moment far in the future is a broken clock, not a fresh answer."""
     return abs(now - at) <= rules.fresh_s
-
-
-def _alone(view: NodeView) -> frozenset[str]:
-    """UUIDs of devices that share memory with no other: only of those does IN_USE say that the
-    device itself is allocated, and not one that overlaps it."""
-    users: dict[str, int] = {}
-    for device in view.devices:
-        for unit in device.units:
-            users[unit] = users.get(unit, 0) + 1
-    return frozenset(
-        device.uuid for device in view.devices if all(users[unit] == 1 for unit in device.units)
-    )

@@ -16,6 +16,7 @@ from fleet.kube.base import Event
 from fleet.messages import NodeView
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.reporting import PublishReport
+from fleet.slices.takeover import Record
 
 
 class Writer(Protocol):
@@ -31,6 +32,10 @@ class Writer(Protocol):
 
     def evicting(self, uuids: Iterable[str]) -> None:
         """Devices bound to a pod but not exposed to it."""
+        ...
+
+    def merged(self, records: Iterable[Record]) -> None:
+        """The node has taken the reasons of these."""
         ...
 
     def close(self) -> None:
@@ -61,6 +66,10 @@ class PublishingInstance:
     def evicting(self, uuids: Iterable[str]) -> None:
         """Devices bound to a pod but not exposed to it."""
         self.writer.evicting(uuids)
+
+    def merged(self, records: Iterable[Record]) -> None:
+        """The node has taken the reasons of these, which a step of this instance reported."""
+        self.writer.merged(records)
 
     def close(self) -> None:
         """Let go of the host's locks, the pool's last: who comes next finds the devices free."""

@@ -17,6 +17,9 @@ from fleet.stores.base import Renewal
 
 TTL_S = 60.0
 """Lifetime, s: four renewals."""
+SHARED_TTL_S = 600.0
+"""Lifetime, s, where every node of a cluster writes to one store: two renewals, so that 125 nodes
+write less than once in two seconds together."""
 
 
 class Leases(Protocol):
@@ -37,15 +40,17 @@ class StoreLease:
 
     store: Leases
     name: str
+    ttl_s: float = TTL_S
     _held: dict[str, Lease] = field(default_factory=dict)
 
-    def hold(self, uuids: Sequence[str], *, now: float) -> Mapping[str, str]:  # noqa: ARG002
+    def hold(self, uuids: Sequence[str], *, now: float) -> Mapping[str, str]:
         """Renew what is held, acquire the rest; why each device refused is refused.
 
-        The store's own clock judges what has run out. Renewing and acquiring are two batches.
+        The store's own clock judges what has run out; `now` only how soon to renew a lease of more
+        than a minute. Renewing and acquiring are two batches.
         """
         self._held = {u: self._held[u] for u in uuids if u in self._held}
-        self._renew()
+        self._renew(now)
         missing = [uuid for uuid in uuids if uuid not in self._held]
         if not missing:
             return {}
@@ -58,13 +63,13 @@ class StoreLease:
                 refused[uuid] = answer.detail
         return refused
 
-    def _renew(self) -> None:
-        asked = sorted(self._held)
+    def _renew(self, now: float) -> None:
+        asked = sorted(uuid for uuid, lease in self._held.items() if self._ages(lease, now))
         if not asked:
             return
         holder = self._holder
         answers = self.store.renew(
-            [Renewal(holder, self._held[uuid].token, TTL_S) for uuid in asked]
+            [Renewal(holder, self._held[uuid].token, self.ttl_s) for uuid in asked]
         )
         for uuid, answer in zip(asked, answers, strict=True):
             if isinstance(answer, Lease):
@@ -72,10 +77,16 @@ class StoreLease:
             else:
                 del self._held[uuid]
 
+    def _ages(self, lease: Lease, now: float) -> bool:
+        """A clock that went astray makes a lease old, never young."""
+        if self.ttl_s <= TTL_S or lease.expires_at is None:
+            return True
+        return not self.ttl_s / 2 <= lease.expires_at - now <= self.ttl_s
+
     @property
     def _holder(self) -> Holder:
         return Holder(HolderKind.PUBLISHER, self.name)
 
     def _request(self, uuid: str) -> AcquireRequest:
         units = frozenset({UnitId(f"{HolderKind.PUBLISHER}/{uuid}")})
-        return AcquireRequest(units=units, holder=self._holder, ttl_s=TTL_S)
+        return AcquireRequest(units=units, holder=self._holder, ttl_s=self.ttl_s)

@@ -21,9 +21,11 @@ from fleet.slices.gate import (
     verdicts,
 )
 from fleet.slices.rendering import AGENT, Terms, agent_device, attribute, names, render
+from fleet.slices.takeover import Marks, shown
 
 LOST = "device-lost"
 """Reason code of a device the node no longer reports."""
+NO_ROOM = "it is out of service and there is no room for another taint"
 TAINTS_UNAVAILABLE = "the API server drops taints and the device needs one"
 
 
@@ -43,6 +45,9 @@ class Circumstances:
     """Offer the agent device too."""
     evicted: frozenset[str] = frozenset()
     """UUIDs bound to a pod but not exposed to it."""
+    marks: Marks = field(default_factory=dict)
+    """Quarantines said for the node (`fleet.slices.takeover`) whose reasons it does not have yet:
+    these devices are published as quarantined, whatever the view says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +71,20 @@ def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
     entries: list[Object] = []
     withdrawn: dict[str, str] = {}
     for device in view.devices:
-        entry = render(
+        plain = render(
             device, named[device.uuid], taints=judged[device.uuid].taints, terms=given.terms
         )
+        entry = shown(plain, given.marks, given.rules)
         if why := _obstacle(device.uuid, entry, given):
             withdrawn[device.uuid] = why
-        else:
+        elif entry is not None:
             entries.append(_kept_fields(entry, given))
     lost = _lost(view.devices, named, given)
     certain = bool(view.devices) and not view.degraded
     for entry in lost:
-        gone = {**entry, "taints": list(unfit_taints(given.rules, (LOST,), evict=certain))}
-        if not _obstacle(attribute(entry, "uuid"), gone, given):
+        plain = {**entry, "taints": list(unfit_taints(given.rules, (LOST,), evict=certain))}
+        gone = shown(plain, given.marks, given.rules)
+        if gone is not None and not _obstacle(attribute(entry, "uuid"), gone, given):
             entries.append(_kept_fields(gone, given))
     if given.agent:
         entries.append(_kept_fields(agent_device(given.terms, simulated=view.simulated), given))
@@ -99,10 +106,13 @@ def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
         return None
     stale = silent_s > given.rules.fresh_s
     entries = [
-        _made_stale(entry, given.rules) if stale else entry for entry in given.remembered.values()
+        shown(_made_stale(entry, given.rules) if stale else entry, given.marks, given.rules)
+        for entry in given.remembered.values()
     ]
     return Offer(
-        devices=tuple(entry for entry in entries if not _obstacle("", entry, given)),
+        devices=tuple(
+            entry for entry in entries if entry is not None and not _obstacle("", entry, given)
+        ),
         names={},
         withdrawn={},
         quarantined={},
@@ -116,10 +126,12 @@ def _made_stale(entry: Object, rules: GateRules) -> Object:
     return {**entry, "taints": [not_clean_taint(rules), *taints]}
 
 
-def _obstacle(uuid: str, entry: Object, given: Circumstances) -> str:
+def _obstacle(uuid: str, entry: Object | None, given: Circumstances) -> str:
     """Why this entry must not be offered, or ""."""
     if why := given.barred.get(uuid):
         return why
+    if entry is None:
+        return NO_ROOM
     if Feature.TAINTS in given.dropped and entry.get("taints"):
         return TAINTS_UNAVAILABLE
     return ""
@@ -151,3 +163,14 @@ def _lost(
 
 def _cut(uuids: Iterable[str]) -> frozenset[str]:
     return frozenset(uuid.encode()[:64].decode(errors="ignore") for uuid in uuids)
+
+
+REMEDIES: Mapping[Feature, str] = {
+    Feature.TAINTS: "switch the gate DRADeviceTaints on; until then a device that is not fit to be"
+    " allocated is taken out of the slice",
+    Feature.BINDING_CONDITIONS: "switch the gate DRADeviceBindingConditions on; until then the"
+    " scheduler does not wait for pre-bind, and devices are wiped in prepare",
+    Feature.ALLOCATION_LIMIT: "nothing: without the gate DRAConsumableCapacity no device can be"
+    " allocated twice",
+}
+"""What to do about a field that the server does not keep."""

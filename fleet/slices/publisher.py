@@ -1,8 +1,8 @@
 """The one writer of a node's ResourceSlices: a step compares, writes what differs, reads back.
 
-The caller runs `step` on a period and feeds the events of a watch to `changed`; nothing here waits
-or loops. What is to be published is decided in `fleet.slices.offering`, in which writes in
-`fleet.slices.pool`; this module carries them out and judges the answers:
+The caller runs `step` on a period and feeds the events of a watch to `changed`. What is to be
+published is decided in `fleet.slices.offering`, in which writes in `fleet.slices.pool`; this module
+carries them out and judges the answers:
 
 * 409 and 404: somebody was faster; read again, decide anew, in the same step.
 * 422 and 400: the body will never be taken; the device named (or suspected) is left out, so that
@@ -26,6 +26,7 @@ from fleet.kube.base import SLICES, Cluster, Event, Name, Object
 from fleet.messages import NodeView
 from fleet.settings import Settings
 from fleet.slices import refusals as refusing
+from fleet.slices import retiring
 from fleet.slices.cache import NodeSlices
 from fleet.slices.comparing import Feature, dropped, with_times
 from fleet.slices.confirming import Version, version
@@ -33,12 +34,13 @@ from fleet.slices.confirming import confirmed as read_back
 from fleet.slices.exclusivity import Exclusivity
 from fleet.slices.foreign import covered
 from fleet.slices.gate import GateRules
-from fleet.slices.offering import Circumstances, Offer, offer, offer_unseen
+from fleet.slices.offering import REMEDIES, Circumstances, Offer, offer, offer_unseen
 from fleet.slices.outstanding import Outstanding
 from fleet.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
 from fleet.slices.reading import devices_of, generation, newest_entries, pool_name, read_pools
 from fleet.slices.rendering import Terms, attribute
 from fleet.slices.reporting import PublishReport, Trouble
+from fleet.slices.takeover import Record, Takeovers
 
 ROUNDS = 6
 """Times a step reads, decides and writes: enough to settle a race, a refusal and a dropped field
@@ -59,17 +61,15 @@ class PublisherTerms:
     agent: bool = False
 
     @classmethod
-    def from_settings(
-        cls, settings: Settings, *, node: str, agent: bool = False, holds: bool = False
-    ) -> PublisherTerms:
+    def from_settings(cls, settings: Settings, *, node: str, agent: bool = False) -> PublisherTerms:
         """The terms for the Node named `node`.
 
-        `agent`: publish the agent device too. `holds`: our own reservations keep allocations.
+        `agent`: publish the agent device too.
         """
         kubernetes = settings.kubernetes
         return cls(
             terms=Terms(driver=kubernetes.driver, node=node, profile=settings.profile),
-            rules=GateRules(driver=kubernetes.driver, fresh_s=settings.health.fresh_s, holds=holds),
+            rules=GateRules(driver=kubernetes.driver, fresh_s=settings.health.fresh_s),
             resync_s=kubernetes.resync_period_s,
             settle_s=kubernetes.api_timeout_s,
             agent=agent,
@@ -99,6 +99,7 @@ class Publisher:
         self._refusals = refusing.Refusals()
         self._pause = refusing.Pause()
         self._outstanding = Outstanding()
+        self._takeovers = Takeovers(given.rules)
         self._remembered: dict[str, Object] | None = None
         self._found: frozenset[Version] = frozenset()
         self._dropped: frozenset[Feature] = frozenset()
@@ -117,9 +118,15 @@ class Publisher:
         """Devices bound to a pod but not exposed to it: a quarantine of these evicts the pod."""
         self._evicted = frozenset(uuids)
 
+    def merged(self, records: Iterable[Record]) -> None:
+        """The node has taken the reasons of these: what views say from now on counts again."""
+        with self._turn:
+            self._takeovers.merged(records)
+
     def retire(self, uuid: str) -> None:
         """Forget a device that the node no longer reports: it leaves the slices."""
         with self._turn:
+            self._takeovers.retire(uuid)
             for name, entry in list((self._remembered or {}).items()):
                 if attribute(entry, "uuid") == uuid and self._remembered is not None:
                     del self._remembered[name]
@@ -140,6 +147,8 @@ class Publisher:
                 self._begun = self._monotonic()
             moment = self._monotonic() - self._begun
             self._view = view or self._view
+            if view is not None:
+                self._takeovers.viewed()
             self._trouble = []
             writes = 0
             wanted: Offer | None = None
@@ -171,9 +180,12 @@ class Publisher:
             self._note(error)
             return False
         self._last = max([self._last, *map(generation, self._own_pool())])
+        marked = self._takeovers.read(self._slices.ours)
         if self._remembered is None:
             self._remembered = newest_entries(self._own_pool())
+            self._takeovers.remember(self._remembered.values())
             self._found = frozenset(map(version, self._own_pool()))
+        self._remembered |= marked
         if self._slices.skipped:
             self._trouble.append(
                 Trouble(
@@ -200,6 +212,7 @@ class Publisher:
             dropped=self._dropped,
             agent=self._given.agent,
             evicted=self._evicted,
+            marks=self._takeovers.marks(self._view),
         )
         if self._view is None:
             found = offer_unseen(silent_s=moment, given=given)
@@ -232,20 +245,20 @@ class Publisher:
         refused = self._exclusivity.barred(devices, now=moment)
         if self._exclusivity.trouble is not None:
             self._note(self._exclusivity.trouble)
-        return {**refused, **found}
+        return {**refused, **found, **retiring.barred(self._view, self._remembered or {})}
 
     def _plan(self, wanted: Offer) -> tuple[Write, ...]:
-        return plan(
+        terms = self._given.terms
+        ordered = plan(
             self._slices.ours,
             wanted.devices,
             identity=PoolIdentity(
-                driver=self._given.terms.driver,
-                node=self._given.terms.node,
-                node_uid=self._slices.node_uid,
+                driver=terms.driver, node=terms.node, node_uid=self._slices.node_uid
             ),
             last=self._last,
             outrun=bool(self._outstanding),
         )
+        return self._takeovers.kept_by(ordered, self._slices.ours)
 
     # --- writing ---
 
@@ -298,7 +311,7 @@ class Publisher:
                 Trouble(
                     kind="dropped-field",
                     detail=f"the API server drops {feature} of slice devices",
-                    remedy=_REMEDIES[feature],
+                    remedy=REMEDIES[feature],
                 )
             )
         self._dropped |= fields
@@ -375,6 +388,7 @@ class Publisher:
             lost=wanted.lost if wanted else (),
             confirmed_quarantine=confirmed,
             unlisted_at=unlisted_at,
+            taken_over=self._takeovers.open(self._view),
             trouble=tuple(self._trouble),
             refused_total=self._refusals.total,
             dropped=self._dropped,
@@ -383,13 +397,3 @@ class Publisher:
     def _doubtful(self, moment: float) -> frozenset[Version]:
         """Slices an earlier process may still overwrite, as long as they are as they were found."""
         return frozenset() if moment >= self._given.settle_s else self._found
-
-
-_REMEDIES: Mapping[Feature, str] = {
-    Feature.TAINTS: "switch the gate DRADeviceTaints on; until then a device that is not fit to be"
-    " allocated is taken out of the slice",
-    Feature.BINDING_CONDITIONS: "switch the gate DRADeviceBindingConditions on; until then the"
-    " scheduler does not wait for pre-bind, and devices are wiped in prepare",
-    Feature.ALLOCATION_LIMIT: "nothing: without the gate DRAConsumableCapacity no device can be"
-    " allocated twice",
-}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.slices.comparing import Feature
+from fleet.slices.takeover import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class PublishReport:
     unlisted_at: float = 0.0
     """`at` of the view that all slices were read back for, with nothing older left to land: what it
     does not list is absent or quarantined as lost. 0.0: not read back so in this step."""
+    taken_over: tuple[Record, ...] = ()
+    """Quarantines that the slices know of and the node does not: it has to take their reasons, and
+    whoever brought them there says so with `merged`. Until then they stay published."""
     trouble: tuple[Trouble, ...] = ()
     refused_total: int = 0
     """Bodies the server refused since the start."""

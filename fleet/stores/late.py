@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from fleet import errors
-from fleet.clock import Clock
 from fleet.leases import AcquireRequest
 from fleet.model import Lease, Token
 from fleet.stores.base import LeaseStore, Release, Renewal
-from fleet.stores.sqlite import Stores, open_stores
+from fleet.stores.opening import Opener, Stores
 
 _T = TypeVar("_T")
 
@@ -24,19 +22,9 @@ class LateStore:
     failed is opened anew at the next call, so that a file put back is found.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        *,
-        timeout_s: float,
-        expected: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`expected` says whether there must be a store already: then none is ever made anew."""
-        self._path = path
-        self._expected = expected
-        self._timeout_s = timeout_s
-        self._clock = clock
+    def __init__(self, opener: Opener) -> None:
+        """`opener` opens the stores, or says why they are not to be had now."""
+        self._opener = opener
         self._lock = threading.Lock()
         self._stores: Stores | None = None
 
@@ -61,7 +49,7 @@ class LateStore:
         return self._ask(lambda leases: leases.release(releases))
 
     def close(self) -> None:
-        """Close the file; the next call would open it again."""
+        """Close the stores; the next call would open them again."""
         with self._lock:
             self._drop()
 
@@ -69,11 +57,7 @@ class LateStore:
         with self._lock:
             try:
                 if self._stores is None:
-                    self._refuse_absent()
-                    self._stores = open_stores(
-                        self._path, clock=self._clock, timeout_s=self._timeout_s
-                    )
-                    self._stores.leases.init()
+                    self._stores = self._opener()
                 return question(self._stores.leases)
             except errors.FleetError as error:
                 self._drop()
@@ -81,15 +65,7 @@ class LateStore:
                     raise
                 raise errors.StoreUnavailable(error.detail, remedy=error.remedy) from error
 
-    def _refuse_absent(self) -> None:
-        """A file system that is not mounted now must not get an empty store with a new epoch."""
-        if self._expected() and not (self._path.is_file() and self._path.stat().st_size):
-            raise errors.StoreUnavailable(
-                f"the lease store {self._path} is not there",
-                remedy="mount or restore it; after a restore run `fleet store adopt`",
-            )
-
     def _drop(self) -> None:
         if self._stores is not None:
-            self._stores.database.close()
+            self._stores.close()
             self._stores = None

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
 
-from actors.coordinator_actor import LEASE, LEASES, RELEASES, REQUESTS, CoordinatorActor
+from actors.coordinator_actor import (
+    LEASE,
+    LEASES,
+    RELEASES,
+    REQUESTS,
+    CoordinatorActor,
+    placement,
+)
 from actors.translate import StartRefused
 from fleet import bootstrap, errors
+from fleet.binding.running import BindingView, Reconciling
+from fleet.coordinator import Coordinator, CoordinatorView
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, Token, UnitId
+from fleet.planning import CoordinatorPlan
+from fleet.settings import Settings, StoreKind, StoreSettings
 from fleet.stores.base import Release, RunRecord
 
 
@@ -79,3 +92,93 @@ def test_a_new_actor_over_the_same_stores_never_repeats_a_token(
     (second,) = again.acquire(asked("r1", unit="u/1"))
     tokens: list[Token] = [LEASE.validate_json(str(one)).token for one in (first, second)]
     assert tokens[0] < tokens[1]
+
+
+class Claims:
+    """A binder with two claims, over no nodes."""
+
+    open_claims = 2
+
+    def step(self, now: float) -> int:
+        """Nothing to do."""
+        return int(now * 0)
+
+    def saw(self, views: Mapping[str, object], now: float) -> None:
+        """Nothing to see."""
+
+    def names(self) -> Collection[str]:
+        """No nodes."""
+        return ()
+
+    def views(self, _: Mapping[str, object]) -> Mapping[str, errors.FleetError]:
+        """No views."""
+        return {}
+
+
+def binding_of(actor: CoordinatorActor, true: Callable[[BindingView], bool]) -> BindingView:
+    """How its claims stand, once that is so."""
+    deadline = time.monotonic() + 10.0
+    while True:
+        found = CoordinatorView.model_validate_json(actor.view()).binding
+        if found is not None and true(found):
+            return found
+        assert time.monotonic() < deadline, found
+
+
+def test_it_reconciles_the_claims_of_a_cluster_beside_its_calls(tmp_path: Path) -> None:
+    """E4: the view says when a step last ended, and why none does until there is an API server."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    openings = iter([errors.ApiUnavailable("the API server is away"), None])
+
+    def binder(_: str, coordinator: Coordinator) -> Reconciling:
+        if (refusal := next(openings)) is not None:
+            raise refusal
+        return Reconciling(Claims(), Claims(), coordinator)
+
+    of_a_cluster = plan.model_copy(update={"kubernetes": True, "kubeconfig": "k"})
+    actor = CoordinatorActor(of_a_cluster.model_dump_json(), binder=binder)
+    assert "is away" in binding_of(actor, lambda found: bool(found.trouble)).trouble
+    assert binding_of(actor, lambda found: found.stepped_at > 0.0).open_claims == 2
+    assert CoordinatorView.model_validate_json(actor.view()).open_runs == ()
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    """E5: Ray starts no actor again whose constructor failed, so this is no reason to fail."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    away = [errors.StoreUnavailable("the store is away")]
+
+    def opener(_: str) -> Coordinator:
+        if away:
+            raise away[0]
+        return bootstrap.open_coordinator(plan)
+
+    actor = CoordinatorActor(plan.model_dump_json(), opener)
+    with pytest.raises(errors.StoreUnavailable):
+        actor.leases()
+    assert repr(actor) == "CoordinatorActor(not serving)"
+    away.clear()
+    actor._refused_at = float("-inf")  # as if a second had passed
+    assert LEASES.validate_json(actor.leases()) == ()
+
+
+def test_a_store_that_is_another_hosts_refuses_the_start() -> None:
+    """A settings error is for people: waiting mends nothing, so the start says it."""
+
+    def opener(_: str) -> Coordinator:
+        raise errors.SettingsInvalid("the store is another host's")
+
+    with pytest.raises(StartRefused, match="another host"):
+        CoordinatorActor("{}", opener)
+
+
+@pytest.mark.parametrize(
+    ("kind", "placed"),
+    [(StoreKind.SQLITE, {"label_selector": {"fleet/host": "h1"}}), (StoreKind.KUBERNETES, {})],
+)
+def test_only_a_store_of_one_host_pins_the_coordinator(
+    kind: StoreKind, placed: Mapping[str, object]
+) -> None:
+    """E5: with the store at the API server a lost host is not the end of the coordinator."""
+    settings = Settings(store=StoreSettings(kind=kind))
+    plan = CoordinatorPlan(state="/s", settings=settings).model_dump_json()
+    assert placement(plan, host="h1") == placed

@@ -326,6 +326,21 @@ class LeaseStoreContract:
             assert store.release([Release(quarantine(other), neighbour.token)]) == [True]
             assert store.holder(UnitId(one)) == first
 
+    def test_a_quarantine_gives_way_to_a_new_test_only(self, store: LeaseStore) -> None:
+        """Promise 6: a campaign may take what is quarantined, and then has it alone; a claim, or
+        another quarantine, never does."""
+        first = granted(store, ask(quarantine("g"), "g/0", "g/1"))
+        for other in (claim("a"), quarantine("g/0")):
+            refused(store.acquire([ask(other, "g/0")])[0], errors.LeaseHeld)
+        taken = granted(store, ask(campaign("r"), "g/0"))
+        assert taken.token > first.token
+        holders = [store.holder(UnitId(unit)) for unit in ("g/0", "g/1")]
+        assert [lease.holder for lease in holders if lease] == [campaign("r"), quarantine("g")]
+        refused(store.acquire([ask(quarantine("g"), "g/0")])[0], errors.LeaseHeld)
+        assert store.release([Release(campaign("r"), taken.token)]) == [True]
+        assert store.release([Release(quarantine("g"), first.token)]) == [True]
+        assert store.leases() == []
+
     def test_of_many_who_ask_at_once_one_gets_it(self, store: LeaseStore) -> None:
         """B08: concurrent requests for one unit have exactly one winner."""
         for number in range(10):

@@ -1,4 +1,4 @@
-"""Memory and SQLite give the same answers to the same history, whatever it is."""
+"""All stores give the same answers to the same history, whatever it is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
+from fleet.kube.memory.cluster import MemoryCluster
 from fleet.leases import AcquireRequest, ClosedBy, Closure
 from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.stores.base import HistoryEntry, LeaseStore, Release, Renewal
+from fleet.stores.kubernetes import open_kubernetes_stores
+from fleet.stores.kubernetes_maps import Patience
 from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.contracts.lease_store_contract import START
@@ -25,7 +28,7 @@ COUNTERS = st.integers(min_value=0, max_value=9)
 
 
 class Twins(RuleBasedStateMachine):
-    """Both stores, one clock. Epochs differ by chance, so they are compared as 'ours'."""
+    """All stores, one clock. Epochs differ by chance, so they are compared as 'ours'."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,8 +37,12 @@ class Twins(RuleBasedStateMachine):
         self.stores = open_stores(self.folder / "store.db", clock=self.clock)
         self.durable: LeaseStore = self.stores.leases
         self.memory: LeaseStore = MemoryLeaseStore(self.clock)
-        self.durable.init()
-        self.memory.init()
+        self.clustered: LeaseStore = open_kubernetes_stores(
+            MemoryCluster(), "default", clock=self.clock, patience=Patience(10.0)
+        ).leases
+        self.all = (self.durable, self.memory, self.clustered)
+        for store in self.all:
+            store.init()
         self.seen: dict[UnitId, int] = {}
 
     def teardown(self) -> None:
@@ -54,7 +61,7 @@ class Twins(RuleBasedStateMachine):
         ahead: bool,
     ) -> None:
         answers = []
-        for store in (self.durable, self.memory):
+        for store in self.all:
             newest = store.newest()
             requests = [
                 AcquireRequest(
@@ -68,7 +75,8 @@ class Twins(RuleBasedStateMachine):
                 for units, holder, floor in asked
             ]
             answers.append(store.acquire(requests, out_of_service_max=limit))
-        assert list(map(plain, answers[0])) == list(map(plain, answers[1]))
+        one, *others = [list(map(plain, answer)) for answer in answers]
+        assert others == [one, one]
         for answer in answers[0]:
             if isinstance(answer, Lease):
                 for unit in answer.units:
@@ -78,7 +86,7 @@ class Twins(RuleBasedStateMachine):
     @rule(asked=st.lists(st.tuples(HOLDERS, COUNTERS, st.booleans()), max_size=3))
     def release(self, asked: list[tuple[Holder, int, bool]]) -> None:
         answers = []
-        for store in (self.durable, self.memory):
+        for store in self.all:
             epoch = store.newest().epoch
             answers.append(
                 store.release(
@@ -94,15 +102,17 @@ class Twins(RuleBasedStateMachine):
                     ]
                 )
             )
-        assert list(map(plain, answers[0])) == list(map(plain, answers[1]))
+        one, *others = [list(map(plain, answer)) for answer in answers]
+        assert others == [one, one]
 
     @rule(holder=HOLDERS, counter=COUNTERS, ttl_s=st.sampled_from([0.0, 5.0, 90.0]))
     def renew(self, holder: Holder, counter: int, ttl_s: float) -> None:
         answers = [
             store.renew([Renewal(holder, Token(store.newest().epoch, counter), ttl_s)])
-            for store in (self.durable, self.memory)
+            for store in self.all
         ]
-        assert plain(answers[0][0]) == plain(answers[1][0])
+        one, *others = [plain(answer[0]) for answer in answers]
+        assert others == [one, one]
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
     def wait(self, seconds: float) -> None:
@@ -110,16 +120,21 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def adopt(self) -> None:
-        for store in (self.durable, self.memory):
+        for store in self.all:
             store.adopt(NO_TOKEN, "somebody")
 
     @invariant()
-    def both_are_the_same(self) -> None:
-        durable, memory = self.durable, self.memory
-        assert durable.newest().counter == memory.newest().counter
-        assert list(map(plain, durable.leases())) == list(map(plain, memory.leases()))
-        assert [told(e) for e in durable.history(9)] == [told(e) for e in memory.history(9)]
-        assert (durable.suspended() is None) == (memory.suspended() is None)
+    def all_are_the_same(self) -> None:
+        one, *others = [
+            (
+                store.newest().counter,
+                [plain(lease) for lease in store.leases()],
+                [told(entry) for entry in store.history(9)],
+                store.suspended() is None,
+            )
+            for store in self.all
+        ]
+        assert others == [one, one]
 
 
 def plain(answer: Lease | FleetError | bool) -> object:

@@ -37,7 +37,13 @@ def parameters(found: Object) -> list[Object]:
 
 def test_every_file_is_read_by_somebody() -> None:
     """All manifests parse, and each has objects that say what they are."""
-    assert [path.name for path in FILES] == ["classes.yaml", "example-pod.yaml", "rbac.yaml"]
+    assert [path.name for path in FILES] == [
+        "claim-bind.yaml",
+        "classes.yaml",
+        "coordinator.yaml",
+        "example-pod.yaml",
+        "rbac.yaml",
+    ]
     for path in FILES:
         for found in yaml.safe_load_all(path.read_text()):
             assert found["apiVersion"]

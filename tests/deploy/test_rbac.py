@@ -6,47 +6,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
+from fleet import errors
+from fleet.binding import bodies
+from fleet.binding.bodies import Told, Word
+from fleet.binding.claim import read
+from fleet.binding.holding import Holds
+from fleet.binding.names import MANAGER
+from fleet.dra.asking import AskedClaim
 from fleet.dra.waiting import Waiting, leaving
-from fleet.kube.base import SLICES, Change, Event, Resource
-from fleet.kube.memory.access import Access, Caller, Rule
+from fleet.kube.base import CLAIMS, SLICES, Change, Event, Name
+from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.messages import ClaimOrder
 from node_plugin import wiring
 from node_plugin.wiring import Options, Plugin
-from tests.deploy.manifests import of_kind
-from tests.fleet.dra.benches import DRIVER, NODE, Bench, bench
+from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
+from tests.fleet.dra.benches import DRIVER, MARKS, NODE, Bench, bench, result
 
 USER = "system:serviceaccount:fleetscrub:fleet-node-plugin"
-VERBS = {"replace": "update", "apply": "patch"}
-"""Calls of the port whose verb in RBAC has another name."""
-
-
-def granted() -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of every right of the role."""
-    (role,) = of_kind("ClusterRole")
-    return {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def used(cluster: MemoryCluster) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of every call made."""
-    return {
-        (
-            call.resource.group,
-            _with_part(call.resource, call.subresource),
-            VERBS.get(call.verb, call.verb),
-        )
-        for call in cluster.calls
-    }
-
-
-def _with_part(resource: Resource, subresource: str) -> str:
-    return f"{resource.plural}/{subresource}" if subresource else resource.plural
+GROUP = "resource.k8s.io"
+BINDING: Right = (GROUP, "resourceclaims/binding", "patch")
+SAID: Right = (GROUP, "resourceclaims/driver", "associated-node:patch")
+ASKED_BESIDES = {BINDING, SAID}
+"""Rights that no call has by itself: the server asks for them at a write of a claim's status."""
+EVERYBODYS = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}
+"""Rights of every service account by the cluster's own role ``system:basic-user``."""
+ROLE = role("fleet-node-plugin")
 
 
 @contextmanager
@@ -64,23 +51,77 @@ def plugged(site: Bench, cluster: MemoryCluster) -> Iterator[Plugin]:
         plugin.door.close()
 
 
+def plugged_in(site: Bench, *, without: Right | None = None) -> MemoryCluster:
+    """The API as the plugin meets it, with the rights as shipped."""
+    site.cluster.engine.access = Access(rules(USER, ROLE, without=without))
+    return MemoryCluster(site.cluster.engine, caller=Caller(USER, NODE, "fleetscrub"))
+
+
 def test_the_role_is_what_the_plugin_calls() -> None:
     """A round of publishing, claims, orphans and the watch needs every right and no other."""
     with bench() as site:
-        engine = site.cluster.engine
-        engine.access = Access([Rule(USER, (verb,), (what,)) for _, what, verb in granted()])
-        cluster = MemoryCluster(engine, caller=Caller(USER, NODE, "fleetscrub"))
+        cluster = plugged_in(site)
         with plugged(site, cluster) as plugin:
             stale = _publish(site, plugin)
             assert stale not in {s["metadata"]["name"] for s in site.cluster.list(SLICES).items}
             asked = site.bound("a", "gpu-0")
             assert plugin.serving.prepare(asked).devices
+            assert read(site.claim_of(asked), MARKS).held
             plugin.serving.unprepare(asked)
             assert site.record(asked) == "ABSENT"
             _orphan(site, plugin)
             plugin._stop.set()
             plugin._watch()
-        assert used(cluster) == granted()
+        assert called(cluster) - EVERYBODYS | ASKED_BESIDES == rights(ROLE)
+
+
+def test_a_claim_is_held_and_let_go_with_the_role() -> None:
+    """D6: hold and finalizer go on and off, and conditions of the use that has ended go False."""
+    with bench() as site:
+        asked = _proven(site)
+        holds = Holds(plugged_in(site), MARKS, site.clock)
+        assert holds.ensure(read(site.claim_of(asked), MARKS)).finalizer
+        assert not holds.release(_name(asked), asked.uid).finalizer
+        left = read(site.claim_of(asked), MARKS)
+        assert (left.held, left.bound) == (False, False)
+
+
+@pytest.mark.parametrize("right", sorted(ASKED_BESIDES))
+def test_the_rights_asked_for_besides_are_needed(right: Right) -> None:
+    """D6: without one of them the server refuses what holding and letting go write."""
+    with bench() as site:
+        asked = _proven(site)
+        Holds(site.cluster, MARKS, site.clock).ensure(read(site.claim_of(asked), MARKS))
+        holds = Holds(plugged_in(site, without=right), MARKS, site.clock)
+        with pytest.raises(errors.HoldsNotGranted):
+            holds.release(_name(asked), asked.uid)
+
+
+def _name(asked: AskedClaim) -> Name:
+    return Name(asked.name, asked.namespace)
+
+
+def _proven(site: Bench) -> AskedClaim:
+    """A claim allocated on the node as by kube-scheduler, of which it was said that it is ready."""
+    term = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    conditions = {
+        "bindingConditions": [MARKS.sanitized],
+        "bindingFailureConditions": [MARKS.failed],
+    }
+    asked = site.create("a")
+    site._status(
+        asked,
+        allocation={
+            "devices": {"results": [result("gpu-0") | conditions]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
+        },
+    )
+    site.reserve(asked, site.pod("p"))
+    reading = read(site.claim_of(asked), MARKS)
+    told = Told(reading.devices[0], (Word(MARKS.sanitized, true=True, reason="Wiped"),))
+    body = bodies.status(reading, MARKS, told=(told,), now=site.clock.now())
+    site.cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
+    return asked
 
 
 def _publish(site: Bench, plugin: Plugin) -> str:
@@ -120,14 +161,7 @@ def _orphan(site: Bench, plugin: Plugin) -> None:
 def test_without_a_right_the_plugin_says_which() -> None:
     """A role that lacks a right is told of in the words of the API server, with the verb."""
     with bench() as site:
-        engine = site.cluster.engine
-        lacking = [
-            Rule(USER, (verb,), (what,))
-            for _, what, verb in granted()
-            if (what, verb) != ("resourceslices", "create")
-        ]
-        engine.access = Access(lacking)
-        cluster = MemoryCluster(engine, caller=Caller(USER, NODE, "fleetscrub"))
+        cluster = plugged_in(site, without=(GROUP, "resourceslices", "create"))
         with plugged(site, cluster) as plugin:
             plugin.keeper.step(site.node.view().at)
             (trouble,) = plugin.keeper.report.trouble
@@ -138,11 +172,10 @@ def test_without_a_right_the_plugin_says_which() -> None:
 
 def test_the_binding_gives_the_role_to_the_account() -> None:
     """Account, binding and role name each other, and no right is given by a wildcard."""
-    (account,) = of_kind("ServiceAccount")
-    (binding,) = of_kind("ClusterRoleBinding")
-    (role,) = of_kind("ClusterRole")
+    (account,) = of_kind("ServiceAccount", "rbac.yaml")
+    (binding,) = of_kind("ClusterRoleBinding", "rbac.yaml")
     named = {"kind": "ServiceAccount", **account["metadata"]}
     assert binding["subjects"] == [named]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["roleRef"]["name"] == ROLE["metadata"]["name"]
     assert f"system:serviceaccount:{named['namespace']}:{named['name']}" == USER
-    assert not any("*" in right for right in granted())
+    assert not any("*" in right for right in rights(ROLE))

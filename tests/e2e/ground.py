@@ -28,7 +28,7 @@ from fleet.kube.base import (
 from fleet.node import kubelet_checkpoint
 from fleet.node.cgroups import CgroupTree
 from tests.e2e import workloads
-from tests.e2e.place import CGROUP_ROOT, Kubelet, Place
+from tests.e2e.place import Kubelet, Place
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import TEMPLATES, TENANT, Wish
@@ -43,12 +43,11 @@ CLEAN_S = 120.0
 
 
 @dataclass
-class Ground:
-    """The world of one test."""
+class Footing:
+    """The world of one test, whatever kind of cluster it stands on."""
 
     place: Place
     cluster: Cluster
-    kubelet: Kubelet
     plugin: PluginProcess
     namespace: str
     figures: list[str]
@@ -177,7 +176,7 @@ class Ground:
 
     def signal(self, pod_uid: str, number: int) -> None:
         """Send a signal to the first process of the pod's container, as its own would."""
-        tree = CgroupTree(CGROUP_ROOT)
+        tree = CgroupTree(self.place.cgroup_root)
         pids = {
             int(line)
             for path in tree.pods(pod_uid)
@@ -190,7 +189,7 @@ class Ground:
 
     def alive(self, pod_uid: str) -> bool:
         """Whether a process is in one of the pod's cgroups."""
-        tree = CgroupTree(CGROUP_ROOT)
+        tree = CgroupTree(self.place.cgroup_root)
         return any(tree.occupied(path) for path in tree.pods(pod_uid))
 
     # --- devices ---
@@ -285,6 +284,13 @@ class Ground:
         found = self.pod(name)
         status = str(found.get("status"))
         return "\n".join((status, *self.events(name), *self.left(), self.plugin.told()))
+
+
+@dataclass(kw_only=True)
+class Ground(Footing):
+    """The world of one test on a real cluster, with its kubelet."""
+
+    kubelet: Kubelet
 
 
 def _new(kind: str) -> str:

@@ -33,6 +33,7 @@ class Place:
     node: str
     """"" for the only one there is."""
     image: str
+    cgroup_root: Path = CGROUP_ROOT
 
     @property
     def checkpoint(self) -> Path:

@@ -22,9 +22,10 @@ from fleet.evidence import layout, parsed
 from fleet.evidence.ledger import Ledger
 from fleet.messages import ClaimAnswer, DeviceView, NodeView
 from fleet.model import HolderKind, Lease
+from fleet.settings import Settings
 from fleet.stores.late import LateStore
-from fleet.stores.sqlite import store_path
-from tests.e2e.place import CGROUP_ROOT, Place
+from fleet.stores.opening import StorePlace
+from tests.e2e.place import Place
 from tests.e2e.polling import Hopeless, eventually
 
 DEVICES = 4
@@ -33,7 +34,7 @@ MEMORY_BYTES = 4 * 1024 * 1024
 DRIVER = "gpu.fleetscrub.dev"
 VENDOR = "fleetscrub.dev"
 POLICY = """\
-profile = "fast"
+profile = "{profile}"
 [kubernetes]
 driver = "{driver}"
 cdi_directory = "{cdi}"
@@ -61,6 +62,7 @@ class PluginProcess:
     instance: str = ""
     agent_namespace: str = ""
     """Namespace of our own node service: it may claim the device `agent`."""
+    profile: str = "fast"
     log: Path = field(init=False)
     port: int = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -89,10 +91,11 @@ class PluginProcess:
         policy = self.state.parent / "policy.toml"
         policy.write_text(
             POLICY.format(
+                profile=self.profile,
                 driver=DRIVER,
                 cdi=self.place.cdi_directory,
                 root=self.place.kubelet_root,
-                cgroups=CGROUP_ROOT,
+                cgroups=self.place.cgroup_root,
                 agents=self.agent_namespace,
             )
         )
@@ -205,7 +208,8 @@ class PluginProcess:
 
     def leases(self) -> list[Lease]:
         """Leases of claims in the store."""
-        store = LateStore(store_path(self.state), SystemClock(), timeout_s=5.0)
+        place = StorePlace(Settings(), self.state)
+        store = LateStore(place.opener(SystemClock(), expected=lambda: False))
         try:
             return [one for one in store.leases() if one.holder.kind is HolderKind.CLAIM]
         finally:

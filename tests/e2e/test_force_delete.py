@@ -113,7 +113,9 @@ def test_a_kubelet_that_is_down_changes_nothing(ground: Ground) -> None:
     )
     assert ground.alive(pod_uid)
     assert secret.encode() in memory.read_bytes()
-    assert "not-clean" in ground.taints("gpu-0")
+    kept = ground.plugin.device("gpu-0")
+    assert kept is not None
+    assert kept.held
     assert not ground.plugin.spec(claim_uid).exists()
     ground.kubelet.start()
     eventually("the process has ended", lambda: not ground.alive(pod_uid), timeout_s=60)

@@ -6,9 +6,10 @@ import secrets
 
 import pytest
 
+from fleet.binding.names import Marks
 from fleet.kube.base import NODES, Name, uid_of
 from tests.e2e.ground import Ground
-from tests.e2e.plugin_process import DEVICES
+from tests.e2e.plugin_process import DEVICES, DRIVER
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import FILL, NOT_ZERO, STAY, container, phase, program
 
@@ -37,14 +38,23 @@ def test_slices_list_every_device_with_its_attributes(ground: Ground) -> None:
         assert one["attributes"]["resource.kubernetes.io/pcieRoot"]["string"]
 
 
-def test_an_exposed_device_is_tainted_until_it_is_clean_again(ground: Ground) -> None:
-    """B7: while a pod uses a device nobody else is sent to it; afterwards the taint goes."""
+def test_an_exposed_device_is_held_until_it_is_clean_again(ground: Ground) -> None:
+    """B7, DESIGN 5: while a pod uses a device our hold keeps its allocation, with no slice write;
+    afterwards hold, finalizer and claim go by themselves."""
+    marks = Marks(DRIVER)
     pod = ground.run(program(STAY), ground.claim_template(uuid=ground.uuid("gpu-3")))
     ground.in_phase(pod, "Running")
-    eventually("the taint is there", lambda: ground.taints("gpu-3") == {"not-clean"}, timeout_s=5)
-    assert ground.taints("gpu-2") == set()
+    claim = ground.claim_of(pod)
+    assert [marks.is_hold(entry) for entry in claim["status"]["reservedFor"]].count(True) == 1
+    assert marks.finalizer in claim["metadata"]["finalizers"]
+    assert ground.taints("gpu-3") == ground.taints("gpu-2") == set()
     ground.delete(pod)
-    eventually("the taint is gone", lambda: not ground.taints("gpu-3"), timeout_s=5)
+    eventually(
+        "the claim is gone",
+        lambda: uid_of(claim) not in {uid_of(one) for one in ground.claims()},
+        timeout_s=10,
+    )
+    assert ground.taints("gpu-3") == set()
 
 
 @pytest.mark.timeout(300)
@@ -95,7 +105,9 @@ def test_an_operator_decides_while_the_node_serves(ground: Ground) -> None:
         timeout_s=20,
     )
     before = len(ground.plugin.certificates("gpu-3"))
-    ground.plugin.command("quarantine", "clear", "gpu-3", "--operator", "e2e")
+    ground.plugin.command(
+        "quarantine", "clear", "gpu-3", "--reason", "seen to", "--operator", "e2e"
+    )
     assert ground.ended(heir) == [device]
     assert len(ground.plugin.certificates("gpu-3")) > before
 

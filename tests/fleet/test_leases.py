@@ -43,6 +43,16 @@ def test_an_expired_lease_holds_nobody_up() -> None:
     assert _decide({A: _lease(RUN, 3, 10.1)}) == Refused(A, RUN)
 
 
+def test_only_who_tests_anew_is_given_what_is_quarantined() -> None:
+    """Promise 6: its node decides; a claim has to wait until the quarantine is over."""
+    bad = _lease(Holder(HolderKind.QUARANTINE, "a"), 3)
+    assert _decide({A: bad}) == Refused(A, bad.holder)
+    for kind in (HolderKind.CAMPAIGN, HolderKind.OPERATOR):
+        request = AcquireRequest(frozenset({A, B}), Holder(kind, "r"), ttl_s=9.0)
+        answer = leases.decide_acquire(request, {A: bad}, NEWEST, now=10.0)
+        assert answer == Granted(Token(1, 8), same=False)
+
+
 def test_the_same_holder_gets_the_same_token() -> None:
     """V3: acquiring again answers the same, so that a lost answer costs nothing."""
     held = {A: _lease(CLAIM, 5), B: _lease(CLAIM, 5)}

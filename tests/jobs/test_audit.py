@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.evidence.segments import Damage, Place
 from fleet.messages import DeviceView, NodeView
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
-from jobs.audit import REMEDIES, Evidence, Trouble, compare
+from fleet.node.lost import lost_unit
+from fleet.repair.facts import Api
+from fleet.repair.troubles import REMEDIES, Trouble
+from jobs.audit import Evidence, compare
 
 NOW = 1000.0
 CERTIFICATE = "sha256:" + "ab" * 32
@@ -152,3 +156,36 @@ def test_every_trouble_has_a_remedy() -> None:
     """Nothing is reported without saying what to do."""
     assert set(REMEDIES) == set(Trouble)
     assert all(REMEDIES.values())
+
+
+def test_a_quarantine_lease_without_a_reason_is_found() -> None:
+    """B8: the store keeps a device out of service that its node finds fit."""
+    holder = Holder(HolderKind.QUARANTINE, "u0")
+    lease = Lease(frozenset({UnitId("u0/0")}), holder, Token(7, 3))
+    free = device(state="CLEAN", claim="")
+    assert troubles(evidence(free, lease=lease)) == {Trouble.QUARANTINE_WITHOUT_REASON}
+    bad = device(state="QUARANTINED", claim="", certificate="")
+    assert troubles(evidence(bad, lease=lease)) == set()
+
+
+def test_the_mark_of_a_lost_node_is_no_lease_of_an_unknown_unit() -> None:
+    """A node that was forgotten takes its mark off itself when it is back."""
+    lease = Lease(frozenset({lost_unit("n9")}), Holder(HolderKind.OPERATOR, "me"), Token(7, 3))
+    free = device(state="CLEAN", claim="")
+    assert troubles(evidence(free, lease=lease)) == set()
+
+
+def test_broken_evidence_is_found_with_its_place() -> None:
+    """B8: a chain that is not whole is a finding that names file and entry."""
+    defect = Damage("forged", "the signature is not that of key ab", Place("ledger", entry=3))
+    (finding,) = compare(replace(evidence(), defects=(defect,))).findings
+    assert finding.trouble is Trouble.EVIDENCE_BROKEN
+    assert finding.place == str(defect.place)
+
+
+def test_what_was_not_compared_is_said() -> None:
+    """B8: without a cluster, or ledgers, the report says so."""
+    assert "no cluster" in compare(evidence()).skipped[0]
+    found = compare(replace(evidence(), api=Api(), certificates=None))
+    assert "ledgers" in found.skipped[0]
+    assert {one.trouble for one in found.findings} == {Trouble.LEASE_OF_GONE_CLAIM}

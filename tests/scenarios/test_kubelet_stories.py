@@ -123,7 +123,7 @@ def test_b10_a_device_that_is_gone_in_the_same_boot() -> None:
         asked = site.bound("a", "gpu-0")
         site.serving.prepare(asked)
         with site.kept():
-            wait_for(lambda: site.taints("gpu-0") == ["not-clean"])
+            wait_for(lambda: site.taints("gpu-0") == [])
         site.node.close()
         vanish(site, "gpu-0")
         site.open()

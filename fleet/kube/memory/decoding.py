@@ -164,9 +164,11 @@ def _check_list(value: Any, shape: Series, path: str, found: list[str]) -> None:
         seen.add(mark)
 
 
+_PYTHON_TYPES: Mapping[str, type] = {"boolean": bool, "int32": int, "int64": int}
+
+
 def _python_type(shape: Leaf) -> type:
-    found: dict[str, type] = {"boolean": bool, "int32": int, "int64": int}
-    return found.get(shape.type, str)
+    return _PYTHON_TYPES.get(shape.type, str)
 
 
 def _wanted(shape: Leaf) -> str:

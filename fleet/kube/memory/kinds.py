@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fleet.kube.base import (
     CLAIMS,
     CLASSES,
+    CONFIGMAPS,
     EVENTS,
     LEASES,
     NODES,
@@ -20,6 +21,7 @@ from fleet.kube.base import (
 )
 from fleet.kube.memory import schema
 from fleet.kube.memory.claims import ClaimRules, TemplateRules
+from fleet.kube.memory.configmaps import ConfigMapRules
 from fleet.kube.memory.gates import Features
 from fleet.kube.memory.leases import LeaseRules
 from fleet.kube.memory.rules import PlainRules, Rules
@@ -75,7 +77,7 @@ def table(
             selectable=(*_NAMES, "spec.nodeName", "status.phase", "spec.restartPolicy",
                         "spec.schedulerName", "spec.serviceAccountName"),
         ),
-        Kind(NODES, schema.OPEN, plain, has_status=True, generation=False,
+        Kind(NODES, schema.NODE, plain, has_status=True, generation=False,
              selectable=("metadata.name", "spec.unschedulable")),
         Kind(
             EVENTS,
@@ -86,6 +88,7 @@ def table(
             selectable=(*_NAMES, "involvedObject.kind", "involvedObject.name",
                         "involvedObject.namespace", "involvedObject.uid", "reason", "type"),
         ),
+        Kind(CONFIGMAPS, schema.CONFIG_MAP, ConfigMapRules(), generation=False),
         Kind(
             LEASES,
             schema.LEASE,

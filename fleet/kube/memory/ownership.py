@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fleet.kube.base import Object
@@ -35,6 +36,7 @@ Element = str | Item | Member
 Path = tuple[Element, ...]
 Flat = dict[Path, Any]
 
+_KEYED = (Struct, Table, Free)
 MARK = object()
 """Stands for 'exists' where a path has no value of its own."""
 
@@ -71,7 +73,7 @@ def key_of(item: Any, keys: tuple[str, ...]) -> Item:
 
 
 def _walk(value: Any, shape: Shape, path: Path, found: Flat) -> None:
-    if isinstance(shape, Struct | Table | Free) and isinstance(value, Mapping):
+    if isinstance(shape, _KEYED) and isinstance(value, Mapping):
         if (isinstance(shape, Struct) and shape.atomic) or (not value and path):
             found[path] = value
             return
@@ -116,6 +118,7 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+@lru_cache(maxsize=8192)
 def text(path: Path) -> str:
     """A path as causes name it: ``.status.devices[device="d0"].data``."""
     parts = []
@@ -131,7 +134,12 @@ def text(path: Path) -> str:
 
 
 def fields_v1(paths: Iterable[Path]) -> Object:
-    """A set of paths in the form of managedFields."""
+    """A set of paths in the form of managedFields. The answer is shared: not to be changed."""
+    return _fields_v1(frozenset(paths))
+
+
+@lru_cache(maxsize=1024)
+def _fields_v1(paths: frozenset[Path]) -> Object:
     root: Object = {}
     owned = sorted(paths, key=text)
     for path in owned:
@@ -150,6 +158,7 @@ def _place(root: Object, path: Path) -> Object:
     return place
 
 
+@lru_cache(maxsize=4096)
 def _name(element: Element) -> str:
     if isinstance(element, Item):
         return "k:" + json.dumps(dict(element.keys), separators=(",", ":"))

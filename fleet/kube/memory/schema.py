@@ -246,6 +246,7 @@ CLAIM = top(spec=CLAIM_SPEC, status=CLAIM_STATUS)
 CLAIM_TEMPLATE = top(spec=Struct({"metadata": METADATA, "spec": CLAIM_SPEC}))
 SLICE = top(spec=SLICE_SPEC)
 LEASE = top(spec=LEASE_SPEC)
+CONFIG_MAP = top(data=Table(STRING), binaryData=Table(STRING), immutable=BOOLEAN)
 
 
 def open_kind() -> Struct:
@@ -258,7 +259,22 @@ def open_kind() -> Struct:
     )
 
 
+def node() -> Struct:
+    """A node: as open, but its conditions are merged by type, so that each has its own writer."""
+    condition = Struct(
+        {
+            **strings("type", "status", "reason", "message"),
+            "lastHeartbeatTime": TIME,
+            "lastTransitionTime": TIME,
+        }
+    )
+    others = ("addresses", "allocatable", "capacity", "daemonEndpoints", "images", "nodeInfo")
+    status: dict[str, Shape] = {"conditions": Series(condition, keys=("type",))}
+    return top(spec=FREE, status=Struct(status | dict.fromkeys(others, FREE)))
+
+
 OPEN = open_kind()
+NODE = node()
 
 
 def extended(shape: Shape, path: tuple[str, ...]) -> Shape:

@@ -145,7 +145,7 @@ class Shelf:
             flatten(made, kind.shape, containers=True),
             now,
         )
-        if _content(new) == _content(old) and owners == live.owners:
+        if new == old and _content(new) == _content(old) and owners == live.owners:
             return live
         if kind.generation and new.get("spec") != old.get("spec"):
             generation = int(old["metadata"].get("generation", 0)) + 1

@@ -20,7 +20,7 @@ from fleet import plugging
 from fleet.bootstrap import NodePlan
 from fleet.door.answering import HandOver
 from fleet.dra.ports import Node
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Published, TeardownOrder
+from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView, Published, TeardownOrder
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience
 from tests.chaos.kubelet.story import Who
@@ -117,6 +117,16 @@ class StruckNode:
     def published(self, published: Published) -> None:
         """As `Node.published`."""
         self.node.published(published)
+
+    def paid(self, uids: Sequence[str]) -> None:
+        """As `Node.paid`."""
+        self.node.paid(uids)
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
+    ) -> DeviceView:
+        """As `Node.quarantine_add`."""
+        return self.node.quarantine_add(device, detail=detail, operator=operator, codes=codes)
 
     def _struck(self, call: Callable[[], T]) -> T:
         number = self.striker.begins(Point.DOOR)

@@ -264,8 +264,9 @@ class World:
             return f"{view.outbox} acts in the outbox, {view.degraded}"
         if list(self.runtime.cdi_directory.glob("*")):
             return "a file is left in the CDI directory"
-        if self.cluster.list(CLAIMS).items:
-            return "a claim is left at the API server"
+        self.control.settle()  # our hold may have gone after its last pass
+        if left := self.cluster.list(CLAIMS).items:
+            return f"a claim is left at the API server: {left}"
         return self._untrue(view)
 
     def _untrue(self, view: NodeView) -> str:

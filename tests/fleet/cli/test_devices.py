@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fleet import bootstrap
 from fleet.cli.main import main
 
 
@@ -19,3 +22,49 @@ def test_devices_are_listed_with_their_state(
     for place in ("node-01", "node-02", "gpu-0", "gpu-1"):
         assert place in text
     assert "CLEAN" not in text
+
+
+def test_a_retired_device_stays_retired_until_a_person_says_otherwise(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: retired for good, on the record; adoption by name undoes it."""
+    line = [
+        "devices",
+        "retire",
+        "gpu-1",
+        "--node",
+        "node-02",
+        "--reason",
+        "fan",
+        "--operator",
+        "me",
+    ]
+    assert main([*line, "--state", str(state), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["node"], document["operator"]) == ("node-02", "me")
+    assert main(["status", "--state", str(state), "--json"]) == 1
+    nodes = {one["node"]: one for one in json.loads(capsys.readouterr().out)["nodes"]}
+    assert nodes["node-02"]["retired"] == [document["uuid"]]
+    adopt = ["node", "adopt", "--node", "node-02", "--device", "gpu-1", "--state", str(state)]
+    assert main(adopt) == 0
+    capsys.readouterr()
+    assert main(["status", "--state", str(state), "--json"]) == 1
+    nodes = {one["node"]: one for one in json.loads(capsys.readouterr().out)["nodes"]}
+    assert nodes["node-02"]["retired"] == []
+
+
+def test_a_device_of_nobody_is_unknown(state: Path) -> None:
+    """E7: without a node that could have had it nothing is retired."""
+    retire = ["devices", "retire", "gpu-9", "--reason", "x", "--state", str(state)]
+    assert main(retire) == 2
+    assert main([*retire, "--node", "node-01"]) == 2
+
+
+def test_a_device_is_retired_at_the_door_of_its_nodes_owner(state: Path) -> None:
+    """E7: the decision reaches the node whoever owns it."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    with closing(bootstrap.open_node(plan)) as node:
+        node.adopt(operator="me")
+        retire = ["devices", "retire", "gpu-0", "--node", "node-01", "--reason", "x"]
+        assert main([*retire, "--state", str(state)]) == 0
+        assert len(node.view().retired) == 1

@@ -61,7 +61,7 @@ def test_an_error_cannot_write_to_the_terminal(
 ) -> None:
     """What was typed or found comes back in an error as text."""
     device = "t\x1b[2J\n\x1b]0;pwn[red]"
-    assert main(["quarantine", "clear", device, "--state", str(state)]) == 2
+    assert main(["quarantine", "clear", device, "--reason", "x", "--state", str(state)]) == 2
     assert main(["bogus\x1b[2J\n[red]"]) == 2
     found = capsys.readouterr().err
     assert "\x1b" not in found

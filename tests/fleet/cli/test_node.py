@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fleet import bootstrap
 from fleet.cli.main import main
+from fleet.kube.base import NODES, Name
+from fleet.kube.memory.cluster import MemoryCluster
+from tests.fleet.cli.fleets import certify, occupy
+from tests.standin.server import StandIn
 
 
 def test_adoption_is_recorded_and_leads_to_dirty(
@@ -27,3 +33,79 @@ def test_adoption_of_an_unknown_node_names_the_known_ones(
     """A node that does not exist is an error that names those that do."""
     assert main(["node", "adopt", "--node", "node-9", "--state", str(state)]) == 2
     assert "node-01, node-02" in capsys.readouterr().err
+
+
+def test_a_drained_node_gives_nobody_a_device(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: every device goes out of service with the operator's words; a second drain adds none."""
+    line = ["node", "drain", "node-01", "--reason", "fans", "--operator", "me", "--state"]
+    assert main([*line, str(state), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["taken"] == ["gpu-0", "gpu-1"]
+    assert main([*line, str(state)]) == 0
+    assert "0 devices taken out" in capsys.readouterr().out
+    assert main(["quarantine", "list", "--state", str(state)]) == 0
+    told = capsys.readouterr().out
+    assert "drained: fans" in told
+    assert "node-02" not in told
+    assert main(["node", "drain", "node-9", "--reason", "x", "--state", str(state)]) == 2
+
+
+def test_a_forgotten_node_comes_back_held(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DESIGN 4: what a lost node knew is worth nothing when it is back, certificates included."""
+    certify(state)
+    line = ["node", "forget", "node-01", "--operator", "me", "--state", str(state)]
+    assert main([*line, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["operator"], document["cluster"]) == ("me", False)
+    assert main(["devices", "--state", str(state), "--json"]) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    states = {(one["node"], one["state"]) for one in devices}
+    assert states == {("node-01", "HELD"), ("node-02", "CLEAN")}
+
+
+def test_a_node_that_answers_is_not_forgotten(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: refused while its owner answers; only the exact confirmation overrules that."""
+    line = ["node", "forget", "node-01", "--operator", "me", "--state", str(state)]
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    with closing(bootstrap.open_node(plan)):
+        assert main(line) == 2
+        assert "answers for it on this host" in capsys.readouterr().err
+        assert main([*line, "--force", "yes"]) == 2
+        assert main([*line, "--force", "node-01 is lost"]) == 0
+
+
+def test_a_node_whose_object_is_ready_is_not_forgotten(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: a Ready Node object speaks against it; one that is not Ready, or gone, does not."""
+    with StandIn() as standin:
+        cluster = MemoryCluster(standin.engine)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
+        found = cluster.create(NODES, node)
+        found["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        cluster.replace(NODES, found, subresource="status")
+        path = standin.kubeconfig(tmp_path / "kubeconfig")
+        line = ["node", "forget", "node-01", "--kubeconfig", str(path), "--state", str(state)]
+        assert main(line) == 2
+        assert "Ready" in capsys.readouterr().err
+        found = cluster.get(NODES, Name("node-01"))
+        found["status"]["conditions"][0]["status"] = "Unknown"
+        cluster.replace(NODES, found, subresource="status")
+        assert main(line) == 0
+        cluster.delete(NODES, Name("node-01"))
+        assert main(line) == 2
+        assert "is it the right one?" in capsys.readouterr().err
+
+
+def test_who_is_still_on_a_drained_node_is_shown(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: a claim there finishes; until then exit 1 and its name."""
+    occupy(state, "claim-1")
+    line = ["node", "drain", "node-01", "--reason", "fans", "--wait", "0.1", "--state", str(state)]
+    assert main(line) == 1
+    assert "claim-1" in capsys.readouterr().out

@@ -23,7 +23,10 @@ def test_a_quarantine_is_added_listed_and_cleared(
     assert [reason["code"] for reason in listed["reasons"]] == ["operator"]
     assert main(["node", "adopt", "--operator", "me", *where]) == 0
     capsys.readouterr()
-    assert main(["quarantine", "clear", added["uuid"], "--operator", "me", *where]) == 0
+    clear = ["quarantine", "clear", added["uuid"], "--operator", "me"]
+    assert main([*clear, *where]) == 2
+    capsys.readouterr()
+    assert main([*clear, "--reason", "it was the fan", *where]) == 0
     cleared = json.loads(capsys.readouterr().out)
     assert (cleared["state"], cleared["reasons"]) == ("DIRTY", [])
 

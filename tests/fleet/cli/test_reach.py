@@ -37,7 +37,7 @@ def test_a_node_that_somebody_owns_is_asked_at_its_door(
         assert main(["quarantine", "add", "gpu-0", "--reason", "smoke", *where]) in (0, 1)
         (device,) = [d for d in service.view().devices if d.name == "gpu-0"]
         assert "operator" in {reason.code for reason in device.reasons}
-        assert main(["quarantine", "clear", "gpu-0", *where]) in (0, 1)
+        assert main(["quarantine", "clear", "gpu-0", "--reason", "seen to", *where]) in (0, 1)
         (device,) = [d for d in service.view().devices if d.name == "gpu-0"]
         assert not device.reasons
         assert {d.state for d in service.view().devices} == {"DIRTY"}

@@ -18,6 +18,7 @@ from fleet.model import NO_TOKEN, Token
 from fleet.stores.base import Event
 from fleet.stores.sqlite import Stores, open_stores, store_path
 from tests.contracts.lease_store_contract import ask, claim, granted
+from tests.standin.server import StandIn
 
 
 class ToldNode:
@@ -139,3 +140,49 @@ def test_nodes_follow_an_adopted_store(stores: Stores) -> None:
     assert good.epochs == [(adoption.epoch, "ops")]
     assert adoption.following == ("good",)
     assert "no answer" in adoption.failed["silent"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Options that name a store on Kubernetes, of an API server that runs."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[store]\nkind = "kubernetes"\nhosts = 3\nnamespace = "ours"\n')
+    with StandIn() as api:
+        config = api.kubeconfig(tmp_path / "kubeconfig")
+        state = str(tmp_path / "state")
+        yield ("--policy", str(policy), "--kubeconfig", str(config), "--state", state)
+
+
+def test_the_store_of_a_cluster_is_made_once(cluster: tuple[str, ...], tmp_path: Path) -> None:
+    """E5: `fleet store init` makes the objects of the API server, and nothing on this host."""
+    first, second = (json.loads(run("init", *cluster, "--json").output) for _ in range(2))
+    assert first == {**second, "made": True}
+    assert second["made"] is False
+    assert first["store"] == "on Kubernetes, namespace ours"
+    assert not store_path(tmp_path / "state").exists()
+
+
+def test_the_store_of_a_cluster_is_adopted(cluster: tuple[str, ...]) -> None:
+    """DESIGN 4: adopting what nobody has made is refused; else nodes elsewhere are said to need
+    telling, and telling them does not adopt again."""
+    error = run("adopt", *cluster).exception
+    assert isinstance(error, errors.SettingsInvalid)
+    epoch = json.loads(run("init", *cluster, "--json").output)["epoch"]
+    done = run("adopt", *cluster, "--operator", "ops", "--json")
+    told = json.loads(done.output)
+    assert told["epoch"] > epoch
+    assert done.exit_code == 1
+    assert "--nodes-only" in told["failed"][""]
+    again = json.loads(run("adopt", *cluster, "--nodes-only", "--json").output)
+    assert again["epoch"] == told["epoch"]
+
+
+def test_nodes_that_have_seen_more_are_not_just_told(stores: Stores) -> None:
+    """Promise 2: telling nodes alone never puts their floors behind."""
+    floor = Token(stores.leases.newest().epoch * 2, 5)
+    node = ToldNode(floor)
+    with pytest.raises(errors.StoreBehind):
+        follow(stores, {"n": node}, "ops", nodes_only=True)
+    assert node.epochs == []
+    good = ToldNode(stores.leases.newest())
+    assert follow(stores, {"n": good}, "ops", nodes_only=True).following == ("n",)

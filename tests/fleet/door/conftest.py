@@ -15,7 +15,17 @@ from fleet import errors
 from fleet.claims import ClaimState
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView, Published
+from fleet.leases import ClosedBy, Closure
+from fleet.messages import (
+    Acceptance,
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceView,
+    NodeView,
+    Published,
+    ScrubOrder,
+)
+from fleet.model import Holder, HolderKind, NodeName, Token
 from fleet.node.sweep import Seen
 from tests.fleet.node.conftest import lab
 
@@ -65,13 +75,40 @@ class Recorder:
         """Noted."""
         self._do("published", published)
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        """Not what these tests are about: `test_answering` asks a real node."""
-        raise errors.DeviceUnknown(f"{device}: {detail} ({operator})")
+    def paid(self, uids: Sequence[str]) -> None:
+        """Noted."""
+        self._do("paid", *uids)
 
-    def quarantine_clear(self, device: str, *, codes: Sequence[str], operator: str) -> DeviceView:
+    def scrub(self, orders: Sequence[ScrubOrder]) -> Sequence[Acceptance]:
+        """Every order accepted."""
+        self._do("scrub", *orders)
+        return [Acceptance(operation=order.operation, accepted=True) for order in orders]
+
+    def cancel(self, operations: Sequence[str]) -> None:
+        """Noted."""
+        self._do("cancel", *operations)
+
+    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
+        """Closed."""
+        self._do("abandon", uid, token, *devices)
+        holder = Holder(HolderKind.CLAIM, uid)
+        return Closure(holder, Token.parse(token), NodeName("n1"), ClosedBy.ABANDON)
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
+    ) -> DeviceView:
+        """Not what these tests are about: `test_answering` asks a real node."""
+        raise errors.DeviceUnknown(f"{device}: {detail} {codes} ({operator})")
+
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str], operator: str, detail: str
+    ) -> DeviceView:
         """As above."""
-        raise errors.DeviceUnknown(f"{device}: {codes} ({operator})")
+        raise errors.DeviceUnknown(f"{device}: {codes} {detail} ({operator})")
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str:
+        """As above."""
+        raise errors.DeviceUnknown(f"{device}: {detail} ({operator})")
 
     def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]:
         """As above."""

@@ -8,7 +8,9 @@ import pytest
 
 from fleet import bootstrap, errors
 from fleet.door.calling import DoorNode
-from fleet.messages import DeviceView
+from fleet.leases import ClosedBy, Closure
+from fleet.messages import DeviceView, Outcome
+from fleet.model import Holder, HolderKind, NodeName
 from tests.fleet.node.conftest import Lab
 
 
@@ -64,9 +66,30 @@ def test_results_of_operations_cross(lab: Lab, door: DoorNode) -> None:
     assert result.operation == order.operation
 
 
+def test_a_coordinator_scrubs_and_abandons_at_the_door(lab: Lab, door: DoorNode) -> None:
+    """DESIGN 5, Pre-bind: orders, their results and the closure of a token cross the door."""
+    claim = Holder(HolderKind.CLAIM, "claim-a")
+    lease = lab.lease("gpu-0", holder=claim)
+    order = lab.order(lease=lease)
+    (accepted,) = door.scrub([order])
+    assert (accepted.operation, accepted.accepted) == (order.operation, True)
+    lab.result(order.operation)
+    assert door.view([order.operation]).results[0].outcome is Outcome.CERTIFIED
+    astray = order.model_copy(update={"operation": "astray", "node": "another"})
+    (refused,) = door.scrub([astray])
+    assert (refused.accepted, refused.kind) == (False, "WrongNode")
+    door.cancel([order.operation, "unheard-of"])
+    closure = door.abandon("claim-a", str(lease.token), [order.device])
+    assert closure == Closure(claim, lease.token, NodeName(order.node), ClosedBy.ABANDON)
+    assert device(door).closed
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [
+        ("scrub", {"orders": [{"operation": "x"}]}),
+        ("cancel", {"operations": "x"}),
+        ("abandon", {"uid": "a", "token": 7, "devices": []}),
         ("quarantine_add", {"device": "gpu-0"}),
         ("quarantine_clear", {"device": "gpu-0", "codes": "operator", "operator": "me"}),
         ("adopt", {"devices": [1], "operator": "me"}),

@@ -46,12 +46,14 @@ def test_every_call_reaches_the_service_with_all_it_carries(
     assert caller.unprepare(teardown, budget_s=3.5).state == "ABSENT"
     published = Published(quarantined={"GPU-1": 12.25})
     caller.published(published)
+    caller.paid(["a", "b"])
     assert recorder.asked == [
         ("view",),
         ("claims",),
         ("prepare", ORDER, 2.5),
         ("unprepare", "claim-a", 3.5, ("p1", "p2"), ("p3",)),
         ("published", published),
+        ("paid", "a", "b"),
     ]
 
 

@@ -11,14 +11,17 @@ from dataclasses import replace
 import pytest
 
 from fleet import errors
+from fleet.binding.visibility import Visible
 from fleet.dra.asking import AskedClaim
 from fleet.dra.health import Health, HealthVerdict
 from fleet.dra.keeping import Keeper
 from fleet.kube.base import SLICES
 from fleet.messages import Published
 from fleet.model import State, Uuid
+from fleet.settings import Unexposed
 from fleet.slices.reporting import PublishReport
-from tests.fleet.dra.benches import Bench
+from fleet.slices.takeover import Record, taken_over
+from tests.fleet.dra.benches import DRIVER, Bench, bench
 from tests.fleet.node.conftest import wait_for
 
 
@@ -151,6 +154,10 @@ class Scripted:
         """Remembered, the latest last."""
         self.evicted.append(frozenset(uuids))
 
+    def merged(self, records: Iterable[Record]) -> None:
+        """Nothing was asked of the node."""
+        raise AssertionError(f"nothing was reported: {list(records)}")
+
 
 def test_nothing_stops_the_keeper(site: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """A step raises nothing; a trouble is logged once, and its end too."""
@@ -238,3 +245,134 @@ def test_an_instance_that_looks_on_says_nothing_of_the_slices(site: Bench) -> No
     assert published.covers(Uuid("SIM-x"), 9.0)
     keeper.step(2.0)
     assert not published.covers(Uuid("SIM-x"), 9.0)
+
+
+def refused(site: Bench) -> AskedClaim:
+    """A claim whose device was out of service before the node had heard of the claim."""
+    asked = site.bound("a", "gpu-0")
+    site.node.quarantine_add("gpu-0", detail="smells", operator="tester")
+    with pytest.raises(errors.DeviceUnfit):
+        site.serving.prepare(asked)
+    assert site.record(asked) == "ABSENT"
+    return asked
+
+
+def test_a_pod_refused_at_once_is_evicted_until_it_has_left(site: Bench) -> None:
+    """DESIGN 5, Bound but not exposed: also where the node has no record of the claim."""
+    asked = refused(site)
+    keeper = site.keeper()
+    keeper.step(time.time())
+    assert set(site.effects("gpu-0")) == {"NoSchedule", "NoExecute"}
+    site.serving.unprepare(asked)
+    keeper.step(time.time())
+    assert set(site.effects("gpu-0")) == {"NoSchedule"}
+
+
+@pytest.mark.parametrize("policy", [Unexposed.DELETE, Unexposed.EVENT])
+def test_nobody_is_evicted_where_the_policy_is_another(policy: Unexposed) -> None:
+    """kubernetes.unexposed: without `taint` the quarantine keeps new pods away, no more."""
+    with bench(unexposed=policy) as site:
+        refused(site)
+        waits = site.bound("b", "gpu-1")
+        site.fault("dirty-word", device="gpu-1", times=0)
+        with pytest.raises(errors.DeviceUnfit):
+            site.serving.prepare(waits)
+        site.keeper().step(time.time())
+        for name in ("gpu-0", "gpu-1"):
+            assert set(site.effects(name)) == {"NoSchedule"}
+
+
+def overtake(site: Bench, name: str, *codes: str) -> None:
+    """The coordinator's word in the node's slices."""
+    assert Visible(site.cluster, DRIVER).take_over("n1", {name: codes}, time.time())
+
+
+def marks(site: Bench) -> list[Record]:
+    """Records in the slices."""
+    found = site.cluster.list(SLICES).items
+    return sorted({record for part in found for record in taken_over(part, driver=DRIVER)})
+
+
+def test_the_node_takes_over_what_was_said_for_it(site: Bench) -> None:
+    """Promise 6: merged into the journal first, then published as the node's own; a fresh full
+    pass lifts it, and nothing of the take-over is left."""
+    cleaned(site)
+    site.keeper().step(time.time())
+    overtake(site, "gpu-0", "node-silent")
+    site.plug()
+    keeper = site.keeper()
+    keeper.step(time.time())
+    assert site.device().state == State.QUARANTINED
+    assert {(r.code, r.source) for r in site.device().reasons} == {("node-silent", "coordinator")}
+    assert len(marks(site)) == 1
+    keeper.step(time.time())
+    assert marks(site) == []
+    assert "quarantined" in site.taints("gpu-0")
+    site.scrub("gpu-0")
+    site.let_go()
+    site.node.sweep()
+    keeper.step(time.time())
+    assert site.taints("gpu-0") == []
+    assert site.taints("gpu-1") == []
+
+
+def test_a_mark_stays_while_the_node_cannot_take_it(
+    site: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that does not answer, or a disk that is full, leaves the coordinator's word alone."""
+    cleaned(site)
+    site.keeper().step(time.time())
+    overtake(site, "gpu-0", "node-silent")
+    site.plug()
+    keeper = site.keeper()
+    with site.failing_disk(1, for_good=True), caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            keeper.step(time.time())
+    assert len(marks(site)) == 1
+    assert "quarantined" in site.taints("gpu-0")
+    assert "the disk is full" in caplog.text
+    keeper.step(time.time())
+    keeper.step(time.time())
+    assert marks(site) == []
+    assert site.device().state == State.QUARANTINED
+
+
+def test_an_end_between_merging_and_publishing_loses_nothing(site: Bench) -> None:
+    """Crash-safe: the plugin and the node start anew after each step, and it ends the same."""
+    cleaned(site)
+    site.keeper().step(time.time())
+    overtake(site, "gpu-0", "node-silent", "memory-mismatch")
+    site.plug()
+    site.keeper().step(time.time())
+    site.restart()
+    assert "quarantined" in site.taints("gpu-0")
+    keeper = site.keeper()
+    keeper.step(time.time())
+    keeper.step(time.time())
+    assert marks(site) == []
+    assert {r.code for r in site.device().reasons} == {"node-silent", "memory-mismatch"}
+    assert len([a for a in site.node._registry.journal.acts() if a["act"] == "quarantine add"]) == 1
+
+
+def test_slices_are_what_is_left_when_journal_and_copy_are_lost(site: Bench) -> None:
+    """DESIGN 4: the taints of the node's own slices become reasons of the new journal again."""
+    cleaned(site)
+    site.fault("remap-failed")
+    site.node.sweep()
+    keeper = site.keeper()
+    keeper.step(time.time())
+    site.backend.clear_fault(Uuid(site.device().uuid), "remap-failed")
+    lost = site.state / "lost"
+    site.node.close()
+    site.directory.rename(lost)
+    site.open()
+    assert (site.device().state, site.device().reasons) == (State.HELD, ())
+    keeper = site.keeper()
+    keeper.step(time.time())
+    assert "quarantined" in site.taints("gpu-0")
+    keeper.step(time.time())
+    site.free()
+    assert site.device().state == State.QUARANTINED
+    assert {(r.code, r.source) for r in site.device().reasons} == {("remap-failed", "coordinator")}
+    keeper.step(time.time())
+    assert "quarantined" in site.taints("gpu-0")

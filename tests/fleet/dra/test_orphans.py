@@ -12,7 +12,7 @@ from fleet.kube import answers
 from fleet.kube.base import Listing, Name, Object, Resource
 from fleet.messages import ClaimAnswer, TeardownOrder
 from fleet.model import State
-from tests.fleet.dra.benches import SPACE, Bench, bench, result
+from tests.fleet.dra.benches import MARKS, NODE, SPACE, Bench, bench, result
 from tests.fleet.node.conftest import wait_for
 
 
@@ -50,9 +50,8 @@ def moved(site: Bench, asked: AskedClaim) -> None:
 
 
 def only_held(site: Bench, asked: AskedClaim) -> None:
-    """Reserved for nobody but an entry that is no pod: our own hold."""
-    hold: Object = {"apiGroup": "fleetscrub.dev", "resource": "holds", "name": "h", "uid": "h"}
-    site.reserve(asked, hold)
+    """Reserved for nobody but ourselves."""
+    site.reserve(asked, MARKS.hold(node=NODE, uid=asked.uid))
 
 
 @pytest.mark.parametrize("happens", [gone, replaced, unallocated, moved, only_held])
@@ -338,3 +337,18 @@ def test_a_shared_claim_does_not_flap(site: Bench) -> None:
     with pytest.raises(errors.DeviceBusy, match=second.uid):
         site.serving.unprepare(asked)
     assert site.spec(asked).exists()
+
+
+def test_an_entry_of_an_unknown_kind_keeps_a_claim(site: Bench) -> None:
+    """DESIGN 4: orphaned is what is reserved for nobody but ourselves; others may count."""
+    asked = prepared(site, "a", "gpu-0")
+    hold = MARKS.hold(node=NODE, uid=asked.uid)
+    for entry in (
+        {"apiGroup": "x.example.com", "resource": "holds", "name": "h", "uid": "h"},
+        {"apiGroup": MARKS.driver, "resource": "snapshots", "name": "h", "uid": "h"},
+    ):
+        for entries in ((entry,), (entry, hold)):
+            site.reserve(asked, *entries)
+            site.parts.orphans.step()
+            assert site.parts.orphans.step() == ()
+    assert site.record(asked) == "PREPARED"

@@ -765,3 +765,32 @@ def test_a_device_that_has_just_come_is_known(site: Bench) -> None:
     known = view.model_copy(update={"devices": view.devices[:1]})
     site.serving._view = at, known
     assert site.serving.prepare(site.bound("b", "gpu-1")).devices
+
+
+# --- quarantine ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["operator", "coordinator", "wipe"])
+def test_no_toleration_of_a_tenant_opens_a_quarantined_device(site: Bench, by: str) -> None:
+    """B17, B31, D4: taints are for the scheduler; whoever tolerates them is refused by the node,
+    and leaves no trace of an exposure."""
+    if by == "operator":
+        site.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    elif by == "coordinator":
+        site.node.quarantine_add("gpu-0", detail="x", operator="coordinator", codes=("xid",))
+    else:
+        site.fault("remap-failed")
+        site.scrub("gpu-0")
+        site.let_go()
+    tolerations = [
+        {"key": f"{DRIVER}/{name}", "operator": "Exists", "effect": "NoSchedule"}
+        for name in ("quarantined", "not-clean")
+    ]
+    asked = site.create("a")
+    site.allocate(asked, result("gpu-0", tolerations=[*tolerations, {"operator": "Exists"}]))
+    site.reserve(asked, site.pod())
+    for _ in range(2):
+        with pytest.raises(errors.DeviceUnfit):
+            site.serving.prepare(asked)
+    assert site.device().state == State.QUARANTINED
+    assert site.specs == []

@@ -15,6 +15,7 @@ NEVER_BY_RULE = {
     "remap-failed",
     "remaps-exhausted",
     "operator",
+    "taken-over",
 }
 
 

@@ -145,3 +145,83 @@ def test_work_that_does_not_end_in_time_is_overruled_and_ends_by_itself(lab: Lab
     assert "IllegalTransition" not in {found.check for found in result.findings}
     assert codes(lab) == {("operator", "operator")}
     assert lab.node._registry.journal.workers() == []
+
+
+WORD = {"detail": "taken over", "operator": "coordinator"}
+
+
+def test_the_coordinators_word_is_a_reason_for_each_code_and_lifted_by_its_rule(lab: Lab) -> None:
+    """Promise 6: what was known of a silent node is merged, kept over restarts, and a full pass
+    lifts what a rule may lift."""
+    lab.scrub()
+    view = lab.node.quarantine_add("gpu-0", codes=("node-silent", "xid"), **WORD)
+    assert view.state == State.QUARANTINED
+    assert {(r.code, r.source, r.liftable) for r in view.reasons} == {
+        ("node-silent", "coordinator", True),
+        ("xid", "coordinator", True),
+    }
+    lab.restart()
+    assert codes(lab) == {("node-silent", "coordinator"), ("xid", "coordinator")}
+    assert lab.node._registry.journal.acts()[-1]["operator"] == "coordinator"
+    assert lab.scrub().outcome is Outcome.CERTIFIED
+    assert (lab.device().state, codes(lab)) == (State.CLEAN, set())
+
+
+def test_what_no_rule_lifts_stays_until_an_operator_decides(lab: Lab) -> None:
+    """A code unknown here, or one that only an operator lifts, is not lifted by a passed wipe."""
+    lab.node.quarantine_add("gpu-0", codes=("memory-mismatch", "of-a-newer-version"), **WORD)
+    assert codes(lab) == {("memory-mismatch", "coordinator"), ("taken-over", "coordinator")}
+    assert lab.scrub().outcome is Outcome.QUARANTINED
+    shown = {reason.code: reason.detail for reason in lab.device().reasons}
+    assert "of-a-newer-version" in shown["taken-over"]
+
+
+def test_saying_it_again_disturbs_nobody(lab: Lab) -> None:
+    """B43: repeated after every restart of a plugin, it neither stops a wipe nor is recorded."""
+    lab.node.quarantine_add("gpu-0", codes=("node-silent",), **WORD)
+    acts = len(lab.node._registry.journal.acts())
+    lab.fault("hang")
+    order = lab.order()
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.RETESTING)
+    again = lab.node.quarantine_add("gpu-0", codes=("node-silent",), **WORD)
+    assert again.state == State.RETESTING
+    assert len(lab.node._registry.journal.acts()) == acts
+    lab.node.cancel([order.operation])
+    lab.result(order.operation)
+
+
+def test_a_tenant_keeps_what_is_taken_over_under_it(lab: Lab) -> None:
+    """DESIGN 4: IN_USE stays IN_USE with the reason, and is quarantined by its teardown."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    view = lab.node.quarantine_add("gpu-0", codes=("node-silent",), **WORD)
+    assert (view.state, len(view.reasons)) == (State.IN_USE, 1)
+    with pytest.raises(errors.InputInvalid, match="IN_USE") as refused:
+        lab.node.quarantine_clear("gpu-0", operator="ada")
+    assert "end the claim" in refused.value.remedy
+    assert len(lab.device().reasons) == 1
+
+
+def test_a_held_device_is_not_cleared_in_silence(lab: Lab) -> None:
+    """E7: clearing says what to do first instead of coming to nothing; afterwards it works."""
+    lab.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    lab.leave(State.HELD)
+    acts = len(lab.node._registry.journal.acts())
+    with pytest.raises(errors.InputInvalid, match="HELD") as refused:
+        lab.node.quarantine_clear("gpu-0", operator="ada")
+    assert "fleet node adopt" in refused.value.remedy
+    assert len(lab.node._registry.journal.acts()) == acts
+    lab.node.adopt(devices=["gpu-0"], operator="ada")
+    assert lab.node.quarantine_clear("gpu-0", operator="ada").state == State.DIRTY
+
+
+def test_why_it_was_cleared_is_kept_with_who_did_it(lab: Lab) -> None:
+    """D4: the operator's identity, the codes and the words outlive the service."""
+    lab.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    lab.node.quarantine_clear("gpu-0", codes=["operator"], operator="bob", detail="card replaced")
+    lab.restart()
+    act = lab.node._registry.journal.acts()[-1]
+    assert (act["act"], act["operator"]) == ("quarantine clear", "bob")
+    assert act["detail"] == "operator: card replaced"
+    assert lab.device().state == State.DIRTY
+    assert lab.node.quarantine_clear("gpu-0", operator="bob").state == State.DIRTY

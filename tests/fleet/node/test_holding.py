@@ -287,7 +287,7 @@ def test_a_prepare_during_a_teardown_is_refused_and_retryable(lab: Lab) -> None:
 
 
 def test_a_lingering_process_delays_the_teardown_which_then_ends_by_itself(lab: Lab) -> None:
-    """Promise 4: nobody is killed or wiped under; retryable meanwhile, and no call is needed."""
+    """D1, promise 4: nobody is killed or wiped under; retryable meanwhile; no call is needed."""
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
     with lab.tenant():
         for now in (1.0, 2.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fleet.messages import ClaimOrder
+from fleet.messages import ClaimOrder, Owed
 from tests.fleet.node.conftest import Lab
 
 
@@ -44,3 +44,55 @@ def test_two_at_once_do_not_do_it_twice(lab: Lab) -> None:
         assert lab.node.view().outbox == 1
     outbox.drain(time.time())
     assert lab.node.view().outbox == 0
+
+
+def held(lab: Lab, uid: str, device: str = "gpu-0") -> ClaimOrder:
+    """A claim that our reservation is on."""
+    return lab.bare(uid, device, namespace="team", name="job", held=True)
+
+
+def drained(lab: Lab) -> None:
+    lab.node._tending.outbox.drain(time.time())
+
+
+def test_a_held_claim_is_owed_once_its_lease_was_given_back(lab: Lab) -> None:
+    """D6: lease, then hold and finalizer; the word survives a restart and ends when it is paid."""
+    lab.node.prepare(held(lab, "claim-a"))
+    lab.node.unprepare("claim-a")
+    view = lab.node.view()
+    assert (view.outbox, view.owed, view.claims) == (1, (), ())
+    drained(lab)
+    lab.restart()
+    (owed,) = lab.node.view().owed
+    assert owed == Owed(uid="claim-a", namespace="team", name="job", devices=(lab.device().uuid,))
+    assert lab.node.view().outbox == 0
+    drained(lab)
+    lab.node.paid(["claim-b"])
+    assert len(lab.node.view().owed) == 1
+    for _ in range(2):
+        lab.node.paid(["claim-a", "claim-b"])
+    assert lab.node.view().owed == ()
+
+
+def test_a_claim_without_a_hold_owes_nothing(lab: Lab) -> None:
+    """DESIGN 5, Profiles: in `lab`, or where the right is missing, nothing is taken off."""
+    lab.node.prepare(lab.bare("claim-a", "gpu-0", namespace="team", name="job"))
+    lab.node.unprepare("claim-a")
+    drained(lab)
+    assert lab.node.view().owed == ()
+    assert lab.node._registry.journal.outbox() == []
+
+
+def test_a_claim_in_use_again_is_not_owed(lab: Lab) -> None:
+    """B5: a named claim comes back under the same UID: its next burial owes its marks, once."""
+    lab.node.prepare(held(lab, "claim-a"))
+    lab.node.unprepare("claim-a")
+    drained(lab)
+    lab.node.prepare(held(lab, "claim-a"))
+    assert lab.node.view().owed == ()
+    lab.node.unprepare("claim-a")
+    assert lab.node.view().owed == ()
+    drained(lab)
+    assert [one.uid for one in lab.node.view().owed] == ["claim-a"]
+    lab.node.paid(["claim-a"])
+    assert lab.node._registry.journal.outbox() == []

@@ -178,3 +178,33 @@ def test_a_release_by_holder_finds_the_lease_of_an_earlier_device(lab: Lab) -> N
     assert set(left.units) == set(lab.device("gpu-1-1g-0").units)
     assert left.token == lab.units("gpu-1-1g-0")[0].token
     assert lab.units()[0].closed
+
+
+def test_a_fault_found_on_one_partition_is_looked_for_on_its_neighbours_at_once(lab: Lab) -> None:
+    """B70: a fault of the parent reaches its partitions before the period of the sweep is over."""
+    for name in ("gpu-1-1g-0", "gpu-1-1g-1"):
+        lab.scrub(name)
+    now = now_of(lab)
+    tending(lab).step(now)
+    wait_for(lambda: lab.node._parts.sweep.good_at(lab.node._registry.device("gpu-1")) > 0)
+    tending(lab).join(1.0)
+    lab.fault("remap-failed", device="gpu-1")
+    lab.scrub("gpu-1-1g-0")
+    assert lab.device("gpu-1-1g-0").state == State.QUARANTINED
+    assert lab.device("gpu-1-1g-1").state == State.CLEAN
+    tending(lab).step(now + 0.1)
+    wait_for(lambda: lab.device("gpu-1-1g-1").state == State.QUARANTINED)
+    assert {reason.code for reason in lab.device("gpu-1-1g-1").reasons} == {"remap-failed"}
+    assert lab.device("gpu-0").reasons == ()
+
+
+def test_a_fault_of_a_partitions_own_memory_stays_its_own(lab: Lab) -> None:
+    """B70: what the tables do not call a fault of the accelerator takes no neighbour along."""
+    for name in ("gpu-1-1g-0", "gpu-1-1g-1"):
+        lab.scrub(name)
+    lab.fault("dirty-word", device="gpu-1-1g-0")
+    lab.scrub("gpu-1-1g-0")
+    assert lab.device("gpu-1-1g-0").state == State.QUARANTINED
+    tending(lab).step(now_of(lab))
+    tending(lab).join(2.0)
+    assert lab.device("gpu-1-1g-1").state == State.CLEAN

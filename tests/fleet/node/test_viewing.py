@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleet.messages import ClaimBrief
 from fleet.model import State
 from tests.fleet.node.conftest import Lab, wait_for
 
@@ -38,3 +39,39 @@ def test_progress_operation_floor_and_claim_are_shown(lab: Lab) -> None:
     lab.node.prepare(claim)
     assert lab.device("gpu-1-1g-0").claim == lab.device("gpu-1").claim == "claim-a"
     assert lab.device("gpu-1-1g-1").claim == ""
+
+
+def test_a_hold_is_shown_for_the_very_device_only(lab: Lab) -> None:
+    """Promise 9: the allocation of a partition keeps nobody off the accelerator it is part of."""
+    order = lab.bare("claim-a", "gpu-1-1g-0", namespace="team", name="job", held=True)
+    lab.node.prepare(order)
+    assert [d.name for d in lab.node.view().devices if d.held] == ["gpu-1-1g-0"]
+    lab.node.prepare(order.model_copy(update={"held": False}))
+    lab.restart()
+    assert lab.device("gpu-1-1g-0").held
+    (brief,) = lab.node.view().claims
+    assert brief == ClaimBrief(
+        uid="claim-a", state="PREPARED", namespace="team", name="job", held=True
+    )
+    lab.node.unprepare("claim-a")
+    assert not any(device.held for device in lab.node.view().devices)
+
+
+def test_the_token_of_the_certificate_in_force_is_shown(lab: Lab) -> None:
+    """DESIGN 5, Pre-bind: whether a device was wiped under the claim's own token; else 0.0."""
+    assert lab.device().certified_under == "0.0"
+    lease = lab.lease("gpu-0")
+    order = lab.order(lease=lease)
+    lab.node.scrub([order])
+    lab.result(order.operation)
+    assert lab.device().certified_under == str(lease.token)
+    lab.scrub("gpu-1-1g-0")
+    assert lab.device("gpu-1-1g-0").certified_under != "0.0"
+    assert lab.device("gpu-1").certified_under == "0.0"
+    lab.fault("hang")
+    again = lab.order(lease=lease).model_copy(update={"operation": "again"})
+    lab.node.scrub([again])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    assert lab.device().certified_under == "0.0"
+    lab.node.cancel(["again"])
+    lab.result("again")

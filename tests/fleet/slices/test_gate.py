@@ -93,16 +93,14 @@ def test_a_silent_node_makes_every_device_stale() -> None:
 
 def test_a_node_that_can_prepare_nothing_taints_every_device() -> None:
     """What every prepare would fail for is no pod's to find out; the first reason is told."""
-    blocked = node(device(), device("G1", state="IN_USE", claim="c")).model_copy(
+    blocked = node(device(), device("G1", state="IN_USE", claim="c", held=True)).model_copy(
         update={"blocked": ("disk full", "no cgroups")}
     )
-    held = GateRules(driver=RULES.driver, fresh_s=RULES.fresh_s, holds=True)
-    for verdict in verdicts(blocked, now=NOW, rules=held).values():
+    for verdict in verdicts(blocked, now=NOW, rules=RULES).values():
         assert (verdict.allocatable, verdict.why) == (False, "disk full")
         assert keys(verdict) == {"not-clean"}
-    assert verdicts(blocked.model_copy(update={"blocked": ()}), now=NOW, rules=held)[
-        "G0"
-    ].allocatable
+    free = verdicts(blocked.model_copy(update={"blocked": ()}), now=NOW, rules=RULES)
+    assert free["G0"].allocatable
 
 
 def test_moving_between_unfit_states_changes_no_taint() -> None:
@@ -182,22 +180,53 @@ def test_the_evicting_code_is_never_folded_away() -> None:
     assert folded(set(CATALOGUE)).startswith("device-lost.")
 
 
-def test_with_holds_an_exposed_device_needs_no_taint() -> None:
-    """DESIGN 5: where our reservation keeps the allocation, exposing costs no slice write."""
-    holds = GateRules(driver="d.example.com", fresh_s=60.0, holds=True)
-    found = device(state=State.IN_USE, claim="c")
-    assert judge(found, rules=holds).taints == ()
-    assert not judge(found, rules=holds).allocatable
-    assert keys(judge(found)) == {"not-clean"}
-    assert keys(judge(found.model_copy(update={"attached": ("x",)}), rules=holds)) == {"not-clean"}
+@pytest.mark.parametrize(
+    "state", [s for s in State if s not in (State.QUARANTINED, State.RETESTING)]
+)
+def test_a_held_device_needs_no_taint_in_any_state(state: State) -> None:
+    """DESIGN 5, Slices: our hold keeps the allocation, so a claim's whole life costs no write."""
+    found = device(state=state, claim="c", held=True)
+    assert judge(found).taints == ()
+    assert not judge(found).allocatable
+    assert keys(judge(device(state=state, claim="c"))) == {"not-clean"}
 
 
-def test_with_holds_a_parent_of_a_used_partition_is_still_tainted() -> None:
-    """Promise 9: IN_USE of an overlapping device does not say that this one is allocated."""
-    holds = GateRules(driver="d.example.com", fresh_s=60.0, holds=True)
-    part = device("P0", accelerator="G0", units=("G0/m0",), state=State.IN_USE, claim="c")
+def test_a_held_device_out_of_service_is_tainted_all_the_same() -> None:
+    """DESIGN 4: a reason shows at once, held or not; so does an onlooker who may stay (B35)."""
+    faulty = device(state=State.IN_USE, claim="c", held=True, reasons=(reason("xid"),))
+    assert keys(judge(faulty)) == {"not-clean", "quarantined"}
+    out = device(state=State.QUARANTINED, claim="c", held=True, reasons=(reason("xid"),))
+    assert keys(judge(out)) == {"not-clean", "quarantined"}
+    watched = device(state=State.IN_USE, claim="c", held=True, attached=("x",))
+    assert keys(judge(watched)) == {"not-clean"}
+    assert keys(judge(device(claim="c", held=True, state=State.IN_USE), at=NOW - 61)) == {
+        "not-clean"
+    }
+
+
+def test_a_device_wiped_for_its_claim_needs_no_taint() -> None:
+    """DESIGN 5, Pre-bind: it is allocated already; only work on this very device says so."""
+    mine = "claim/c1/1.7/G0/1"
+    for state in (State.WIPING, State.CHECKING):
+        assert judge(device(state=state, operation=mine)).taints == ()
+        assert not judge(device(state=state, operation=mine)).allocatable
+        for other in ("claim/c1/1.7/G1/1", "claim/c1", "idle/G0/1", "run/G0", ""):
+            assert keys(judge(device(state=state, operation=other))) == {"not-clean"}
+    assert keys(judge(device(state=State.DIRTY, operation=mine))) == {"not-clean"}
+
+
+def test_a_parent_of_a_held_partition_is_still_tainted() -> None:
+    """Promise 9: what keeps others off a partition does not keep them off what overlaps it."""
+    part = device("P0", accelerator="G0", units=("G0/m0",), state="IN_USE", claim="c", held=True)
     whole = device(units=("G0/m0", "G0/m1"), state=State.IN_USE, claim="c")
     free = device("P1", accelerator="G0", units=("G0/m1",))
-    found = verdicts(node(whole, part, free), now=NOW, rules=holds)
+    found = verdicts(node(whole, part, free), now=NOW, rules=RULES)
     assert keys(found["G0"]) == {"not-clean"}
-    assert found["P1"].allocatable
+    assert (found["P0"].taints, found["P1"].allocatable) == ((), True)
+    work = "claim/c/1.7/P0/0"
+    busy = [
+        one.model_copy(update={"state": "WIPING", "operation": work, "claim": "", "held": False})
+        for one in (whole, part)
+    ]
+    found = verdicts(node(*busy), now=NOW, rules=RULES)
+    assert (keys(found["G0"]), keys(found["P0"])) == ({"not-clean"}, set())

@@ -13,6 +13,7 @@ from fleet.messages import NodeView
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.reporting import PublishReport
+from fleet.slices.takeover import Record
 
 
 class Counted:
@@ -23,6 +24,7 @@ class Counted:
         self.events = 0
         self.closed = 0
         self.bound: frozenset[str] = frozenset()
+        self.records: tuple[Record, ...] = ()
 
     def step(self, now: float, view: NodeView | None) -> PublishReport:
         """One more step."""
@@ -36,6 +38,10 @@ class Counted:
     def evicting(self, uuids: Iterable[str]) -> None:
         """Remembered."""
         self.bound = frozenset(uuids)
+
+    def merged(self, records: Iterable[Record]) -> None:
+        """Remembered."""
+        self.records = tuple(records)
 
     def close(self) -> None:
         """Closed."""
@@ -98,4 +104,13 @@ def test_without_locks_nobody_publishes(tmp_path: Path) -> None:
     assert writer.steps == 0
     place.unlink()
     assert alone.step(1.0, None).settled
+    alone.close()
+
+
+def test_what_the_node_took_is_passed_on(tmp_path: Path) -> None:
+    """The records of a take-over reach the publisher that reported them."""
+    writer, alone = instance(tmp_path)
+    record = Record("gpu-0", "GPU-0", ("xid",), 1.0)
+    alone.merged([record])
+    assert writer.records == (record,)
     alone.close()

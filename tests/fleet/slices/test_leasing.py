@@ -7,7 +7,7 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, Lease, UnitId
-from fleet.slices.leasing import TTL_S, StoreLease
+from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.stores.memory import MemoryLeaseStore
 
 
@@ -109,3 +109,23 @@ def test_a_renewal_lost_in_time_is_acquired_anew(
     assert publisher.hold(["GPU-1"], now=clock.now()) == {}
     (after,) = store.leases()
     assert after.token > before.token
+
+
+def test_a_lease_of_a_shared_store_is_renewed_by_half(
+    store: MemoryLeaseStore, clock: ManualClock
+) -> None:
+    """B4: in a cluster all nodes write to one store; a lease is written once in minutes."""
+    publisher = StoreLease(store, "node-a", SHARED_TTL_S)
+    publisher.hold(["GPU-1"], now=clock.now())
+    ends = [_ends(store)]
+    for _ in range(3):
+        clock.advance(SHARED_TTL_S / 4)
+        publisher.hold(["GPU-1"], now=clock.now())
+        ends.append(_ends(store))
+    assert ends[0] == ends[1] == ends[2] < ends[3]
+
+
+def _ends(store: MemoryLeaseStore) -> float:
+    (lease,) = store.leases()
+    assert lease.expires_at is not None
+    return lease.expires_at

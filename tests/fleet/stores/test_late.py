@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,21 @@ import pytest
 from fleet import errors
 from fleet.clock import SystemClock
 from fleet.model import Token
+from fleet.settings import Settings
 from fleet.stores.late import LateStore
+from fleet.stores.opening import StorePlace
+from fleet.stores.sqlite import store_path
+
+
+def late(state: Path, expected: Callable[[], bool] = lambda: False) -> LateStore:
+    """A node's view of the file in a state directory."""
+    return LateStore(StorePlace(Settings(), state).opener(SystemClock(), expected=expected))
 
 
 def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
     """A store that failed is opened anew, so that a repaired one is used without a restart."""
-    path = tmp_path / "store.db"
-    store = LateStore(path, SystemClock(), timeout_s=1.0)
+    path = store_path(tmp_path)
+    store = late(tmp_path)
     first = store.newest()
     path.rename(tmp_path / "kept.db")
     path.mkdir()
@@ -31,9 +40,9 @@ def test_a_late_store_finds_the_file_that_was_put_back(tmp_path: Path) -> None:
 
 def test_a_store_that_must_exist_is_never_made_anew(tmp_path: Path) -> None:
     """A file that is not there now is away, not new: a second epoch would strand the node."""
-    path = tmp_path / "store.db"
+    path = store_path(tmp_path)
     known: list[Token] = []
-    store = LateStore(path, SystemClock(), timeout_s=1.0, expected=lambda: bool(known))
+    store = late(tmp_path, lambda: bool(known))
     known.append(store.newest())
     store.close()
     path.rename(tmp_path / "away")

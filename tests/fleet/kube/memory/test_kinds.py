@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from fleet.kube.base import CLAIMS, CLASSES, EVENTS, LEASES, NODES, PODS, SLICES
+from fleet.kube.base import (
+    CLAIMS,
+    CLASSES,
+    CONFIGMAPS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    SLICES,
+)
 from fleet.kube.memory import schema
 from fleet.kube.memory.gates import Features
 from fleet.kube.memory.kinds import CLAIM_TEMPLATES, table
@@ -12,7 +21,7 @@ def test_every_kind_of_the_port_is_served() -> None:
     """Whatever the product asks for exists in the twin."""
     kinds = table(Features())
     assert set(kinds) == {
-        CLAIMS, CLAIM_TEMPLATES, CLASSES, EVENTS, LEASES, NODES, PODS, SLICES,
+        CLAIMS, CLAIM_TEMPLATES, CLASSES, CONFIGMAPS, EVENTS, LEASES, NODES, PODS, SLICES,
     }  # fmt: skip
 
 

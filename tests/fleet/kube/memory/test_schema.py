@@ -18,6 +18,15 @@ def test_lists_have_the_ownership_of_the_real_schema() -> None:
     assert published.atomic
 
 
+def test_conditions_of_a_node_merge_by_type() -> None:
+    """Kubelet and others each own conditions of their own."""
+    status = schema.NODE.fields["status"]
+    assert isinstance(status, schema.Struct)
+    conditions = status.fields["conditions"]
+    assert isinstance(conditions, schema.Series)
+    assert conditions.keys == ("type",)
+
+
 def test_a_field_can_be_added_anywhere() -> None:
     """B19: a newer server's fields: beside known ones, and below what did not exist."""
     shape = schema.extended(schema.CLAIM, ("status", "futureField"))

@@ -1,0 +1,209 @@
+"""The nodes of the cluster behind their actors, as the coordinator asks for them: in batches.
+
+All calls of a batch are started, then waited for together, for one bounded time. No call here waits
+longer, whatever has become of a node, of its actor or of Ray's head:
+
+1. A node that let a batch wait is not waited for again while that call is still open: until then it
+   is an error at once. Otherwise one silent node would slow every step of the coordinator down.
+2. Actors are looked for in a thread of its own, since that asks the head and may take a minute
+   without one. Handles found once are used meanwhile: calls to live actors outlast the head.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import ray
+from pydantic import ValidationError
+
+from actors import handles
+from actors.handles import Ref, RemoteNode
+from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
+from fleet import errors
+from fleet.binding.ports import Abandonment
+from fleet.clock import Clock, SystemClock
+from fleet.leases import Closure
+from fleet.messages import Acceptance, NodeView, ScrubOrder
+
+LOG = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+"""Longest time, s, a batch is waited for."""
+LOOK_S = 30.0
+"""Period, s, in which actors are looked for although nothing is missing."""
+LOOK_AGAIN_S = 2.0
+"""Pause, s, between two looks when something is missing."""
+
+_Answer = TypeVar("_Answer")
+_Call = tuple[str, str, tuple[object, ...]]
+"""Node, method and arguments."""
+
+
+def _pending(ref: Ref) -> bool:
+    _, late = ray.wait([ref], timeout=0)
+    return bool(late)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What of Ray is used; tests have their own."""
+
+    find: Callable[[], Sequence[RemoteNode]] = handles.find_nodes
+    gather: Callable[..., dict[str, Any]] = handles.gather
+    pending: Callable[[Ref], bool] = _pending
+
+
+class RayNodes:
+    """`fleet.binding.ports.Nodes` over node actors. For one calling thread."""
+
+    def __init__(
+        self,
+        reach: Reach | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        """`timeout_s`: longest time, s, one call of this class takes."""
+        self._reach = reach or Reach()
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._known: dict[str, RemoteNode] = {}
+        self._looked = threading.Event()
+        self._looking = False
+        self._looked_at = float("-inf")
+        self._missing = True
+        self._silent: dict[str, Ref] = {}
+
+    def names(self) -> Collection[str]:
+        """Nodes whose actor was seen at the last look."""
+        self._look()
+        with self._lock:
+            return tuple(self._known)
+
+    def views(
+        self, asked: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, NodeView | errors.FleetError]:
+        """The nodes named, each with the results of the operations asked for."""
+        calls = {node: (node, "view", (tuple(operations),)) for node, operations in asked.items()}
+        return self._all(calls, NodeView.model_validate_json)
+
+    def scrub(
+        self, orders: Mapping[str, Sequence[ScrubOrder]]
+    ) -> Mapping[str, Sequence[Acceptance] | errors.FleetError]:
+        """Hand orders in; they are idempotent by operation id."""
+        calls = {
+            node: (node, "scrub", (ORDERS.dump_json(tuple(mine)).decode(),))
+            for node, mine in orders.items()
+        }
+        return self._all(calls, ACCEPTANCES.validate_json)
+
+    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
+        """Close tokens, one answer for each, in order."""
+        calls = {
+            f"{one.node}, {place}": (one.node, "abandon", (one.uid, one.token, one.devices))
+            for place, one in enumerate(asked)
+        }
+        return list(self._all(calls, CLOSURE.validate_json).values())
+
+    def quarantine_add(
+        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> None:
+        """Take a device out of service. Raises the node's own errors, or `RayUnavailable`."""
+        calls = {node: (node, "quarantine_add", (device, detail, operator, tuple(codes)))}
+        (answer,) = self._all(calls, str).values()
+        if isinstance(answer, errors.FleetError):
+            raise answer
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _all(
+        self, calls: Mapping[str, _Call], read: Callable[[Any], _Answer]
+    ) -> dict[str, _Answer | errors.FleetError]:
+        """An answer for each call, in order."""
+        with self._lock:
+            unknown = any(node not in self._known for node, _, _ in calls.values())
+        self._look(missing=unknown)
+        refs: dict[str, Ref] = {}
+        failed: dict[str, errors.FleetError] = {}
+        for key, (node, method, arguments) in calls.items():
+            try:
+                refs[key] = self._node(node).call(method, *arguments)
+            except errors.FleetError as error:
+                failed[key] = error
+        found = self._waited(calls, refs)
+        return {key: failed[key] if key in failed else _read(found[key], read) for key in calls}
+
+    def _waited(self, calls: Mapping[str, _Call], refs: Mapping[str, Ref]) -> Mapping[str, Any]:
+        what = next((method for _, method, _ in calls.values()), "")
+        found = self._reach.gather(refs, call=what, timeout_s=self._timeout_s)
+        for key, answer in found.items():
+            if isinstance(answer, errors.RayUnavailable):
+                self._missing = True
+                if self._reach.pending(refs[key]):
+                    self._silent[calls[key][0]] = refs[key]
+        return found
+
+    def _node(self, name: str) -> RemoteNode:
+        silent = self._silent.pop(name, None)
+        if silent is not None and self._reach.pending(silent):
+            self._silent[name] = silent
+            raise errors.RayUnavailable(f"{name} has still not answered an earlier call")
+        with self._lock:
+            node = self._known.get(name)
+        if node is None:
+            raise errors.RayUnavailable(
+                f"no node actor of {name} is known in this Ray",
+                remedy="see the log of the node plugin there: its bridge creates the actor",
+            )
+        return node
+
+    # --- looking for actors ----------------------------------------------------------------------
+
+    def _look(self, *, missing: bool = False) -> None:
+        """Look for actors if it is time to; only the first look, or a call of an unknown node's,
+        is waited for."""
+        self._missing |= missing
+        with self._lock:
+            period_s = LOOK_AGAIN_S if self._missing else LOOK_S
+            due = self._clock.monotonic() - self._looked_at >= period_s
+            begin = due and not self._looking
+            if begin:
+                self._looking, self._missing = True, False
+                self._looked.clear()
+        if begin:
+            threading.Thread(target=self._find, name="look-for-nodes", daemon=True).start()
+        if begin and (missing or not self._known):
+            self._looked.wait(self._timeout_s)
+
+    def _find(self) -> None:
+        found: dict[str, RemoteNode] | None = None
+        try:
+            found = {node.name: node for node in self._reach.find()}
+        except errors.FleetError as error:
+            LOG.warning("node actors cannot be looked for now: %s", error)
+        except Exception:
+            LOG.exception("node actors cannot be looked for")
+        with self._lock:
+            self._looking = False
+            self._looked_at = self._clock.monotonic()
+            self._known = self._known if found is None else found
+        self._looked.set()
+
+
+def _read(
+    answer: Any | errors.FleetError, read: Callable[[Any], _Answer]
+) -> _Answer | errors.FleetError:
+    if isinstance(answer, errors.FleetError):
+        return answer
+    try:
+        return read(answer)
+    except ValidationError as error:
+        return errors.InputInvalid(
+            f"a node answers in a way the coordinator does not know: {error}",
+            remedy="run node service and coordinator in one version; an update ends this",
+        )

@@ -1,0 +1,97 @@
+"""Everything known about one claim: what decisions about it are made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fleet.binding.claim import Allotted, ClaimReading
+from fleet.binding.decisions import PodFact
+from fleet.binding.names import Marks
+from fleet.messages import ClaimBrief, DeviceResult, DeviceView, NodeView
+from fleet.model import Lease
+from fleet.slices.rendering import names
+
+ALLOCATOR = "allocator"
+"""Key of a receipt: set where we allocated the claim ourselves (`fleet claim bind`)."""
+UNDER = "token"
+"""Key of a receipt: the token the device was wiped under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is judged by. Times in seconds."""
+
+    marks: Marks
+    binding_timeout_s: float
+    fresh_s: float
+    until_verified: bool = False
+    """Whether marks stay on a claim until its devices are clean: D3 to the letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything known about one claim. `now`: seconds since the epoch."""
+
+    reading: ClaimReading
+    now: float
+    lease: Lease | None = None
+    """The claim's own lease, of exactly the units of its devices."""
+    strays: tuple[Lease, ...] = ()
+    """Its leases of anything else: of an earlier allocation."""
+    stuck: tuple[Lease, ...] = ()
+    """Such leases on nodes that do not answer: in nobody's way, and given back later."""
+    view: NodeView | None = None
+    """The node its devices are on; None: it does not answer."""
+    results: Mapping[str, DeviceResult] = field(default_factory=dict)
+    """Result by device UUID of the newest operation ordered for this lease."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """Operations ordered so far for this lease, by device UUID."""
+    ordered: frozenset[str] = frozenset()
+    """UUIDs of devices whose newest operation has no result yet."""
+    refused: str = ""
+    """Who has a unit of ours by the store's word, as `Holder` prints; "": nobody."""
+    taken: bool = False
+    """Whether who has a unit of ours is another claim that was given the same device."""
+    kept: bool = False
+    """Whether its node still has the finalizer to take off (`Rules.until_verified`)."""
+    unused_s: float = 0.0
+    """How long nobody has been reserved for the claim, by our own watching."""
+    misconfigured: str = ""
+    """Why its configuration must not be served (C2); "": it may."""
+    pods: tuple[PodFact, ...] | None = None
+    """The live pods of the claim; None: not looked up."""
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """All that the claim has."""
+        return (*((self.lease,) if self.lease else ()), *self.strays, *self.stuck)
+
+    @property
+    def record(self) -> ClaimBrief | None:
+        """The claim's record on its node."""
+        claims = self.view.claims if self.view else ()
+        return next((claim for claim in claims if claim.uid == self.reading.uid), None)
+
+    @property
+    def owed(self) -> bool:
+        """Whether its node still lets its last use go."""
+        owed = self.view.owed if self.view else ()
+        return any(one.uid == self.reading.uid for one in owed)
+
+    @property
+    def ours(self) -> Mapping[str, DeviceView | None]:
+        """The claim's devices by name in the slice, as the node sees them."""
+        return {} if self.view is None else devices_of(self.view, self.reading.holding)
+
+    @property
+    def allocated_by_us(self) -> bool:
+        """Whether it may wait long for its first pod (`fleet claim bind`)."""
+        return any(self.reading.receipt(one, ALLOCATOR) for one in self.reading.holding)
+
+
+def devices_of(view: NodeView, wanted: Iterable[Allotted]) -> Mapping[str, DeviceView | None]:
+    """The devices that names of an allocation mean; None where the node has none of that name."""
+    named = {name: uuid for uuid, name in names(view.devices).items()}
+    known = {device.uuid: device for device in view.devices}
+    return {one.device: known.get(named.get(one.device, "")) for one in wanted}

@@ -1,0 +1,280 @@
+"""Our hold and finalizer on one claim: put on before exposure, taken off after teardown (DESIGN 5).
+
+Used by the node plugin and by the coordinator. Whatever is written was decided on a reading that
+the server confirms by UID and resourceVersion: 409 and lost answers lead to a live GET and a new
+decision. Normal life costs two writes to put the marks on and two to take them off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import sleep
+
+from fleet import errors
+from fleet.binding import bodies
+from fleet.binding.claim import ClaimReading, Key, read
+from fleet.binding.names import MANAGER, Marks
+from fleet.clock import Clock
+from fleet.kube.base import CLAIMS, Cluster, Name, Object, PatchKind, Resource
+from fleet.kube.retrying import settle
+
+BUDGET_S = 10.0
+"""Time, s, after which nothing more is tried."""
+REVIEWS = Resource(
+    "authorization.k8s.io",
+    "v1",
+    "selfsubjectaccessreviews",
+    "SelfSubjectAccessReview",
+    namespaced=False,
+)
+TORN_DOWN = "TornDown"
+"""Reason of a condition that was True for a use which has ended."""
+
+Write = Callable[[Cluster], Object]
+Decide = Callable[[ClaimReading], Write | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """How a claim stands after a call. `reading` None: it is gone, or another of its name came."""
+
+    reading: ClaimReading | None
+    writes: int = 0
+    """Writes sent."""
+
+    @property
+    def held(self) -> bool:
+        """Whether our reservation is on the claim."""
+        return self.reading is not None and self.reading.held
+
+    @property
+    def finalizer(self) -> bool:
+        """Whether our finalizer is on the claim."""
+        return self.reading is not None and self.reading.finalizer
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Puts our marks on claims and takes them off. Safe for threads; keeps nothing."""
+
+    cluster: Cluster
+    marks: Marks
+    clock: Clock
+    pause: Callable[[float], None] = sleep
+    """How to wait between tries, s."""
+
+    def granted(self) -> bool | None:
+        """Whether the server would let us reserve; None: it does not tell. Writes nothing.
+
+        Raises `ApiUnavailable`.
+        """
+        asked = {
+            "group": CLAIMS.group,
+            "resource": CLAIMS.plural,
+            "subresource": "binding",
+            "verb": "patch",
+        }
+        body: Object = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "metadata": {}}
+        body["spec"] = {"resourceAttributes": asked}
+        try:
+            status = self.cluster.create(REVIEWS, body).get("status")
+        except errors.ApiUnavailable:
+            raise
+        except errors.FleetError:
+            return None
+        allowed = status.get("allowed") if isinstance(status, dict) else None
+        return allowed if isinstance(allowed, bool) else None
+
+    def ensure(self, reading: ClaimReading, *, budget_s: float = BUDGET_S) -> Marked:
+        """Hold the claim, then put the finalizer on, as far as they are missing.
+
+        `reading` is taken as live. A claim that is Terminating can get neither (422), one that has
+        nothing of ours to itself needs neither: answered as it is. Raises `ClaimUnready` when its
+        allocation is another one by now, `HoldsNotGranted`, and what the API raises.
+        """
+        if not reading.holding or reading.terminating or (reading.held and reading.finalizer):
+            return Marked(reading)
+        call = _Call(self, reading.name, reading.uid, budget_s, reading.raw)
+        examined = _allocation(reading)
+
+        def hold(now: ClaimReading) -> Write | None:
+            if _allocation(now) != examined:
+                raise errors.ClaimUnready(f"claim {now.name} was allocated anew meanwhile")
+            if now.held or now.terminating:
+                return None
+            body = bodies.status(now, self.marks, told=(), hold=now.nodes[0], now=self.clock.now())
+            body["status"]["devices"] = _entries(now, self.marks)
+            return _status(body)
+
+        def finalize(now: ClaimReading) -> Write | None:
+            if now.finalizer or now.terminating or not now.held:
+                return None
+            return _main(bodies.finalizer(now, self.marks, present=True))
+
+        if call.step(hold, may_end=True) is not None:
+            call.step(finalize, may_end=True)
+        return Marked(call.reading, call.writes)
+
+    def release(
+        self, name: Name, uid: str, *, keep_finalizer: bool = False, budget_s: float = BUDGET_S
+    ) -> Marked:
+        """Take hold and finalizer off the claim, the finalizer last.
+
+        The last reservation of a claim that is not Terminating goes together with the allocation;
+        where the allocation stays, our conditions of the use that has ended go False. A claim that
+        is gone or replaced needs nothing. Raises `HoldsNotGranted` and what the API raises.
+        """
+        call = _Call(self, name, uid, budget_s, None)
+
+        def let_go(now: ClaimReading) -> Write | None:
+            stays = now.terminating or now.pods or now.others
+            if now.held and not stays:
+                body = bodies.deallocation(now)
+                return lambda cluster: cluster.patch(
+                    CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status"
+                )
+            if not now.held and (now.terminating or not _proven(now, self.marks)):
+                return None
+            told = bodies.status(now, self.marks, told=(), now=self.clock.now())
+            ended = bodies.stamp(self.clock.now())
+            told["status"]["devices"] = _entries(now, self.marks, ended=ended)
+            return _status(told)
+
+        def definalize(now: ClaimReading) -> Write | None:
+            if not now.finalizer or keep_finalizer:
+                return None
+            return _main(bodies.finalizer(now, self.marks, present=False))
+
+        if call.step(let_go) is not None:
+            call.step(definalize)
+        return Marked(call.reading, call.writes)
+
+
+@dataclass
+class _Call:
+    """One call of `Holds`: the claim as last seen, and what was sent."""
+
+    holds: Holds
+    name: Name
+    uid: str
+    budget_s: float
+    known: Object | None
+    """The claim as read or answered last; None: to be read."""
+    writes: int = 0
+    reading: ClaimReading | None = None
+    _until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._until = self.holds.clock.monotonic() + self.budget_s
+
+    def step(self, decide: Decide, *, may_end: bool = False) -> ClaimReading | None:
+        """Bring the claim to where `decide` needs no write; None: it is gone.
+
+        `may_end`: a write refused because the claim is Terminating by now is no error.
+        """
+        try:
+            settled = settle(
+                self.holds.cluster, self._read, self._of(decide), self._write, pause=self._pause
+            )
+            self._seen(settled.found)
+        except errors.ApiNotFound:
+            self.reading = None
+        except (errors.ApiInvalid, errors.ApiForbidden) as error:
+            self._judge(error, may_end=may_end)
+        return self.reading
+
+    def _read(self, cluster: Cluster) -> Object:
+        found, self.known = self.known, None
+        return cluster.get(CLAIMS, self.name) if found is None else found
+
+    def _of(self, decide: Decide) -> Callable[[Object], Write | None]:
+        def decided(found: Object) -> Write | None:
+            reading = read(found, self.holds.marks)
+            if reading.uid != self.uid:
+                raise errors.ApiNotFound(f"claim {self.name} is another one by now")
+            return decide(reading)
+
+        return decided
+
+    def _write(self, cluster: Cluster, write: Write) -> Object:
+        self.writes += 1
+        return write(cluster)
+
+    def _seen(self, found: Object) -> None:
+        self.known, self.reading = found, read(found, self.holds.marks)
+
+    def _pause(self, pause_s: float) -> None:
+        """Raises `ApiUnavailable` where the budget ends before the pause."""
+        if self.holds.clock.monotonic() + pause_s > self._until:
+            raise errors.ApiUnavailable(
+                f"claim {self.name} was not brought to where it should be within"
+                f" {self.budget_s:g} s"
+            )
+        self.holds.pause(pause_s)
+
+    def _judge(self, error: errors.FleetError, *, may_end: bool) -> None:
+        """Look at the claim: it may have ended, or been replaced, before the refused write."""
+        found: ClaimReading | None = None
+        with suppress(errors.ApiNotFound):
+            self.known = self.holds.cluster.get(CLAIMS, self.name)
+            found = read(self.known, self.holds.marks)
+        self.reading = found if found is not None and found.uid == self.uid else None
+        if self.reading is None or (may_end and self.reading.terminating):
+            return
+        if isinstance(error, errors.ApiForbidden) and error.fields.get("status") != 401:
+            raise errors.HoldsNotGranted(error.detail, **error.fields) from error
+        raise error
+
+
+def _status(body: Object) -> Write:
+    return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
+
+
+def _main(body: Object) -> Write:
+    return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER)
+
+
+def _allocation(reading: ClaimReading) -> tuple[float | None, frozenset[Key]]:
+    """What makes an allocation this one."""
+    return reading.allocated_at, frozenset(one.key for one in reading.devices)
+
+
+def _proven(reading: ClaimReading, marks: Marks) -> bool:
+    """Whether a condition of ours says that a device of the claim is ready now."""
+    kinds = (marks.sanitized, marks.healthy)
+    return any(reading.is_true(one, kind) for one in reading.devices for kind in kinds)
+
+
+def _entries(reading: ClaimReading, marks: Marks, *, ended: str = "") -> list[Object]:
+    """All that is ours in ``status.devices``, as it is on the claim: an apply that left it out
+    would take it away. `ended`: what was True goes False, at this time.
+    """
+    allotted = {one.key for one in reading.devices}
+    found = []
+    for entry in (reading.raw.get("status") or {}).get("devices") or ():
+        if not isinstance(entry, dict) or entry.get("driver") != marks.driver:
+            continue
+        key = (str(entry.get("pool")), str(entry.get("device")), str(entry.get("shareID") or ""))
+        ours = _ours(entry, marks, ended=ended)
+        if key in allotted and len(ours) > 0:
+            identity = ("driver", "pool", "device", "shareID")
+            found.append({name: entry[name] for name in identity if entry.get(name)} | ours)
+    return found
+
+
+def _ours(entry: Object, marks: Marks, *, ended: str) -> Object:
+    """Our conditions and receipt of one device."""
+    proofs = (marks.sanitized, marks.healthy)
+    conditions = []
+    for one in entry.get("conditions") or ():
+        if not isinstance(one, dict) or one.get("type") not in (*proofs, marks.failed):
+            continue
+        over = ended and one["type"] in proofs and one.get("status") == "True"
+        changed = {"status": "False", "reason": TORN_DOWN, "lastTransitionTime": ended}
+        conditions.append({**one, **changed, "message": ""} if over else one)
+    found: Object = {"conditions": conditions} if conditions else {}
+    if entry.get("data") is not None:
+        found["data"] = entry["data"]
+    return found

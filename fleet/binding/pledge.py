@@ -1,0 +1,56 @@
+"""The pledge on a claim that we are about to allocate: who works on it, and until when. Pure.
+
+A claim that we wipe devices for has a lease but no allocation yet. The pledge, an annotation, tells
+the coordinator that this lease is no leftover, and a second allocator that it comes too late. It
+ends by itself: whoever died in mid-work is in nobody's way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.binding.names import Marks
+from fleet.kube.base import Object, uid_of, version_of
+
+LIFETIME_S = 60.0
+"""How long, s, a pledge counts; it is renewed at half of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pledge:
+    """`owner` (an id of one attempt) allocates the claim, until `until` seconds since the epoch."""
+
+    owner: str
+    until: float
+
+    def counts(self, now: float) -> bool:
+        """Whether somebody is at work; one far in the future is a broken clock, not a pledge."""
+        return now < self.until <= now + 2 * LIFETIME_S
+
+
+def key(marks: Marks) -> str:
+    """Name of the annotation."""
+    return f"{marks.driver}/allocating"
+
+
+def read(claim: Object, marks: Marks) -> Pledge | None:
+    """The pledge on a claim; None: there is none, or it cannot be understood."""
+    metadata = claim.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    text = annotations.get(key(marks)) if isinstance(annotations, dict) else None
+    owner, _, until = str(text or "").rpartition(" ")
+    if not owner or not until.isdecimal():
+        return None
+    return Pledge(owner, float(until))
+
+
+def body(claim: Object, marks: Marks, pledge: Pledge | None) -> Object:
+    """A merge patch of the claim that sets the pledge, or takes it off; guarded."""
+    text = f"{pledge.owner} {int(pledge.until)}" if pledge is not None else None
+    return {
+        "metadata": {
+            "uid": uid_of(claim),
+            "resourceVersion": version_of(claim),
+            "annotations": {key(marks): text},
+        }
+    }

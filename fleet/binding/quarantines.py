@@ -1,0 +1,133 @@
+"""Quarantine as a lease: what is out of service is so in the store too, whoever asks there.
+
+A node's journal is the truth about quarantine. The lease beside it keeps campaigns and claims from
+being granted a device that the node would refuse anyway, counts in the budget of devices out of
+service (B50), and outlives the journal: a new one takes the quarantine from it
+(`fleet.node.recovery`).
+
+Level-triggered: each step compares leases with views. A unit is leased once, to the largest device
+that is out of service as a whole; a partition quarantined alone never takes its neighbours along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet import errors
+from fleet.leases import AcquireRequest
+from fleet.messages import DeviceView, NodeView
+from fleet.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.stores.base import Release
+
+VIEW_AGE_MAX_S = 60.0
+"""An older view tells nothing: its node counts as silent, and keeps its leases."""
+_OUT = frozenset({State.QUARANTINED, State.RETESTING})
+_DOUBTFUL = frozenset({State.HELD, *_OUT})
+"""States in which a lease is kept. HELD: the journal is new, and may not have read the lease."""
+
+
+class Leases(Protocol):
+    """What is asked of the coordinator; batched."""
+
+    def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+        """One answer for each request, in order."""
+        ...
+
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """One answer for each release, in order."""
+        ...
+
+    def leases(self) -> Sequence[Lease]:
+        """All leases in force."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What one step did."""
+
+    acquired: tuple[Lease, ...] = ()
+    released: tuple[Lease, ...] = ()
+    waiting: Mapping[Holder, errors.FleetError] = field(default_factory=dict)
+    """Quarantines whose units somebody still has (a claim, a campaign): asked again next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineLeases:
+    """Keeps the store's quarantine leases in line with what nodes say."""
+
+    coordinator: Leases
+
+    def step(self, views: Mapping[str, NodeView | errors.FleetError | None], now: float) -> Balance:
+        """One comparison. `now`: seconds since the epoch. Raises what the store raises as a whole.
+
+        A node that is missing here, silent or long unheard of keeps its leases as they are.
+        """
+        heard = [view for view in views.values() if isinstance(view, NodeView)]
+        fresh = [view for view in heard if abs(now - view.at) <= VIEW_AGE_MAX_S]
+        known = {u: d for view in fresh for u, d in _by_unit(view.devices).items()}
+        held = [
+            lease
+            for lease in self.coordinator.leases()
+            if lease.holder.kind is HolderKind.QUARANTINE
+        ]
+        released = self._release([lease for lease in held if _ended(lease, known)])
+        kept = {unit for lease in held if lease not in released for unit in lease.units}
+        wanted = [request for view in fresh for request in _requests(view.devices, kept)]
+        if not wanted:
+            return Balance(released=tuple(released))
+        acquired, waiting = [], {}
+        for request, answer in zip(wanted, self.coordinator.acquire(wanted), strict=True):
+            if isinstance(answer, Lease):
+                acquired.append(answer)
+            else:
+                waiting[request.holder] = answer
+        return Balance(tuple(acquired), tuple(released), waiting)
+
+    def _release(self, ended: Sequence[Lease]) -> list[Lease]:
+        if not ended:
+            return []
+        answers = self.coordinator.release_all([Release(one.holder, one.token) for one in ended])
+        return [
+            lease
+            for lease, answer in zip(ended, answers, strict=True)
+            if not isinstance(answer, errors.FleetError)
+        ]
+
+
+def _by_unit(devices: Iterable[DeviceView]) -> Mapping[UnitId, DeviceView]:
+    """The smallest device of each unit: its state is the unit's own as nearly as a view tells."""
+    found: dict[UnitId, DeviceView] = {}
+    for device in sorted(devices, key=lambda one: (-len(one.units), one.uuid)):
+        found.update(dict.fromkeys(map(UnitId, device.units), device))
+    return found
+
+
+def _ended(lease: Lease, known: Mapping[UnitId, DeviceView]) -> bool:
+    """Whether a unit of the lease is in service again; the others are then leased anew."""
+    states = [State(known[unit].state) for unit in lease.units if unit in known]
+    if len(states) < len(lease.units):
+        return False
+    return any(state not in _DOUBTFUL for state in states)
+
+
+def _requests(devices: Sequence[DeviceView], kept: AbstractSet[UnitId]) -> Iterator[AcquireRequest]:
+    smallest = _by_unit(devices)
+    left = {
+        unit
+        for unit, device in smallest.items()
+        if device.state in _OUT and not device.claim and unit not in kept
+    }
+    for device in sorted(devices, key=lambda one: (-len(one.units), one.uuid)):
+        units = frozenset(map(UnitId, device.units))
+        if units and units <= left:
+            left -= units
+            yield AcquireRequest(units, Holder(HolderKind.QUARANTINE, device.uuid))
+    for device in sorted(devices, key=lambda one: (-len(one.units), one.uuid)):
+        units = frozenset(map(UnitId, device.units)) & left
+        if units:
+            left -= units
+            yield AcquireRequest(units, Holder(HolderKind.QUARANTINE, device.uuid))

@@ -1,0 +1,162 @@
+"""The coordinator's claims: a step looks at those that changed or are due, decides, and acts.
+
+Batch-wise: one call per node, one transaction of the store and one pass of API writes per step,
+however many claims are due; one claim's trouble is its own. Nothing here has to survive: whoever
+starts anew finds claims, leases and nodes as they are (case B42). Two at once do no harm: both
+decide alike, every write is guarded, and nodes fence by token (B4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from fleet import errors
+from fleet.binding.deciding import decide
+from fleet.binding.decisions import (
+    BUSY_S,
+    Acquire,
+    Bind,
+    Fail,
+    Finalize,
+    LetGo,
+    LookUp,
+    Order,
+    Unbind,
+    Undo,
+    Unexposed,
+    Wait,
+)
+from fleet.binding.looking import Case, Look, touched
+from fleet.binding.performing import REFUSED_S, Performer
+from fleet.binding.surroundings import BinderTerms, Surroundings
+from fleet.binding.tracking import Agenda
+from fleet.messages import NodeView
+
+LOG = logging.getLogger(__name__)
+
+RESYNC_S = 30.0
+"""Period, s, in which a claim at rest is looked at though nothing was heard of it."""
+CLAIMS_MAX = 500
+"""Claims looked at in one step: bounds its length, s, not the fleet."""
+ROUNDS = 4
+"""Decisions about one claim within a step: lease, order, look up, write."""
+
+
+class Binder:
+    """Reconciles all claims of our driver. `step` is for one thread at a time."""
+
+    def __init__(self, around: Surroundings, terms: BinderTerms) -> None:
+        self._around = around
+        self._terms = terms
+        self.look = Look(around, terms)
+        self.performer = Performer(around, terms, self.look)
+        self._agenda = Agenda()
+        self._stepped_at = float("-inf")
+        self.looked_at = 0
+        """Claims decided about, all steps together."""
+
+    def step(self, now: float) -> int:
+        """Look at what changed or is due at `now` (seconds since the epoch); how many claims.
+
+        Raises only what keeps everything from working: `StoreUnavailable`, `StoreBehind` and
+        `SettingsInvalid` of the store. Then nothing is lost: the same claims are due again.
+        """
+        if not self._around.claims.synced:
+            return 0
+        if now < self._stepped_at:
+            self._agenda.rewind(now)
+            for track in self.look.tracks.values():
+                track.rewind()
+        self._stepped_at = now
+        self._agenda.again(self._around.claims.take(), now)
+        due = self._agenda.take(now, CLAIMS_MAX)
+        if not due:
+            return 0
+        try:
+            cases = self.look.cases(due)
+            self.look.ask(cases)
+            self._settle(cases, now)
+        except BaseException:
+            self._agenda.again(due, now + BUSY_S)
+            raise
+        for case in cases:
+            again_s = RESYNC_S if case.again_s is None else case.again_s
+            self._agenda.at(case.reading.uid, now + again_s)
+        for case in cases:
+            self._tell_of_hold(case, now)
+        self.looked_at += len(cases)
+        return len(cases)
+
+    def touch(self, uids: Iterable[str], now: float) -> None:
+        """Look at these claims with the next step."""
+        self._agenda.again(uids, now)
+
+    def saw(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> None:
+        """Take in views of nodes that somebody else asked for."""
+        self.look.saw(views)
+        known = self.look.tracks.keys()
+        self._agenda.again([uid for uid in touched(views.values()) if uid in known], now)
+
+    def why(self, uid: str) -> str:
+        """The last decision about a claim, in words; "" for one that is none of ours."""
+        track = self.look.tracks.get(uid)
+        return track.why if track else ""
+
+    @property
+    def open_claims(self) -> int:
+        """Claims that are kept an eye on."""
+        return len(self.look.tracks)
+
+    # --- within a step ---------------------------------------------------------------------------
+
+    def _settle(self, cases: Sequence[Case], now: float) -> None:
+        """Decide; what needs more than the claim itself is done together, then decided again."""
+        rest: Sequence[Case] = cases
+        for _ in range(ROUNDS):
+            for case in rest:
+                self._decide(case, now)
+            for case in rest:
+                if isinstance(case.decision, LookUp):
+                    self.look.look_up(case)
+            self.performer.acquire(rest, now)
+            self.performer.order([c for c in rest if isinstance(c.decision, Order)])
+            rest = [case for case in rest if isinstance(case.decision, LookUp | Acquire)]
+            if not rest:
+                break
+        for case in cases:
+            if isinstance(case.decision, Undo):
+                self.performer.undo(case)
+        writes = Bind | Unbind | Fail | Finalize | LetGo | Unexposed
+        writing = [case for case in cases if isinstance(case.decision, writes)]
+        self._around.each([partial(self.performer.write, case, now) for case in writing])
+
+    def _decide(self, case: Case, now: float) -> None:
+        try:
+            case.decision = decide(self.look.facts(case, now), self._terms.rules)
+        except Exception:
+            LOG.exception("claim %s cannot be judged", case.reading.name)
+            case.put_off("it could not be judged: see the log", REFUSED_S)
+        case.track.why = case.decision.why
+        if not isinstance(case.decision, Fail | LetGo | LookUp):
+            case.track.failing_since = None
+        if isinstance(case.decision, Wait):
+            case.again_s = case.decision.again_s
+
+    def _tell_of_hold(self, case: Case, now: float) -> None:
+        since = case.track.unused_since
+        if since is None or not case.reading.held:
+            return
+        limit_s = self._terms.hold_event_after_s
+        if now - since < limit_s:
+            return
+        try:
+            self._around.tell.claim(
+                case.reading,
+                "HeldAfterUse",
+                f"held for more than {limit_s:.0f} s after its use: {case.track.why}; decide with"
+                f" `fleet claim show {case.reading.name}`",
+            )
+        except Exception:
+            LOG.exception("the owner of claim %s cannot be told", case.reading.name)

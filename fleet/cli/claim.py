@@ -1,0 +1,276 @@
+"""`fleet claim`: allocate a claim by ourselves, and what there is to say about one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fleet import bootstrap, errors
+from fleet.cli import reach, text
+from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.clock import SystemClock
+from fleet.door.nodes import DoorNodes
+from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
+from fleet.leases import AcquireRequest
+from fleet.messages import NodeView
+from fleet.model import Holder, Lease
+from fleet.planning import CoordinatorPlan, NodePlan
+from fleet.settings import Settings
+from fleet.stores.base import Release
+
+if TYPE_CHECKING:
+    from fleet.binding.allocating import Allocated
+    from fleet.binding.claim import ClaimReading
+    from fleet.binding.decisions import PodFact
+    from fleet.binding.explaining import ClaimStory
+    from fleet.binding.leasing import ClaimLeases
+    from fleet.binding.ports import Nodes
+
+app = typer.Typer(no_args_is_help=True)
+
+ClaimArgument = Annotated[
+    str, typer.Argument(metavar="NAMESPACE/NAME", help="The claim, by namespace and name.")
+]
+
+
+@app.callback()
+def claim() -> None:
+    """Allocate claims where no scheduler does, and explain them."""
+
+
+@app.command("bind")
+def bind(
+    claim: ClaimArgument,
+    *,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds the devices have to get ready.")
+    ] = 600.0,
+    kubeconfig: KubeconfigOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose devices, wipe and check them, and allocate the claim; all of it or nothing."""
+    # The library of selectors takes 0.2 s to load: only where it is used.
+    from fleet.binding.allocating import Allocator, AllocatorTerms
+    from fleet.binding.names import Marks
+
+    name = _name(claim)
+    with _desk(state_directory(state), address=address, kubeconfig=kubeconfig) as desk:
+        allocator = Allocator(
+            desk.cluster,
+            desk.leases,
+            desk.nodes,
+            terms=AllocatorTerms(
+                marks=Marks(desk.settings.kubernetes.driver),
+                fresh_s=desk.settings.health.fresh_s,
+                wipe=desk.settings.wipe,
+                wait_s=timeout,
+            ),
+            clock=SystemClock(),
+            sleep=time.sleep,
+        )
+        found = allocator.allocate(name)
+    emit(_told(found), as_json=as_json, render=partial(_render_bound, found))
+
+
+@app.command("show")
+def show(
+    claim: ClaimArgument,
+    *,
+    kubeconfig: KubeconfigOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """What API, store and node say of a claim, what is missing, and which command decides."""
+    from fleet.binding.claim import read
+    from fleet.binding.explaining import explain
+    from fleet.binding.facts import Rules
+    from fleet.binding.names import Marks
+
+    name = _name(claim)
+    with _desk(state_directory(state), address=address, kubeconfig=kubeconfig) as desk:
+        kubernetes = desk.settings.kubernetes
+        marks = Marks(kubernetes.driver)
+        reading = read(desk.cluster.get(CLAIMS, name), marks)
+        answers = desk.nodes.views(dict.fromkeys(reading.nodes, ()))
+        views = [view for view in answers.values() if isinstance(view, NodeView)]
+        story = explain(
+            reading,
+            views[0] if views else None,
+            desk.leases.by_claim().get(reading.uid, ()),
+            list(_pods(desk.cluster, reading)),
+            rules=Rules(marks, kubernetes.binding_timeout_s, desk.settings.health.fresh_s),
+            now=time.time(),
+        )
+    emit(story, as_json=as_json, render=partial(_render_story, story))
+
+
+# --- what the verbs need ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """A cluster, the nodes and their leases."""
+
+    cluster: Cluster
+    nodes: Nodes
+    leases: ClaimLeases
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Granting:
+    """The coordinator's leases, wherever it runs."""
+
+    coordinator: reach.Coordinator
+
+    def acquire(self, requests: Sequence[AcquireRequest]) -> list[Lease | errors.FleetError]:
+        return list(self.coordinator.acquire(requests))
+
+    def release_all(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
+        return list(self.coordinator.release_all(releases))
+
+    def leases(self, holder: Holder | None = None) -> Sequence[Lease]:
+        found = self.coordinator.leases()
+        return [lease for lease in found if holder is None or lease.holder == holder]
+
+
+@contextmanager
+def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Iterator[_Desk]:
+    from fleet.binding.leasing import ClaimLeases
+
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    cluster = around.cluster
+    if cluster is None:
+        raise errors.InputInvalid(
+            "no cluster can be asked for claims", remedy="name one with --kubeconfig FILE"
+        )
+    with ExitStack() as stack:
+        if address is not None:
+            nodes, coordinator = _behind_ray(address, stack)
+        else:
+            nodes, coordinator = _of_host(around.plans, cluster, kubeconfig, stack)
+        leases = ClaimLeases(_Granting(coordinator), nodes)
+        yield _Desk(cluster, nodes, leases, around.settings)
+
+
+def _of_host(
+    plans: Sequence[NodePlan], cluster: Cluster, kubeconfig: Path | None, stack: ExitStack
+) -> tuple[Nodes, reach.Coordinator]:
+    """The nodes of this host behind their doors, and the store its plugins use."""
+    nodes = DoorNodes({plan.node: bootstrap.open_door(plan) for plan in plans})
+    stack.callback(nodes.close)
+    chosen = CoordinatorPlan(
+        state=plans[0].state,
+        settings=plans[0].settings,
+        kubernetes=True,
+        kubeconfig=str(kubeconfig or plans[0].kubeconfig),
+    )
+    return nodes, bootstrap.open_coordinator(chosen, cluster)
+
+
+def _behind_ray(address: str, stack: ExitStack) -> tuple[Nodes, reach.Coordinator]:
+    from actors import cluster, handles
+    from actors.nodes import RayNodes
+
+    stack.callback(cluster.attach(address).close)
+    return RayNodes(), handles.find_coordinator()
+
+
+def _name(claim: str) -> Name:
+    namespace, slash, name = claim.partition("/")
+    if not (slash and namespace and name) or "/" in name:
+        raise errors.InputInvalid(
+            f"{claim!r} names no claim", remedy="write it as NAMESPACE/NAME, like tenant/gpu"
+        )
+    return Name(name, namespace)
+
+
+def _pods(cluster: Cluster, reading: ClaimReading) -> Iterator[PodFact]:
+    from fleet.binding.decisions import PodFact
+
+    for pod in reading.pods:
+        try:
+            found = cluster.get(PODS, Name(pod.name, reading.name.namespace))
+        except errors.ApiNotFound:
+            continue
+        if uid_of(found) == pod.uid:
+            bound = bool((found.get("spec") or {}).get("nodeName"))
+            yield PodFact(pod.name, pod.uid, bound, "deletionTimestamp" in found["metadata"])
+
+
+# --- printing --------------------------------------------------------------------------------
+
+
+def _told(found: Allocated) -> dict[str, object]:
+    reading = found.reading
+    return {
+        "namespace": reading.name.namespace,
+        "name": reading.name.name,
+        "uid": reading.uid,
+        "already": found.already,
+        "token": found.token,
+        "node": ", ".join(reading.nodes),
+        "devices": [{"request": one.request, "device": one.device} for one in reading.devices],
+        "certificates": list(found.certificates),
+        "tried": list(found.tried),
+    }
+
+
+def _render_bound(found: Allocated, console: Console) -> None:
+    reading = found.reading
+    word = "was bound already" if found.already else "bound"
+    console.print(text.plain(f"{reading.name}: {word} under token {found.token}"))
+    for one in reading.devices:
+        console.print(text.plain(f"  {one.request}: {one.node}/{one.device}"))
+    for tried in found.tried:
+        console.print(text.plain(f"  not {tried}", style="yellow"))
+
+
+def _render_story(story: ClaimStory, console: Console) -> None:
+    lines = {
+        "claim": f"{story.namespace}/{story.name} ({story.uid})",
+        "allocation": _allocation(story),
+        "reserved for": ", ".join(story.pods) or "nobody",
+        "hold": "yes" if story.held else "no",
+        "finalizer": "yes" if story.finalizer else "no",
+        "lease": ", ".join(story.leases) or "none",
+        "node": f"{story.node}: {story.record or 'no record'}" if story.node else "-",
+        "coordinator": story.coordinator,
+    }
+    for name, value in lines.items():
+        console.print(text.plain(f"{name:>12}: {value}"))
+    for one in story.devices:
+        said = ", ".join(f"{kind}={value}" for kind, value in one.conditions.items())
+        console.print(
+            text.joined(
+                f"  {one.node}/{one.device}: ",
+                text.coloured(one.state or "unknown"),
+                f" {said or 'no condition'}, certified under {one.certified_under or '?'}",
+            )
+        )
+    for found in story.missing:
+        console.print(text.joined(("missing: ", "yellow"), f"{found.check}: {found.detail}"))
+        console.print(text.plain(f"    do: {found.remedy}"))
+
+
+def _allocation(story: ClaimStory) -> str:
+    if not story.allocated:
+        return "none" if story.allocating_until is None else "under way"
+    if not story.gated:
+        return "yes, nobody waits for conditions"
+    if story.failed:
+        return "failed"
+    return "bound" if story.bound else "conditions pending"

@@ -1,0 +1,68 @@
+"""The cluster a verb may ask, and the settings it goes by."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet import bootstrap, errors, plugging
+from fleet.binding.holding import Holds
+from fleet.binding.names import Marks
+from fleet.clock import SystemClock
+from fleet.kube.base import Cluster
+from fleet.planning import NodePlan
+from fleet.settings import Settings
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="The cluster to ask. Not given: the one this host's node plugin serves, if any.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a verb acts. `plans`: nodes whose files are here; `cluster` None: none is asked."""
+
+    plans: tuple[NodePlan, ...]
+    settings: Settings
+    cluster: Cluster | None
+
+    @property
+    def marks(self) -> Marks:
+        """Our names on claims."""
+        return Marks(self.settings.kubernetes.driver)
+
+    @property
+    def holds(self) -> Holds | None:
+        """What takes our marks off claims."""
+        return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
+
+
+def surroundings(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Surroundings:
+    """Read the fleet's plan, and open the cluster named, else that of this host's node plugin.
+
+    Raises `DriverAbsent` without a fleet, and where a cluster was named what
+    `fleet.plugging.open_cluster` raises.
+    """
+    plans = () if address is not None else bootstrap.plan_fleet(directory).nodes
+    plan = plans[0] if plans else NodePlan(node="none", state=str(directory))
+    cluster: Cluster | None = None
+    if kubeconfig is not None:
+        if not kubeconfig.is_file():
+            raise errors.InputInvalid(
+                f"{kubeconfig} is no file", remedy="name a kubeconfig with --kubeconfig"
+            )
+        cluster = plugging.open_cluster(plan, str(kubeconfig))
+    elif plan.kubernetes:
+        with suppress(errors.FleetError):  # the verb says that no cluster was asked
+            cluster = plugging.open_cluster(plan, None)
+    return Surroundings(plans, plan.settings, cluster)

@@ -1,0 +1,28 @@
+"""`fleet coordinate`: reconciles a cluster's claims with the nodes of this host, without Ray."""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+from fleet import coordinating
+from fleet.binding.running import Loop
+from fleet.cli.options import StateOption, state_directory
+from fleet.cli.store import KubeconfigOption
+from fleet.planning import plan_fleet
+
+ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def coordinate(*, state: StateOption = None, kubeconfig: KubeconfigOption = "") -> None:
+    """For a cluster of one node, and for tests; with Ray, the coordinator's actor does this.
+
+    Runs until SIGTERM and logs. Two at once do no harm: nodes fence, and every write is guarded.
+    """
+    logging.basicConfig(level=logging.WARNING, format="coordinate: %(message)s")
+    loop = Loop(coordinating.of_host(plan_fleet(state_directory(state)), kubeconfig))
+    # Blocked in every thread, the signals wait for this one to ask for them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    loop.start()
+    signal.sigwait(ENDS)
+    loop.stop()

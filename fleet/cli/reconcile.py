@@ -1,0 +1,74 @@
+"""`fleet reconcile`: take away what was left behind and belongs to nobody."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fleet.cli import reach, text
+from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+
+if TYPE_CHECKING:
+    from fleet.repair.fixing import Outcome
+    from jobs.reconcile import Reconciliation
+
+
+def reconcile(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Without proof nothing is touched. Exit code 1 when something is left, or would be done."""
+    from jobs import reconcile as job
+
+    directory = state_directory(state)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    with reach.fleet(directory, address=address) as fleet:
+        report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
+    emit(report.model_dump(mode="json"), as_json=as_json, render=partial(_render, report))
+    raise typer.Exit(1 if report.left else 0)
+
+
+def _render(report: Reconciliation, console: Console) -> None:
+    if report.simulated:
+        console.print(text.plain(text.SIMULATED, style="bold black on yellow"))
+    for outcome in report.outcomes:
+        _explain(console, outcome, dry_run=report.dry_run)
+    for node, error in report.silent.items():
+        console.print(
+            text.plain(f"{node} does not answer, all of it was left: {error}", style="red")
+        )
+    for note in report.notes:
+        console.print(text.plain(f"note: {note}", style="yellow"))
+    done = sum(outcome.done for outcome in report.outcomes)
+    word = "would be looked at" if report.dry_run else f"{done} taken away"
+    count = len(report.outcomes)
+    console.print(
+        text.plain(f"{count} left behind: {word}" if count else "nothing was left behind")
+    )
+
+
+def _explain(console: Console, outcome: Outcome, *, dry_run: bool) -> None:
+    one = outcome.orphan
+    word, colour = ("gone", "green") if outcome.done else ("left", "red")
+    if dry_run and one.proven:
+        word, colour = "to do", "yellow"
+    place = f"{one.node}: " if one.node else ""
+    console.print(text.joined((f"{word}: ", colour), f"{place}{one.what}"))
+    console.print(text.plain(f"    why: {one.why}"))
+    console.print(text.plain(f"    fix: {one.fix}"))
+    if not outcome.done:
+        if outcome.detail and outcome.detail != one.why:
+            console.print(text.plain(f"    stays: {outcome.detail}"))
+        console.print(text.joined(("    do: ", "bold"), one.command))

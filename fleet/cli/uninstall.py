@@ -1,0 +1,114 @@
+"""`fleet uninstall`: everything that is ours anywhere, and its removal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fleet import errors
+from fleet.cli import reach, text
+from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.messages import Message
+from fleet.repair import removing
+from fleet.repair.fixing import Outcome
+from fleet.repair.gathering import gather
+from fleet.repair.removing import Obstacle
+
+
+class Uninstall(Message):
+    """What there is, what stands in the way, what was done."""
+
+    applied: bool
+    simulated: bool
+    items: tuple[Outcome, ...]
+    obstacles: tuple[Obstacle, ...]
+    state: str
+    """The directory that stays: evidence, keys, journals."""
+    notes: tuple[str, ...] = ()
+
+
+def uninstall(
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="List everything; change nothing.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Take it away, in order; refused while in use.")
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leaves no hold, finalizer, lease or taint behind. Evidence stays.
+
+    Exit code 0: nothing of ours is left (but the state directory); 1: something is.
+    """
+    if plan == apply:
+        raise errors.InputInvalid(
+            "say what to do: --plan or --apply", remedy="begin with `fleet uninstall --plan`"
+        )
+    from jobs import reconcile as job
+
+    directory = state_directory(state)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    with reach.fleet(directory, address=address) as fleet:
+        bench = job.bench(fleet, around)
+        facts = gather(bench.sources, time.time())
+        obstacles = removing.obstacles(facts)
+        go = apply and not obstacles
+        items = (
+            removing.remove(facts, bench.hands)
+            if go
+            else tuple(Outcome(orphan=one, done=False) for one in removing.everything(facts))
+        )
+    report = Uninstall(
+        applied=go,
+        simulated=any(view.simulated for view in facts.views.values()),
+        items=items,
+        obstacles=obstacles,
+        state=str(directory),
+        notes=job.notes(facts),
+    )
+    emit(
+        report.model_dump(mode="json"),
+        as_json=as_json,
+        render=lambda console: _render(console, report, directory, wanted=apply),
+    )
+    left = any(not one.done for one in items)
+    raise typer.Exit(1 if left or (apply and obstacles) else 0)
+
+
+def _render(console: Console, report: Uninstall, directory: Path, *, wanted: bool) -> None:
+    if report.simulated:
+        console.print(text.plain(text.SIMULATED, style="bold black on yellow"))
+    for one in report.items:
+        word, colour = ("gone", "green") if one.done else ("there", "yellow")
+        place = f"{one.orphan.node}: " if one.orphan.node else ""
+        console.print(text.joined((f"{word}: ", colour), f"{place}{one.orphan.what}"))
+        if one.detail:
+            console.print(text.plain(f"    stays: {one.detail}", style="red"))
+            console.print(text.joined(("    do: ", "bold"), one.orphan.command))
+    _show_obstacles(console, report.obstacles)
+    for note in report.notes:
+        console.print(text.plain(f"note: {note}", style="yellow"))
+    left = sum(not one.done for one in report.items)
+    console.print(
+        text.plain(
+            f"{left} of {len(report.items)} things are there; evidence, keys and journals stay in"
+            f" {directory}: keep them as long as somebody may ask, then delete the directory"
+        )
+    )
+    if wanted and report.obstacles:
+        console.print(text.plain("nothing was changed", style="bold"))
+
+
+def _show_obstacles(console: Console, obstacles: Sequence[Obstacle]) -> None:
+    for obstacle in obstacles:
+        console.print(text.joined(("in the way: ", "red"), obstacle.what))
+        console.print(text.joined(("    do: ", "bold"), obstacle.remedy))

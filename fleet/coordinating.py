@@ -1,0 +1,129 @@
+"""Wiring of the coordinator's claims: the reconciler over an API server, a store and nodes.
+
+`fleet.bootstrap` opens the coordinator itself. Both hosts use this: the actor with nodes behind
+Ray, `fleet coordinate` with the nodes of its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fleet import bootstrap
+from fleet.binding.conditions import RebootConditions
+from fleet.binding.holding import Holds
+from fleet.binding.informing import QuarantineNotices
+from fleet.binding.leasing import ClaimLeases
+from fleet.binding.names import Marks
+from fleet.binding.orphans import OrphanLeases
+from fleet.binding.ports import Nodes
+from fleet.binding.quarantines import QuarantineLeases
+from fleet.binding.running import Opener, Reconciling, SideBySide
+from fleet.binding.service import Binder
+from fleet.binding.surroundings import BinderTerms, Surroundings
+from fleet.binding.telling import Telling
+from fleet.binding.visibility import Visible
+from fleet.binding.watching import Cached
+from fleet.clock import SystemClock
+from fleet.coordinator import Coordinator
+from fleet.door.nodes import DoorNodes
+from fleet.kube.base import CLAIMS, NODES, Cluster
+from fleet.kube.cluster import KubernetesCluster
+from fleet.kube.telling import Events
+from fleet.planning import CoordinatorPlan, FleetPlan
+from fleet.repair.absence import AbsentNodes
+from fleet.repair.forgetting import Parting
+
+COMPONENT = "fleetscrub-coordinator"
+"""Who reports the coordinator's events."""
+
+
+def connect(plan: CoordinatorPlan) -> KubernetesCluster:
+    """The API server of the plan, with the coordinator's own budget of requests.
+
+    Raises `SettingsInvalid` without a configuration; sends nothing.
+    """
+    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
+
+    kubernetes = plan.settings.kubernetes
+    return client.connect(
+        plan.kubeconfig or None,
+        qps=kubernetes.coordinator_qps,
+        timeout_s=kubernetes.api_timeout_s,
+    )
+
+
+def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
+    """How the loop opens the coordinator, and the nodes behind the doors of this host.
+
+    Raises `SettingsInvalid` without a configuration of the API server, before anything is opened.
+    """
+    chosen = CoordinatorPlan(
+        state=plan.coordinator.state,
+        settings=plan.nodes[0].settings,  # as recorded by the plugin, which has the same driver
+        kubernetes=True,
+        kubeconfig=kubeconfig,
+    )
+    cluster = connect(chosen)
+
+    def opened() -> Reconciling:
+        cluster.require()
+        coordinator = bootstrap.open_coordinator(chosen, cluster)
+        nodes = DoorNodes({node.node: bootstrap.open_door(node) for node in plan.nodes})
+        return reconciling(chosen, coordinator, nodes, cluster, closing=(nodes.close,))
+
+    return opened
+
+
+def behind_actors(plan: CoordinatorPlan, coordinator: Coordinator, nodes: Nodes) -> Reconciling:
+    """What the coordinator's actor steps.
+
+    Raises `SettingsInvalid`, `ApiNotFound` where the server does not serve what is needed, and what
+    `Cluster.get` raises: a coordinator has nothing to do without an API server.
+    """
+    cluster = connect(plan)
+    cluster.require()
+    return reconciling(plan, coordinator, nodes, cluster)
+
+
+def reconciling(
+    plan: CoordinatorPlan,
+    coordinator: Coordinator,
+    nodes: Nodes,
+    cluster: Cluster,
+    *,
+    closing: Sequence[Callable[[], None]] = (),
+) -> Reconciling:
+    """What the loop steps; it watches nothing before it is started."""
+    clock, kubernetes = SystemClock(), plan.settings.kubernetes
+    driver, marks = kubernetes.driver, Marks(kubernetes.driver)
+    claims, known = Cached(cluster, CLAIMS, clock=clock), Cached(cluster, NODES, clock=clock)
+    holds = Holds(cluster, marks, clock)
+    events = Events(cluster, COMPONENT, clock)
+    side_by_side = SideBySide()
+    leases = ClaimLeases(coordinator, nodes)
+    around = Surroundings(
+        cluster=cluster,
+        leases=leases,
+        nodes=nodes,
+        holds=holds,
+        visible=Visible(cluster, driver),
+        tell=Telling(events),
+        claims=claims,
+        each=side_by_side,
+    )
+    parting = Parting(marks=marks, coordinator=coordinator, cluster=cluster, holds=holds)
+    binder = Binder(around, BinderTerms.from_settings(plan.settings))
+    return Reconciling(
+        binder,
+        nodes,
+        coordinator,
+        caches=(claims, known),
+        followers={
+            "quarantine leases": QuarantineLeases(coordinator),
+            "conditions of nodes": RebootConditions(cluster, driver),
+            "notices": QuarantineNotices(events, claims, marks),
+            "leases of claims that are gone": OrphanLeases(claims, leases, binder.look),
+            "lost nodes": AbsentNodes(cluster, known, claims, parting, kubernetes.lost_after_s),
+        },
+        closing=(side_by_side.close, *closing),
+    )

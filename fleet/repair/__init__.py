@@ -1,0 +1,1 @@
+"""What was left behind anywhere: found, explained, taken away in the right order (E7)."""

@@ -1,0 +1,212 @@
+"""A node declared lost: by an operator, or because its Node object has been gone for long.
+
+Its claims' leases, holds and finalizers end here without the node's word, so the order is: first a
+durable mark that the node reads before it accepts any act should it come back (`fleet.node.lost`:
+it starts HELD then, as with a lost journal), then its slices, so that nobody is sent there, then
+the leases, then the marks on its claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet import errors
+from fleet.binding.claim import ClaimReading
+from fleet.binding.names import Marks
+from fleet.kube.base import SLICES, Cluster, Object, name_of, uid_of, version_of
+from fleet.leases import AcquireRequest, ClosedBy, Closure
+from fleet.messages import Message
+from fleet.model import Holder, HolderKind, Lease, NodeName, Uuid
+from fleet.node.lost import MARK_TTL_S, lost_unit
+from fleet.repair.facts import Api, accelerator_of, hold_nodes, node_of_slice
+from fleet.repair.fixing import LettingGo, released
+from fleet.repair.gathering import read_api
+from fleet.stores.base import Release
+
+
+class Coordinating(Protocol):
+    """What is asked of the coordinator."""
+
+    def leases(self) -> Sequence[Lease]: ...
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest]
+    ) -> Sequence[Lease | errors.FleetError]: ...
+
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Through what a node is given up. `cluster` and `holds` None: there is no cluster."""
+
+    marks: Marks
+    coordinator: Coordinating
+    cluster: Cluster | None = None
+    holds: LettingGo | None = None
+    devices: Collection[str] = field(default_factory=frozenset)
+    """UUIDs of accelerators known to be the node's, where nothing else tells any more."""
+
+
+class Forgotten(Message):
+    """What was given up for a node. `failed` empty: nothing of it is left."""
+
+    node: str
+    operator: str
+    token: str
+    """Of the mark that makes the node start HELD."""
+    slices: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    """Claims whose hold and finalizer were taken off."""
+    failed: tuple[str, ...] = ()
+
+
+def forget(node: str, parting: Parting, *, operator: str) -> Forgotten:
+    """Give up everything of a lost node, on the record as decided by `operator`.
+
+    Doing it twice changes nothing more, and goes on where the first time failed. Raises, before
+    anything is changed, what store or API raise when they do not answer. Who calls has made sure
+    that the node is gone.
+    """
+    held = parting.coordinator.leases()
+    api = _api(parting)
+    token = _mark(node, parting.coordinator, operator)
+    slices, failed = _delete_slices(node, api, parting)
+    if failed:
+        return Forgotten(
+            node=node, operator=operator, token=token, slices=tuple(slices), failed=tuple(failed)
+        )
+    mine = _of_node(node, held, api, parting.devices)
+    leases, unreleased = _release_leases(node, mine, parting.coordinator)
+    claims, unmarked = _let_go(node, api, parting, stuck=set(unreleased))
+    return Forgotten(
+        node=node,
+        operator=operator,
+        token=token,
+        slices=tuple(slices),
+        leases=tuple(leases),
+        claims=tuple(claims),
+        failed=(*unreleased.values(), *unmarked),
+    )
+
+
+def life(node: str, parting: Parting) -> str:
+    """What store and API say against the node being lost; empty: nothing.
+
+    A node that neither knows is a slip of the pen, unless devices of it were named.
+    """
+    held = parting.coordinator.leases()
+    for lease in held:
+        if lease.holder.kind is HolderKind.PUBLISHER and lease.holder.name.startswith(f"{node}/"):
+            return "its plugin publishes its devices"
+    if parting.cluster is None:
+        return ""
+    api = _api(parting)
+    if trouble := api.trouble("nodes"):
+        raise errors.ApiUnavailable(f"the API does not tell whether the node is there: {trouble}")
+    if node in api.ready:
+        return "its Node object is Ready"
+    known = node in api.nodes or any(node_of_slice(one) == node for one in api.slices)
+    known = known or any(node in claim.nodes for claim in api.claims.values())
+    if not (known or parting.devices):
+        return "the cluster asked knows no such node: is it the right one?"
+    return ""
+
+
+def _api(parting: Parting) -> Api:
+    if parting.cluster is None:
+        return Api()
+    api = read_api(parting.cluster, parting.marks)
+    if trouble := api.trouble("resourceclaims", "resourceslices"):
+        raise errors.ApiUnavailable(f"the API does not tell what belongs to the node: {trouble}")
+    return api
+
+
+def _mark(node: str, coordinator: Coordinating, operator: str) -> str:
+    request = AcquireRequest(
+        units=frozenset({lost_unit(node)}),
+        holder=Holder(HolderKind.OPERATOR, operator),
+        ttl_s=MARK_TTL_S,
+    )
+    (answer,) = coordinator.acquire([request])
+    if isinstance(answer, Lease):
+        return str(answer.token)
+    if not isinstance(answer, errors.LeaseHeld):
+        raise answer
+    known = [one for one in coordinator.leases() if lost_unit(node) in one.units]
+    return str(known[0].token) if known else ""
+
+
+def _delete_slices(node: str, api: Api, parting: Parting) -> tuple[list[str], list[str]]:
+    gone: list[str] = []
+    failed: list[str] = []
+    for one in api.slices:
+        if node_of_slice(one) != node or parting.cluster is None:
+            continue
+        try:
+            _delete(parting.cluster, one)
+            gone.append(name_of(one).name)
+        except errors.FleetError as error:
+            failed.append(f"ResourceSlice {name_of(one)}: {error}")
+    return gone, failed
+
+
+def _delete(cluster: Cluster, one: Object) -> None:
+    cluster.delete(SLICES, name_of(one), uid=uid_of(one), resource_version=version_of(one))
+
+
+def _of_node(
+    node: str, held: Sequence[Lease], api: Api, devices: Collection[str]
+) -> Iterator[Lease]:
+    """Leases of claims on the node; one that may be another node's is not among them."""
+    homes = {**api.homes, **{Uuid(uuid): node for uuid in devices}}
+    for lease in held:
+        if lease.holder.kind is not HolderKind.CLAIM:
+            continue
+        claim = api.claims.get(lease.holder.name)
+        places = {homes.get(accelerator_of(unit), "") for unit in lease.units} - {""}
+        if not places and claim is not None:
+            places = set(claim.nodes)
+        if places == {node}:
+            yield lease
+
+
+def _release_leases(
+    node: str, leases: Iterable[Lease], coordinator: Coordinating
+) -> tuple[list[str], dict[str, str]]:
+    gone: list[str] = []
+    failed: dict[str, str] = {}
+    for lease in leases:
+        closure = Closure(lease.holder, lease.token, NodeName(node), ClosedBy.NODE_LOST)
+        if why := released(coordinator, Release(lease.holder, lease.token, closure)):
+            failed[lease.holder.name] = f"lease of {lease.holder}: {why}"
+        else:
+            gone.append(str(lease.holder))
+    return gone, failed
+
+
+def _let_go(
+    node: str, api: Api, parting: Parting, *, stuck: set[str]
+) -> tuple[list[str], list[str]]:
+    """`stuck`: claims whose lease is still there; their marks stay."""
+    gone: list[str] = []
+    failed: list[str] = []
+    for claim in api.claims.values():
+        if not _is_marked_here(claim, node, parting.marks) or parting.holds is None:
+            continue
+        if claim.uid in stuck:
+            failed.append(f"marks on claim {claim.name}: its lease has to go first")
+            continue
+        try:
+            parting.holds.release(claim.name, claim.uid)
+            gone.append(str(claim.name))
+        except errors.FleetError as error:
+            failed.append(f"marks on claim {claim.name}: {error}")
+    return gone, failed
+
+
+def _is_marked_here(claim: ClaimReading, node: str, marks: Marks) -> bool:
+    return claim.marked and node in {*claim.nodes, *hold_nodes(claim, marks)}

@@ -1,0 +1,75 @@
+"""What an audit can find, and what to do about each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from fleet.messages import Message
+
+
+class Trouble(StrEnum):
+    """What an audit can find."""
+
+    LEASE_EXPIRED = "lease-expired"
+    LEASE_UNKNOWN_UNIT = "lease-of-unknown-unit"
+    LEASE_WITHOUT_HOLDER = "lease-without-holder"
+    LEASE_FOREIGN = "lease-of-another"
+    LEASE_RUN_ENDED = "lease-of-ended-run"
+    LEASE_CLOSED = "lease-closed-by-node"
+    IN_USE_WITHOUT_LEASE = "in-use-without-lease"
+    TOKEN_AHEAD = "token-ahead-of-store"  # noqa: S105  a word for an operator, not a secret
+    EPOCH_FOREIGN = "epoch-foreign"
+    CERTIFICATE_MISSING = "certificate-missing"
+    NODE_DEGRADED = "node-degraded"
+    NODE_SILENT = "node-silent"
+    EVIDENCE_BROKEN = "evidence-broken"
+    QUARANTINE_WITHOUT_REASON = "quarantine-without-reason"
+    LEASE_OF_GONE_CLAIM = "lease-of-gone-claim"
+    RECORD_OF_GONE_CLAIM = "record-of-gone-claim"
+    ALLOCATED_WITHOUT_LEASE = "allocated-without-lease"
+    ALLOCATED_TWICE = "allocated-twice"
+    FREE_BUT_MARKED = "free-but-marked"
+    CLAIM_UNCLEAR = "claim-unclear"
+    API_SILENT = "api-silent"
+
+
+REMEDIES: Mapping[Trouble, str] = {
+    Trouble.LEASE_EXPIRED: "nothing to do: the next acquire replaces it",
+    Trouble.LEASE_UNKNOWN_UNIT: "start the node that has the unit, or forget it if it is gone",
+    Trouble.LEASE_WITHOUT_HOLDER: "if the claim is gone, its node must abandon it; then release it",
+    Trouble.LEASE_FOREIGN: "find out which of the two is right before anybody gets the device",
+    Trouble.LEASE_RUN_ENDED: "nothing to do: it expires; a run that still works renews it",
+    Trouble.LEASE_CLOSED: "the release waits in the node's outbox; if it stays, restart the node",
+    Trouble.IN_USE_WITHOUT_LEASE: "nothing may be granted on it: end the claim so that it is wiped",
+    Trouble.TOKEN_AHEAD: "the store is an older copy: run `fleet store adopt`",
+    Trouble.EPOCH_FOREIGN: "node and store do not belong together: see `fleet store adopt`",
+    Trouble.CERTIFICATE_MISSING: "scrub the device; keep the ledger for inquiry",
+    Trouble.NODE_DEGRADED: "see `fleet status`",
+    Trouble.NODE_SILENT: "start the node's service, then audit again",
+    Trouble.EVIDENCE_BROKEN: "see `fleet evidence verify`; scrub the devices, keep the files",
+    Trouble.QUARANTINE_WITHOUT_REASON: "run `fleet reconcile`",
+    Trouble.LEASE_OF_GONE_CLAIM: "run `fleet reconcile`; it says what it waits for",
+    Trouble.RECORD_OF_GONE_CLAIM: "the node tears it down; `fleet reconcile` begins it now",
+    Trouble.ALLOCATED_WITHOUT_LEASE: "somebody bound our devices around us: find out who writes"
+    " allocations; the node refuses them until they have a lease",
+    Trouble.ALLOCATED_TWICE: "the node serves one of them only: delete the pod that waits",
+    Trouble.FREE_BUT_MARKED: "run `fleet reconcile`",
+    Trouble.CLAIM_UNCLEAR: "look at it with `kubectl`; whoever wrote it broke it",
+    Trouble.API_SILENT: "see the API server, then audit again",
+}
+
+
+class AuditFinding(Message):
+    """One disagreement."""
+
+    trouble: Trouble
+    place: str
+    """node/device, or the units of a lease nobody reports."""
+    detail: str
+    remedy: str
+
+
+def finding(trouble: Trouble, place: str, detail: str) -> AuditFinding:
+    """One disagreement with its remedy."""
+    return AuditFinding(trouble=trouble, place=place, detail=detail, remedy=REMEDIES[trouble])

@@ -1,0 +1,131 @@
+"""How plugin and coordinator meet Kubernetes: section ``[kubernetes]`` of the settings. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from fleet.settings_section import Section
+
+
+class Unexposed(StrEnum):
+    """What happens to a pod that was bound to a device which then failed before it had it."""
+
+    TAINT = "taint"
+    DELETE = "delete"
+    EVENT = "event"
+
+
+class Finalizing(StrEnum):
+    """When our finalizer leaves a claim (D3)."""
+
+    WITH_HOLD = "with-hold"
+    UNTIL_VERIFIED = "until-verified"
+
+
+class KubernetesSettings(Section):
+    """How the node plugin meets kubelet, the container runtime and the API server."""
+
+    driver: str = Field(
+        default="gpu.fleetscrub.dev",
+        pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        max_length=27,
+        description="Name of the DRA driver, a DNS subdomain. At most 27 characters: socket paths"
+        " with a pod's UID must stay within 107 bytes.",
+    )
+    cdi_vendor: str = Field(
+        default="fleetscrub.dev",
+        pattern=r"^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$",
+        max_length=253,
+        description="Vendor part of CDI names, a domain; at least two characters, a letter first.",
+    )
+    cdi_class: str = Field(
+        default="gpu",
+        pattern=r"^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$",
+        max_length=63,
+        description="Class part of CDI names; at least two characters, a letter first.",
+    )
+    cdi_directory: str = Field(
+        default="/var/run/cdi",
+        min_length=1,
+        description="Directory of generated CDI specs, as the container runtime reads it.",
+    )
+    kubelet_root: str = Field(
+        default="/var/lib/kubelet",
+        min_length=1,
+        description="Root directory of kubelet: plugins, plugins_registry and its checkpoint.",
+    )
+    cgroup_root: str = Field(
+        default="/sys/fs/cgroup",
+        min_length=1,
+        description="Where the host's cgroups are mounted (v1 or v2).",
+    )
+    agent_namespace: str = Field(
+        default="",
+        max_length=63,
+        description="Namespace of our own node service. Set, the plugin publishes the device"
+        " `agent` and prepares it for claims of this namespace only. Empty: no such device.",
+    )
+    api_qps: float = Field(
+        default=20.0,
+        gt=0,
+        description="Requests per second to the API server, on average; bursts of twice as many.",
+    )
+    api_timeout_s: float = Field(
+        default=10.0, gt=0, description="Time, s, one request to the API server may take."
+    )
+    budget_s: float = Field(
+        default=40.0,
+        gt=0,
+        lt=45,
+        description="Time, s, a call of kubelet waits for its work; kubelet gives up after 45 s.",
+    )
+    binding_timeout_s: float = Field(
+        default=600.0,
+        ge=60,
+        description="bindingTimeout of the scheduler's DynamicResources plugin, s. Work that cannot"
+        " end 30 s before it is failed, so that the scheduler hears why.",
+    )
+    hold_event_after_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="Time, s, after which a claim still held without a user gets an Event that"
+        " names what is missing and the command that decides.",
+    )
+    unexposed: Unexposed = Field(
+        strict=False,
+        default=Unexposed.TAINT,
+        description="What happens to a pod bound to a device that fails before the pod had it:"
+        " taint (NoExecute, so that it is evicted), delete (the pod is deleted, where evictions by"
+        " taint do not reach) or event (it is only told).",
+    )
+    finalizer: Finalizing = Field(
+        strict=False,
+        default=Finalizing.WITH_HOLD,
+        description="with-hold: our finalizer goes once the devices are clean or visibly"
+        " quarantined; until-verified: only once they are clean.",
+    )
+    coordinator_qps: float = Field(
+        default=100.0,
+        gt=0,
+        description="Requests per second of the coordinator, on average: five per claim.",
+    )
+    lost_after_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="Time, s, a Node object must be gone before its claims' leases are given back:"
+        " the node is lost then, and starts as with a lost journal if it returns.",
+    )
+    publish_period_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="Period, s, in which the node's state is compared with its ResourceSlices; a"
+        " write happens only where they differ.",
+    )
+    resync_period_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Period, s, after which the slices are read from the API server even if no"
+        " watch reported a change.",
+    )

@@ -1,0 +1,127 @@
+"""Opening the stores that the settings name: a file of this host, or objects of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet import errors
+from fleet.clock import Clock
+from fleet.kube.base import Cluster
+from fleet.settings import Settings, StoreKind
+from fleet.stores.base import LeaseStore, RunStore
+from fleet.stores.kubernetes import open_kubernetes_stores
+from fleet.stores.kubernetes_maps import Patience
+from fleet.stores.sqlite import open_stores, store_path
+
+
+class Stores(Protocol):
+    """Both stores of one place, open."""
+
+    @property
+    def leases(self) -> LeaseStore:
+        """The leases."""
+        ...
+
+    @property
+    def runs(self) -> RunStore:
+        """The campaign runs."""
+        ...
+
+    @property
+    def initialised(self) -> bool:
+        """Whether there is an epoch."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held between calls."""
+        ...
+
+
+Opener = Callable[[], Stores]
+"""Opens stores. Raises any `FleetError` when they cannot be opened or must not be used now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where the settings put the stores."""
+
+    settings: Settings
+    state: Path
+    """State directory: the file of an SQLite store is in it."""
+    kubeconfig: str = ""
+    """The API server of a store on Kubernetes; "": that of the pod we run in, else the user's."""
+    qps: float | None = None
+    """Requests per second to that server; None: as a node (kubernetes.api_qps)."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the stores are a cluster's: then only `fleet store init` makes them."""
+        return self.settings.store.kind is StoreKind.KUBERNETES
+
+    @property
+    def named(self) -> str:
+        """The place as an operator names it."""
+        if self.shared:
+            return f"on Kubernetes, namespace {self.settings.store.namespace}"
+        return str(store_path(self.state))
+
+    def open(self, clock: Clock, cluster: Cluster | None = None) -> Stores:
+        """Open them, over `cluster` if it is given; nothing is minted."""
+        store = self.settings.store
+        if not self.shared:
+            return open_stores(store_path(self.state), clock=clock, timeout_s=store.timeout_s)
+        return open_kubernetes_stores(
+            cluster or self._connected(),
+            store.namespace,
+            clock=clock,
+            patience=Patience(store.timeout_s),
+        )
+
+    def opener(
+        self, clock: Clock, *, expected: Callable[[], bool], cluster: Cluster | None = None
+    ) -> Opener:
+        """How a node opens them when it first asks.
+
+        `expected` says whether there must be stores already: then no file is ever made anew. Stores
+        of a cluster are never made by a node, and kept once open: what this process has seen of
+        them is what a restored API server is found out by.
+        """
+        if self.shared:
+            kept: list[Stores] = []
+
+            def shared() -> Stores:
+                if not kept:
+                    kept.append(self.open(clock, cluster))
+                return kept[0]
+
+            return shared
+        return lambda: self._open_file(clock, expected)
+
+    def _open_file(self, clock: Clock, expected: Callable[[], bool]) -> Stores:
+        path = store_path(self.state)
+        if expected() and not (path.is_file() and path.stat().st_size):
+            # A file system that is not mounted now must not get an empty store with a new epoch.
+            raise errors.StoreUnavailable(
+                f"the lease store {path} is not there",
+                remedy="mount or restore it; after a restore run `fleet store adopt`",
+            )
+        stores = self.open(clock)
+        try:
+            stores.leases.init()
+        except BaseException:
+            stores.close()
+            raise
+        return stores
+
+    def _connected(self) -> Cluster:
+        from fleet.kube import client  # takes 0.3 s to load: only where it is used
+
+        kubernetes = self.settings.kubernetes
+        return client.connect(
+            self.kubeconfig or None,
+            qps=self.qps or kubernetes.api_qps,
+            timeout_s=min(kubernetes.api_timeout_s, self.settings.store.timeout_s),
+        )

@@ -1,0 +1,185 @@
+"""Finds what was left behind anywhere and takes it away, in the right order (E7).
+
+Everything is looked at twice: only what is proven to be nobody's both times is touched.
+``python -m jobs.reconcile`` is the scheduled form of `fleet reconcile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from pydantic import Field
+
+from fleet import bootstrap, errors
+from fleet.binding.holding import Holds
+from fleet.binding.ports import Abandonment
+from fleet.cdi.directory import SpecDirectory
+from fleet.cli.cluster import Surroundings
+from fleet.cli.reach import Fleet, Node
+from fleet.clock import SystemClock
+from fleet.evidence import layout
+from fleet.leases import Closure
+from fleet.messages import Message, NodeView
+from fleet.planning import NodePlan
+from fleet.repair.facts import Facts
+from fleet.repair.finding import Orphan, find
+from fleet.repair.fixing import Hands, Outcome, fix
+from fleet.repair.gathering import Sources, gather
+from jobs.sweep import each
+
+
+@runtime_checkable
+class Abandons(Protocol):
+    """A node that can be asked to close a token."""
+
+    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """The nodes a verb has reached, asked together."""
+
+    nodes: Mapping[str, Node]
+
+    def names(self) -> Collection[str]:
+        """The nodes reached."""
+        return tuple(self.nodes)
+
+    def views(
+        self, asked: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, NodeView | errors.FleetError]:
+        """The nodes named, each with the results of the operations asked for."""
+        chosen = {name: self.nodes[name] for name in asked if name in self.nodes}
+        return each(chosen, lambda node: node.view())
+
+    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
+        """Close tokens, one answer for each."""
+        return [self._abandon(one) for one in asked]
+
+    def _abandon(self, one: Abandonment) -> Closure | errors.FleetError:
+        node = _abandoning(self.nodes.get(one.node))
+        if node is None:
+            return errors.NotOwner(f"node {one.node} cannot be reached from here")
+        try:
+            return node.abandon(one.uid, one.token, one.devices)
+        except errors.FleetError as error:
+            return error
+
+    def tear_down(self, node: str, uid: str) -> None:
+        """Begin the teardown of a claim. Raises `DeviceBusy` once it has begun."""
+        if node not in self.nodes:
+            raise errors.NotOwner(f"node {node} cannot be reached from here")
+        self.nodes[node].unprepare(uid)
+
+
+def _abandoning(node: object) -> Abandons | None:
+    return node if isinstance(node, Abandons) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A fleet and, if there is one, its cluster, as repairs need them."""
+
+    sources: Sources
+    hands: Hands
+
+
+class Reconciliation(Message):
+    """What a repair found and did."""
+
+    at: float
+    dry_run: bool
+    simulated: bool
+    outcomes: tuple[Outcome, ...] = ()
+    silent: dict[str, str] = Field(default_factory=dict)
+    """Nodes that did not answer: what is theirs was left."""
+    notes: tuple[str, ...] = ()
+    """What was not looked at, and why."""
+
+    @property
+    def left(self) -> tuple[Outcome, ...]:
+        """What is still there."""
+        return tuple(one for one in self.outcomes if not one.done)
+
+
+def bench(fleet: Fleet, around: Surroundings) -> Bench:
+    """Put together what a repair needs."""
+    marks, cluster = around.marks, around.cluster
+    nodes = AtHand(fleet.nodes)
+    specs = {plan.node: specs_of(plan) for plan in around.plans}
+    return Bench(
+        Sources(
+            marks=marks,
+            coordinator=fleet.coordinator,
+            nodes=nodes,
+            cluster=cluster,
+            specs=specs,
+            settle_s=around.settings.kubernetes.binding_timeout_s,
+        ),
+        Hands(
+            marks=marks,
+            coordinator=fleet.coordinator,
+            nodes=nodes,
+            cluster=cluster,
+            holds=None if cluster is None else Holds(cluster, marks, SystemClock()),
+            tear_down=nodes.tear_down,
+            specs=specs,
+        ),
+    )
+
+
+def specs_of(plan: NodePlan) -> SpecDirectory:
+    """Where the specs of a node of this host are."""
+    return bootstrap.specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
+
+
+def run(found: Bench, *, now: float, dry_run: bool) -> Reconciliation:
+    """Look, look again, take away. Raises what the lease store raises."""
+    facts = gather(found.sources, now)
+    first = find(facts)
+    if dry_run:
+        outcomes = tuple(_untouched(one) for one in first)
+    else:
+        facts = gather(found.sources, now) if first else facts
+        outcomes = fix(_twice(first, find(facts)), found.hands)
+    return Reconciliation(
+        at=now,
+        dry_run=dry_run,
+        simulated=any(view.simulated for view in facts.views.values()),
+        outcomes=outcomes,
+        silent=dict(facts.silent),
+        notes=notes(facts),
+    )
+
+
+def _untouched(one: Orphan) -> Outcome:
+    return Outcome(orphan=one, done=False, detail="" if one.proven else one.why)
+
+
+def _twice(first: Sequence[Orphan], second: Sequence[Orphan]) -> list[Orphan]:
+    """What was proven the second time only is not proven yet."""
+    proven = {one.key for one in first if one.proven}
+    return [
+        one
+        if one.key in proven or not one.proven
+        else one.model_copy(update={"proven": False, "why": f"seen once only: {one.why}"})
+        for one in second
+    ]
+
+
+def notes(facts: Facts) -> tuple[str, ...]:
+    """What was not looked at."""
+    if facts.api is None:
+        return ("no cluster was asked: claims, holds, finalizers and slices were not looked at",)
+    told = [f"{kind} were not all read: {why}" for kind, why in facts.api.unknown.items()]
+    unread = [f"claim {uid} cannot be understood: {w}" for uid, w in facts.api.unclear.items()]
+    return (*told, *unread)
+
+
+if __name__ == "__main__":
+    from fleet.cli.main import run as run_verb
+
+    run_verb("reconcile")

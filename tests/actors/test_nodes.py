@@ -1,0 +1,242 @@
+"""Nodes behind actors, asked in batches: every call bounded, every failure in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from actors.handles import RemoteNode
+from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
+from actors.nodes import LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
+from fleet import errors
+from fleet.binding.ports import Abandonment
+from fleet.clock import ManualClock
+from fleet.leases import ClosedBy, Closure
+from fleet.messages import Acceptance, NodeView, ScrubOrder
+from fleet.model import Holder, HolderKind, NodeName, Token
+
+ORDER = ScrubOrder.model_validate(
+    {"operation": "op", "node": "a", "device": "GPU-1", "token": "1.1"}
+)
+
+
+@dataclass
+class Method:
+    """A method of an actor as Ray shows it."""
+
+    actor: Actor
+    name: str
+
+    def remote(self, node: str, *arguments: Any) -> Ref:
+        """Start a call."""
+        assert node == self.actor.node
+        self.actor.asked.append((self.name, arguments))
+        return Ref(self.actor, self.name, arguments)
+
+
+@dataclass
+class Actor:
+    """A node's actor that answers at once, with an error, or not at all."""
+
+    node: str
+    error: errors.FleetError | None = None
+    silent: bool = False
+    asked: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self, name)
+
+
+@dataclass
+class Ref:
+    """A call that was started."""
+
+    actor: Actor
+    method: str
+    arguments: tuple[Any, ...]
+
+    def answer(self) -> Any:
+        """What the actor answers."""
+        if self.actor.error is not None:
+            return self.actor.error
+        told: dict[str, Callable[..., str]] = {
+            "view": self._view,
+            "scrub": self._accepted,
+            "abandon": self._closed,
+            "quarantine_add": lambda *_: "{}",
+        }
+        return told[self.method](*self.arguments)
+
+    def _view(self, _: Sequence[str]) -> str:
+        return NodeView(
+            node=self.actor.node,
+            incarnation="i",
+            boot_id="b",
+            at=1.0,
+            simulated=True,
+            backend="x",
+        ).model_dump_json()
+
+    def _accepted(self, orders: str) -> str:
+        found = [Acceptance(operation=o.operation, accepted=True) for o in parsed(orders)]
+        return ACCEPTANCES.dump_json(tuple(found)).decode()
+
+    def _closed(self, uid: str, token: str, _: Sequence[str]) -> str:
+        holder = Holder(HolderKind.CLAIM, uid)
+        node = NodeName(self.actor.node)
+        closure = Closure(holder, Token.parse(token), node, ClosedBy.ABANDON)
+        return CLOSURE.dump_json(closure).decode()
+
+
+def parsed(orders: str) -> Sequence[ScrubOrder]:
+    """Orders as an actor reads them."""
+    return ORDERS.validate_json(orders)
+
+
+class Cluster:
+    """Three actors; what looks for them can be held up or fail."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(0.0)
+        self.actors = {name: Actor(name) for name in "abc"}
+        self.looks = 0
+        self.away: errors.FleetError | None = None
+        self.held = threading.Event()
+        self.held.set()
+        self.waits: list[float] = []
+        self.nodes = RayNodes(
+            Reach(self.find, self.gather, lambda ref: ref.actor.silent),
+            timeout_s=1.0,
+            clock=self.clock,
+        )
+
+    def find(self) -> Sequence[RemoteNode]:
+        """As `handles.find_nodes`."""
+        self.looks += 1
+        assert self.held.wait(10.0)
+        if self.away is not None:
+            raise self.away
+        return tuple(RemoteNode(name, actor) for name, actor in self.actors.items())
+
+    def gather(self, refs: Mapping[str, Ref], *, call: str, timeout_s: float) -> dict[str, Any]:
+        """As `handles.gather`; nobody waits here."""
+        self.waits.append(timeout_s)
+        late = errors.RayUnavailable(f"{call}: no answer")
+        return {key: late if ref.actor.silent else ref.answer() for key, ref in refs.items()}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """A fresh one."""
+    return Cluster()
+
+
+def kinds(found: Mapping[str, object]) -> dict[str, type]:
+    """What stands in the place of each answer."""
+    return {name: type(one) for name, one in found.items()}
+
+
+def test_each_node_answers_for_itself(cluster: Cluster) -> None:
+    """A dead, a refusing or an unknown actor is an error in its place, the rest are answers."""
+    cluster.actors["b"].error = errors.RayUnavailable("the actor died")
+    cluster.actors["c"].error = errors.NodeDegraded("held")
+    found = cluster.nodes.views({"a": ("op",), "b": (), "c": (), "d": ()})
+    assert kinds(found) == {
+        "a": NodeView,
+        "b": errors.RayUnavailable,
+        "c": errors.NodeDegraded,
+        "d": errors.RayUnavailable,
+    }
+    assert cluster.actors["a"].asked == [("view", (("op",),))]
+    assert set(cluster.nodes.names()) == {"a", "b", "c"}
+    assert cluster.waits == [1.0], "one wait for the whole batch"
+
+
+def test_orders_and_abandonments_are_answered_one_by_one(cluster: Cluster) -> None:
+    """Every order and every token has its own answer, in the order asked."""
+    cluster.actors["b"].error = errors.IllegalTransition("it has a record")
+    orders = cluster.nodes.scrub({"a": (ORDER, ORDER), "b": (ORDER,)})
+    assert kinds(orders) == {"a": tuple, "b": errors.IllegalTransition}
+    asked = [Abandonment(node, f"c{n}", f"1.{n}", ("GPU-1",)) for n, node in enumerate("abca")]
+    closed = cluster.nodes.abandon(asked)
+    assert [type(one) for one in closed] == [Closure, errors.IllegalTransition, Closure, Closure]
+    holders = [one.holder.name for one in closed if isinstance(one, Closure)]
+    assert holders == ["c0", "c2", "c3"]
+    cluster.nodes.quarantine_add("a", "gpu-0", detail="smoke", operator="me", codes=("x",))
+    assert cluster.actors["a"].asked[-1] == ("quarantine_add", ("gpu-0", "smoke", "me", ("x",)))
+    with pytest.raises(errors.IllegalTransition):
+        cluster.nodes.quarantine_add("b", "gpu-0", detail="smoke", operator="me")
+
+
+def test_a_silent_node_is_waited_for_once(cluster: Cluster) -> None:
+    """B59: while its call is open it is an error at once; then it is asked again."""
+    cluster.actors["a"].silent = True
+    for _ in range(3):
+        found = cluster.nodes.views({"a": (), "b": ()})
+        assert kinds(found) == {"a": errors.RayUnavailable, "b": NodeView}
+    assert len(cluster.actors["a"].asked) == 1
+    assert len(cluster.actors["b"].asked) == 3
+    cluster.actors["a"].silent = False
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+
+
+def test_actors_are_looked_for_when_one_is_missing(cluster: Cluster) -> None:
+    """A new node or a new actor of a known one is found within seconds, at no cost in between."""
+    old = cluster.actors.pop("c")
+    cluster.nodes.views({"a": ()})
+    assert cluster.looks == 1
+    cluster.actors["c"] = old
+    assert kinds(cluster.nodes.views({"c": ()})) == {"c": errors.RayUnavailable}
+    cluster.clock.advance(LOOK_AGAIN_S)
+    assert kinds(cluster.nodes.views({"c": ()})) == {"c": NodeView}
+    old.error = errors.RayUnavailable("the actor died")
+    cluster.actors["c"] = Actor("c")
+    assert kinds(cluster.nodes.views({"c": ()})) == {"c": errors.RayUnavailable}
+    looks = cluster.looks
+    cluster.clock.advance(LOOK_AGAIN_S)
+    cluster.nodes.names()
+    assert cluster.nodes._looked.wait(10.0)
+    assert cluster.looks == looks + 1
+    assert kinds(cluster.nodes.views({"c": ()})) == {"c": NodeView}
+    cluster.clock.advance(LOOK_S - 1.0)
+    cluster.nodes.names()
+    assert cluster.looks == looks + 1
+
+
+def test_without_a_head_what_is_known_is_used(cluster: Cluster) -> None:
+    """Looking asks the head, which may hang for a minute: calls to live actors go on meanwhile."""
+    cluster.nodes.views({"a": ()})
+    cluster.held.clear()
+    cluster.clock.advance(LOOK_S)
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+    assert cluster.looks == 2
+    cluster.clock.advance(LOOK_S)
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+    assert cluster.looks == 2, "one look at a time"
+    cluster.away = errors.RayUnavailable("no head")
+    cluster.held.set()
+    assert cluster.nodes._looked.wait(10.0)
+    assert set(cluster.nodes.names()) == {"a", "b", "c"}, "a failed look forgets nobody"
+
+
+def test_a_first_look_that_hangs_holds_nobody_up(cluster: Cluster) -> None:
+    """With no head at the start the first call waits for its time and no longer."""
+    cluster.held.clear()
+    found = RayNodes(
+        Reach(cluster.find, cluster.gather, lambda _: False), timeout_s=0.05, clock=cluster.clock
+    ).views({"a": ()})
+    assert kinds(found) == {"a": errors.RayUnavailable}
+    cluster.held.set()
+
+
+def test_an_answer_of_another_version_is_said_to_be_one(cluster: Cluster) -> None:
+    """B19: what cannot be read is that node's trouble alone."""
+    found = RayNodes(
+        Reach(cluster.find, lambda refs, **_: dict.fromkeys(refs, "{}"), lambda _: False),
+        clock=cluster.clock,
+    ).views({"a": ()})
+    assert kinds(found) == {"a": errors.InputInvalid}

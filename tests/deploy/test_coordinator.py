@@ -1,0 +1,186 @@
+"""The coordinator's roles: what it calls, what its caches may read besides, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fleet import coordinating, errors
+from fleet.binding.claim import ClaimReading, read
+from fleet.binding.conditions import RebootConditions
+from fleet.binding.holding import Holds
+from fleet.binding.running import Loop
+from fleet.binding.visibility import Visible
+from fleet.clock import ManualClock, SystemClock
+from fleet.door.nodes import DoorNodes
+from fleet.health.reboots import REMEDIES
+from fleet.kube.base import NODES, PODS, Name
+from fleet.kube.memory.access import Access, Caller
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.telling import REPEAT_S, Events, Regarding
+from fleet.leases import AcquireRequest
+from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.planning import CoordinatorPlan
+from fleet.profiles import Profile
+from fleet.settings import Settings
+from fleet.stores.kubernetes import open_kubernetes_stores
+from fleet.stores.kubernetes_maps import ConfigMaps, Patience
+from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
+from tests.fleet.dra.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
+
+ACCOUNT = "fleet-coordinator"
+USER = f"system:serviceaccount:fleetscrub:{ACCOUNT}"
+GROUP = "resource.k8s.io"
+ROLES = [role(ACCOUNT), role("fleet-store", "Role")]
+DELETE = role("fleet-unexposed")
+ASKED_BESIDES: set[Right] = {
+    (GROUP, "resourceclaims/binding", "patch"),
+    (GROUP, "resourceclaims/driver", "arbitrary-node:patch"),
+}
+"""Rights that no call has by itself: the server asks for them at a write of a claim's status."""
+READ_BESIDES: set[Right] = {
+    *((GROUP, "resourceslices", verb) for verb in ("get", "watch")),
+    *((GROUP, "deviceclasses", verb) for verb in ("get", "list")),
+    *(("", "pods", verb) for verb in ("list", "watch")),
+}
+"""Reading that only some tasks of the coordinator need, such as `fleet claim bind` and a repair."""
+
+
+def limited(site: Bench, *, without: Right | None = None) -> MemoryCluster:
+    """The API as the coordinator meets it, with the rights as shipped."""
+    granted = [rule for one in ROLES for rule in rules(USER, one, without=without)]
+    site.cluster.engine.access = Access(granted)
+    return MemoryCluster(site.cluster.engine, caller=Caller(USER, manager="fleetscrub"))
+
+
+def bound(site: Bench, cluster: MemoryCluster) -> None:
+    """A claim is proven ready, its device fails before it is exposed, and it is let go."""
+    plan = CoordinatorPlan(state=str(site.state), settings=site.settings)
+    nodes = DoorNodes({NODE: site.door})
+    asked = site.create("a")
+    conditions = [MARKS.sanitized, MARKS.healthy]
+    allotted = result(
+        "gpu-0", bindingConditions=conditions, bindingFailureConditions=[MARKS.failed]
+    )
+    site.reserve(site.allocate(asked, allotted), site.pod("p", node=""))
+    loop = Loop(lambda: coordinating.reconciling(plan, site.coordinator, nodes, cluster))
+
+    def until(true: Callable[[ClaimReading], bool]) -> None:
+        deadline = time.monotonic() + 20.0
+        while not true(read(site.claim_of(asked), MARKS)):
+            assert time.monotonic() < deadline, loop.view()
+            loop.turn()
+
+    until(lambda claim: claim.bound and claim.finalizer)
+    assert loop.view().trouble == ""
+    site.node.quarantine_add("gpu-0", detail="fails before it is exposed", operator="test")
+    site.keeper().step(site.node.view().at)
+    until(lambda claim: claim.failed)
+    loop.stop()
+    loop.run()
+    name = Name(asked.name, asked.namespace)
+    assert not Holds(cluster, MARKS, site.clock).release(name, asked.uid).held
+    site.delete(asked)
+
+
+def taken_over(site: Bench, cluster: MemoryCluster) -> None:
+    """The pool of a node that does not publish a quarantine itself."""
+    site.keeper().step(site.node.view().at)
+    assert Visible(cluster, DRIVER).take_over(NODE, {"gpu-1": ("taken-over",)}, time.time())
+
+
+def told(cluster: MemoryCluster) -> None:
+    """An event, again later, and a node that needs a reboot."""
+    clock = ManualClock(2e9)
+    about = Regarding(NODES, Name(NODE), "u")
+    for _ in range(2):
+        Events(cluster, "fleetscrub-coordinator", clock).record(about, "Said", "twice")
+        clock.advance(2 * REPEAT_S)
+    reason = ReasonView(code="xid", source="health", liftable=True, remedy=min(REMEDIES))
+    conditions = RebootConditions(cluster, DRIVER)
+    assert conditions.step({NODE: _broken(reason)}, time.time()) == {}
+
+
+def _broken(*reasons: ReasonView) -> NodeView:
+    device = DeviceView(
+        uuid="g",
+        name="gpu-0",
+        accelerator="g",
+        units=("g/all",),
+        memory_bytes=1,
+        state="QUARANTINED",
+        reasons=reasons,
+    )
+    return NodeView(
+        node=NODE,
+        incarnation="i",
+        boot_id="b",
+        at=time.time(),
+        simulated=True,
+        backend="simulated",
+        devices=(device,),
+    )
+
+
+def stored(cluster: MemoryCluster) -> None:
+    """Leases at the API: made, granted, listed, one object removed."""
+    patience = Patience(timeout_s=5.0)
+    stores = open_kubernetes_stores(cluster, "fleetscrub", clock=SystemClock(), patience=patience)
+    stores.leases.init()
+    request = AcquireRequest(frozenset({UnitId("u/0")}), Holder(HolderKind.CLAIM, "c"))
+    (lease,) = stores.leases.acquire([request])
+    assert isinstance(lease, Lease)
+    assert list(stores.leases.leases()) == [lease]
+    maps = ConfigMaps(cluster, "fleetscrub", patience)
+    (found,) = maps.list("fleetscrub.dev/store=leases")
+    maps.delete(found)
+
+
+def test_the_roles_are_what_the_coordinator_calls() -> None:
+    """A5: pre-bind, letting go, take-over, events and the store need no more than is shipped."""
+    with bench(Profile.STRICT) as site:
+        cluster = limited(site)
+        bound(site, cluster)
+        taken_over(site, cluster)
+        told(cluster)
+        stored(cluster)
+        asked, granted = called(cluster), rights(*ROLES)
+        asked |= {(group, what, "list") for group, what, verb in asked if verb == "watch"}
+        assert asked <= granted
+        assert granted - asked == ASKED_BESIDES | READ_BESIDES
+
+
+def test_pods_are_deleted_only_with_the_role_for_it() -> None:
+    """kubernetes.unexposed: delete needs a right of its own, which is not bound as shipped."""
+    with bench() as site:
+        cluster = limited(site)
+        pod = Name(site.pod("p").name, SPACE)
+        with pytest.raises(errors.ApiForbidden):
+            cluster.delete(PODS, pod)
+        granted = [*rules(USER, ROLES[0]), *rules(USER, DELETE)]
+        site.cluster.engine.access = Access(granted)
+        cluster.delete(PODS, pod)
+    bindings = of_kind("ClusterRoleBinding", "coordinator.yaml")
+    assert [one["roleRef"]["name"] for one in bindings] == [ACCOUNT]
+
+
+def test_the_bindings_give_the_roles_to_the_accounts() -> None:
+    """The coordinator has both roles, the plugin the store's; no right is given by a wildcard."""
+    accounts = [f"{one['metadata']['name']}" for one in of_kind("ServiceAccount")]
+    assert sorted(accounts) == [ACCOUNT, "fleet-node-plugin"]
+    (binding,) = of_kind("ClusterRoleBinding", "coordinator.yaml")
+    (store,) = of_kind("RoleBinding")
+    assert [one["name"] for one in binding["subjects"]] == [ACCOUNT]
+    assert sorted(one["name"] for one in store["subjects"]) == sorted(accounts)
+    assert store["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": "fleet-store",
+    }
+    assert {one["namespace"] for one in (*binding["subjects"], *store["subjects"])} == {
+        Settings().store.namespace
+    }
+    assert not any("*" in right for right in rights(*ROLES, DELETE))

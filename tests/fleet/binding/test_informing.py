@@ -1,0 +1,109 @@
+"""Whoever has to know of a quarantine is told, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from fleet import errors
+from fleet.binding.informing import QuarantineNotices
+from fleet.binding.names import Marks
+from fleet.kube.base import Object
+from fleet.kube.telling import Kind, Regarding
+from fleet.messages import ClaimBrief, DeviceView, NodeView, ReasonView
+from fleet.model import State
+
+DRIVER = "gpu.fleetscrub.dev"
+
+
+@dataclass
+class Heard:
+    """What was told: kind and name of the object, and the words."""
+
+    said: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def record(
+        self, about: Regarding, reason: str, message: str, *, kind: Kind = Kind.NORMAL
+    ) -> None:
+        """Remembered."""
+        assert kind is Kind.WARNING
+        self.said.append((about.resource.kind, about.name.name, reason, message))
+
+    def about(self, reason: str) -> list[tuple[str, str]]:
+        """Who was told so."""
+        return [(kind, name) for kind, name, told, _ in self.said if told == reason]
+
+
+def claim(**status: object) -> Object:
+    """The claim ``c1`` of a tenant."""
+    pods = [{"resource": "pods", "name": "pod-1", "uid": "p1"}]
+    head = {"name": "work", "namespace": "tenant", "uid": "c1", "resourceVersion": "1"}
+    return {"metadata": head, "status": {"reservedFor": pods, **status}}
+
+
+def told(
+    *codes: str,
+    state: State = State.QUARANTINED,
+    of: str = "UNPREPARING",
+    found: Object | None = None,
+) -> Heard:
+    """What one step says about a device of the claim in this state."""
+    device = DeviceView(
+        uuid="g", name="gpu-0", accelerator="g", units=("g/all",), memory_bytes=1, state=state,
+        claim="c1" if of else "",
+        reasons=tuple(ReasonView(code=code, source="wipe", liftable=True) for code in codes),
+    )  # fmt: skip
+    view = NodeView(
+        node="n1", incarnation="i", boot_id="b", at=1.0, simulated=True, backend="simulated",
+        devices=(device,), claims=(ClaimBrief(uid="c1", state=of),) if of else (),
+    )  # fmt: skip
+    heard = Heard()
+    claims = {"c1": found} if found is not None else {}
+    follower = QuarantineNotices(heard, claims, Marks(DRIVER))
+    follower.step({"n1": view, "n2": None, "n3": errors.NotOwner("away")}, 1.0)
+    return heard
+
+
+def test_the_node_the_claim_and_its_pods_are_told() -> None:
+    """D3, D4: people of the node, and those whose data may not be proven wiped."""
+    heard = told("timed-out", found=claim())
+    assert heard.about("DeviceQuarantined") == [
+        ("Node", "n1"),
+        ("ResourceClaim", "work"),
+        ("Pod", "pod-1"),
+    ]
+    node, owner, _ = (message for *_, message in heard.said)
+    assert "fleet quarantine list" in node
+    assert "not proven wiped" in owner
+    assert "tenant" not in node
+
+
+def test_a_tenant_that_lingers_is_named_with_the_command() -> None:
+    """D3: what the teardown waits for, and what to do."""
+    heard = told("tenant-not-gone", found=claim())
+    assert heard.about("TeardownWaits") == [("ResourceClaim", "work")]
+    assert "kubectl delete pod" in heard.said[-1][3]
+
+
+@pytest.mark.parametrize(
+    ("state", "of"),
+    [(State.IN_USE, "PREPARED"), (State.QUARANTINED, "PREPARING"), (State.QUARANTINED, "")],
+)
+def test_who_uses_or_never_had_the_device_is_not_told_here(state: State, of: str) -> None:
+    """No duplicates: kubelet shows health to a running pod, and the binder tells one that waits."""
+    heard = told("xid", state=state, of=of, found=claim())
+    assert heard.about("DeviceQuarantined") == [("Node", "n1")]
+
+
+@pytest.mark.parametrize(
+    "found", [None, {"metadata": {}}, {"metadata": {"uid": "c1"}, "status": 3}]
+)
+def test_a_claim_that_is_gone_or_unreadable_harms_nobody(found: Object | None) -> None:
+    """B19: the node is told all the same."""
+    assert told("xid", found=found).about("DeviceQuarantined") == [("Node", "n1")]
+
+
+def test_a_device_in_order_is_no_news() -> None:
+    """Nothing is said of what is in service."""
+    assert told(state=State.CLEAN, of="").said == []

@@ -1,0 +1,40 @@
+"""What owners are told names the device, the reasons and what to do, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.binding import notices
+from fleet.binding.notices import Notice
+from fleet.clock import ManualClock
+from fleet.kube.base import EVENTS, PODS, Name, Selection
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
+from fleet.kube.telling import Events, Kind, Regarding
+
+CODES = ("xid", "memory-mismatch")
+ALL = (
+    notices.quarantined("gpu-0", CODES),
+    notices.not_proven_wiped("gpu-0", CODES),
+    notices.tenant_lingers("gpu-0"),
+)
+OF_KUBELET = {"FailedPrepareDynamicResources", "FailedScheduling", "FailedMount", "Failed"}
+
+
+@pytest.mark.parametrize("notice", ALL, ids=[notice.reason for notice in ALL])
+def test_a_notice_can_be_recorded_and_duplicates_none_of_kubelets(notice: Notice) -> None:
+    """Each is a warning the API takes, under a reason that kubelet and scheduler do not use."""
+    cluster = MemoryCluster(Engine(clock=ManualClock(1_700_000_000.0)))
+    events = Events(cluster, "fleetscrub", ManualClock(1_700_000_000.0))
+    about = Regarding(PODS, Name("pod", "tenant"), "u1")
+    events.record(about, notice.reason, notice.message, kind=notice.kind)
+    (event,) = cluster.list(EVENTS, Selection()).items
+    assert (event["reason"], event["type"]) == (notice.reason, Kind.WARNING)
+    assert "gpu-0" in event["message"]
+    assert notice.reason not in OF_KUBELET
+
+
+def test_reasons_are_named_each_once() -> None:
+    """The codes of all units of a device, sorted; a device without one is out of service too."""
+    assert "memory-mismatch, xid" in notices.quarantined("gpu-0", (*CODES, *CODES)).message
+    assert "unknown" in notices.not_proven_wiped("gpu-0", ()).message

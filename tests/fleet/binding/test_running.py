@@ -1,0 +1,303 @@
+"""The coordinator's loop: it goes on whatever a step does, and says what keeps it from acting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from fleet import errors
+from fleet.binding.running import (
+    PAUSE_MAX_S,
+    PERIOD_S,
+    SURVEY_S,
+    Loop,
+    Reconciling,
+    SideBySide,
+    Views,
+)
+from fleet.binding.watching import Cached
+from fleet.clock import ManualClock
+from fleet.kube.base import CLAIMS, NODES
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.messages import DeviceView, NodeView
+from fleet.model import Token, UnitId
+from fleet.stores.memory import MemoryLeaseStore
+
+
+def view(node: str, **floors: str) -> NodeView:
+    """A node with a device for each floor."""
+    devices = tuple(
+        DeviceView(
+            uuid=f"{node}/{name}",
+            name=name,
+            accelerator=name,
+            units=(f"{node}/{name}/all",),
+            memory_bytes=1,
+            state="CLEAN",
+            floor=floor,
+        )
+        for name, floor in floors.items()
+    )
+    return NodeView(
+        node=node,
+        incarnation="i",
+        boot_id="b",
+        at=1.0,
+        simulated=True,
+        backend="x",
+        devices=devices,
+    )
+
+
+@dataclass
+class Some:
+    """Nodes that answer what a test says."""
+
+    answers: dict[str, NodeView | errors.FleetError] = field(default_factory=dict)
+    surveys: int = 0
+
+    def names(self) -> Collection[str]:
+        """All there are."""
+        return tuple(self.answers)
+
+    def views(self, asked: Mapping[str, Sequence[str]]) -> Views:
+        """As said."""
+        self.surveys += 1
+        return {name: self.answers[name] for name in asked}
+
+
+@dataclass
+class Notes:
+    """A binder that notes what it is given, or raises what a test says."""
+
+    open_claims: int = 3
+    steps: list[float] = field(default_factory=list)
+    seen: list[Views] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def step(self, now: float) -> int:
+        """One step."""
+        if self.error is not None:
+            raise self.error
+        self.steps.append(now)
+        return 0
+
+    def saw(self, views: Views, now: float) -> None:  # noqa: ARG002 - of the protocol
+        """A survey."""
+        self.seen.append(views)
+
+
+@dataclass
+class Floors:
+    """A store that follows what it learns, like `fleet.coordinator.Coordinator`."""
+
+    store: MemoryLeaseStore
+
+    def learn(self, floors: Mapping[UnitId, Token]) -> None:
+        """As the coordinator does."""
+        if floors:
+            self.store.learn(max(floors.values()))
+
+
+class Stage:
+    """A loop over notes, with a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1000.0)
+        self.nodes = Some()
+        self.notes = Notes()
+        self.store = MemoryLeaseStore(clock=self.clock)
+        self.store.init()
+        self.openings = 0
+        self.refusal: Exception | None = None
+        self.caches: tuple[Cached, ...] = ()
+        self.closed = threading.Event()
+        self.loop = Loop(self.opened, clock=self.clock)
+
+    def opened(self) -> Reconciling:
+        """What the loop steps."""
+        self.openings += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return Reconciling(
+            self.notes,
+            self.nodes,
+            Floors(self.store),
+            caches=self.caches,
+            closing=(self.closed.set,),
+        )
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """A fresh one."""
+    return Stage()
+
+
+def test_a_good_step_is_told_with_its_figures(stage: Stage) -> None:
+    """E4: the view says when a step last ended and how many claims are open."""
+    assert stage.loop.view().stepped_at == 0.0
+    assert stage.loop.turn() == PERIOD_S
+    found = stage.loop.view()
+    assert (found.stepped_at, found.open_claims, found.trouble) == (1000.0, 3, "")
+    assert stage.notes.steps == [1000.0]
+
+
+def test_nodes_are_surveyed_on_a_period_of_their_own(stage: Stage) -> None:
+    """A device that fails is noticed though no claim asks; a clock set back stops nothing."""
+    stage.nodes.answers = {"a": view("a"), "b": errors.NotOwner("away")}
+    stage.loop.turn()
+    stage.clock.advance(SURVEY_S / 2)
+    stage.loop.turn()
+    assert stage.nodes.surveys == 1
+    stage.clock.advance(SURVEY_S)
+    stage.loop.turn()
+    assert stage.nodes.surveys == 2
+    assert [set(seen) for seen in stage.notes.seen] == [{"a", "b"}] * 2
+    assert stage.loop.view().silent_nodes == ("b",)
+    stepped = stage.opened()
+    for now in (1000.0, 10.0):
+        stepped.step(now)
+    assert stage.nodes.surveys == 4
+
+
+def test_a_store_behind_a_node_stops_everything_and_says_why(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E5: leases missing in a restored store may be in force, so nothing is decided on it."""
+    newest = stage.store.newest()
+    ahead = str(Token(newest.epoch, newest.counter + 7))
+    stage.nodes.answers = {"a": view("a", gpu=ahead)}
+    stage.loop.turn()
+    assert stage.notes.steps == []
+    found = stage.loop.view()
+    assert ahead in found.trouble
+    assert "fleet store adopt" in found.trouble
+    assert found.trouble in caplog.text
+    stage.nodes.answers = {"a": view("a", gpu=str(newest))}
+    stage.loop.turn()
+    assert stage.notes.steps == [], "suspended stays suspended, whoever answers"
+    stage.store.adopt(Token.parse(ahead), "me")
+    stage.loop.turn()
+    assert len(stage.notes.steps) == 1
+
+
+def test_a_node_of_another_store_stops_nobody_else(stage: Stage) -> None:
+    """E5: its devices get no lease, since its floor is of another epoch; the others go on."""
+    newest = stage.store.newest()
+    foreign = str(Token(newest.epoch - 1, 1))
+    stage.nodes.answers = {"a": view("a", gpu=foreign), "b": view("b", gpu=str(newest))}
+    stage.loop.turn()
+    assert len(stage.notes.steps) == 1
+    assert stage.loop.view().trouble.startswith("a: ")
+    stage.nodes.answers = {"b": view("b")}
+    stage.clock.advance(SURVEY_S)
+    stage.loop.turn()
+    assert stage.loop.view().trouble == ""
+
+
+@pytest.mark.parametrize("error", [errors.StoreUnavailable("away"), KeyError("a bug")])
+def test_a_step_that_fails_is_tried_again_ever_more_slowly(stage: Stage, error: Exception) -> None:
+    """The loop never ends: pauses grow to their limit, and the first good step ends the trouble."""
+    stage.loop.turn()
+    stage.notes.error = error
+    pauses = [stage.loop.turn() for _ in range(12)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] > PERIOD_S
+    assert pauses[-1] == PAUSE_MAX_S
+    stage.clock.advance(5.0)
+    stage.loop.turn()
+    found = stage.loop.view()
+    assert type(error).__name__ in found.trouble or "away" in found.trouble
+    assert (found.trouble_since, found.stepped_at) == (1000.0, 1000.0)
+    stage.notes.error = None
+    assert stage.loop.turn() == PERIOD_S
+    found = stage.loop.view()
+    assert (found.trouble, found.trouble_since, found.stepped_at) == ("", 0.0, 1005.0)
+
+
+def test_followers_get_every_survey_and_fail_for_themselves(stage: Stage) -> None:
+    """B50: quarantine leases follow the nodes' views; a follower in trouble stops no claim."""
+
+    class Taking:
+        """Notes what it gets; the second time it fails, the third with a bug."""
+
+        got = 0
+
+        def step(self, views: Views, now: float) -> None:
+            """One survey."""
+            assert (set(views), now >= 1000.0) == ({"a"}, True)
+            self.got += 1
+            if self.got == 2:
+                raise errors.ApiForbidden("nodes/status")
+            if self.got == 3:
+                raise KeyError("a bug")
+
+    stage.nodes.answers = {"a": view("a")}
+    followers = {"x": Taking()}
+    stepped = Reconciling(stage.notes, stage.nodes, Floors(stage.store), followers=followers)
+    troubles = []
+    for number in range(4):
+        stepped.step(1000.0 + number * SURVEY_S)
+        troubles.append(stepped.trouble.partition(" — ")[0])
+    assert troubles == ["", "x: nodes/status", "x: KeyError: 'a bug'", ""]
+    assert len(stage.notes.steps) == 4
+
+
+def test_what_cannot_be_opened_is_opened_later(stage: Stage) -> None:
+    """Without kubeconfig or API server the host stays up, and goes on once it is there."""
+    stage.refusal = errors.SettingsInvalid("there is no kubeconfig")
+    for _ in range(3):
+        assert stage.loop.turn() > PERIOD_S
+    assert "no kubeconfig" in stage.loop.view().trouble
+    stage.refusal = None
+    stage.loop.turn()
+    stage.loop.turn()
+    assert (stage.openings, len(stage.notes.steps)) == (4, 2)
+
+
+def test_nothing_is_done_before_all_claims_are_known(stage: Stage) -> None:
+    """Half a list of claims is no list; what else is missing stops only what needs it."""
+    cluster = MemoryCluster()
+    cached = Cached(cluster, CLAIMS, watch_s=0.05)
+    caches = (cached, Cached(cluster, NODES, watch_s=0.05))
+    stepped = Reconciling(stage.notes, stage.nodes, Floors(stage.store), caches=caches)
+    with pytest.raises(errors.ApiUnavailable, match="resourceclaims are not known yet"):
+        stepped.step(1.0)
+    assert (stage.nodes.surveys, stage.notes.steps) == (0, [])
+    cached.refresh()
+    stepped.step(1.0)
+    assert stage.notes.steps == [1.0]
+
+
+def test_it_runs_and_ends_as_a_thread(stage: Stage) -> None:
+    """Stopped, it ends after the step under way and closes what it opened."""
+    stepped = threading.Event()
+    stage.notes.saw = lambda *_: stepped.set()  # type: ignore[method-assign]
+    stage.nodes.answers = {"a": view("a")}
+    stage.loop.start()
+    assert stepped.wait(10.0)
+    stage.loop.stop()
+    assert stage.closed.is_set()
+
+
+def test_jobs_go_side_by_side_and_all_are_waited_for() -> None:
+    """Two jobs that wait for each other both end; one that raises does so after the others."""
+    meeting, done = threading.Barrier(2, timeout=10.0), list[str]()
+
+    def meet() -> None:
+        meeting.wait()
+        done.append("met")
+
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    each = SideBySide(3)
+    jobs: list[Callable[[], None]] = [fail, meet, meet]
+    with pytest.raises(KeyError):
+        each(jobs)
+    each.close()
+    assert done == ["met", "met"]

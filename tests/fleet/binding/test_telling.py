@@ -1,0 +1,30 @@
+"""Events of the coordinator, as the API server has them."""
+
+from __future__ import annotations
+
+from fleet.binding.claim import read
+from fleet.binding.decisions import PodFact
+from fleet.binding.names import Marks
+from fleet.binding.telling import Telling
+from fleet.clock import ManualClock
+from fleet.kube.base import EVENTS
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.telling import Events
+
+CLAIM = {"metadata": {"name": "c", "namespace": "ns", "uid": "u-1"}}
+
+
+def test_owners_are_warned_once_about_their_own_object() -> None:
+    """D3: an event names claim or pod, is a warning, and a repeat is not a second event."""
+    cluster = MemoryCluster()
+    tell = Telling(Events(cluster, "fleetscrub-coordinator", ManualClock(1e9)))
+    reading = read(CLAIM, Marks("gpu.fleetscrub.dev"))
+    for _ in range(2):
+        tell.claim(reading, "HeldAfterUse", "it is still held")
+    tell.pod("ns", PodFact("p", "u-2", bound=True, leaving=False), "DeviceFailed", "it failed")
+    found = {
+        (event["type"], event["reason"], event["involvedObject"]["name"])
+        for event in cluster.list(EVENTS).items
+    }
+    assert found == {("Warning", "HeldAfterUse", "c"), ("Warning", "DeviceFailed", "p")}
+    assert len(cluster.list(EVENTS).items) == 2

@@ -1,0 +1,98 @@
+"""Nodes whose Node object is gone for long: given up once, and only when it is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from fleet import errors
+from fleet.binding.watching import Cached
+from fleet.kube.base import CLAIMS, NODES, Name
+from fleet.messages import NodeView
+from fleet.repair.absence import LOOK_S, AbsentNodes
+from tests.fleet.repair.conftest import Site
+from tests.fleet.repair.test_forgetting import parting
+
+LOST_S = 600.0
+NONE: Mapping[str, NodeView | errors.FleetError] = {}
+
+
+class Watch:
+    """A coordinator's watch over the nodes of a site."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.nodes, self.claims = Cached(site.cluster, NODES), Cached(site.cluster, CLAIMS)
+        self.absent = AbsentNodes(site.cluster, self.nodes, self.claims, parting(site), LOST_S)
+        self.now = 1000.0
+
+    def after(
+        self, seconds: float, views: Mapping[str, NodeView | errors.FleetError] = NONE
+    ) -> set[str]:
+        """A step so much later; the holders of leases then."""
+        self.nodes.refresh()
+        self.claims.refresh()
+        self.now += seconds
+        self.absent.step(views, self.now)
+        return self.site.held
+
+
+@pytest.fixture
+def watch(site: Site) -> Watch:
+    """A claim on each of two nodes, the Node of the first one deleted."""
+    for node in (site.n1, site.n2):
+        site.lease(site.make_claim(f"on-{node.name}", node=node.name).uid, node)
+    site.cluster.delete(NODES, Name("n1"))
+    return Watch(site)
+
+
+def names(watch: Watch) -> set[str]:
+    """Claims with marks of ours."""
+    return {name for name in ("on-n1", "on-n2") if watch.site.claim(name).marked}
+
+
+def test_it_is_given_up_after_its_time_and_no_other(watch: Watch) -> None:
+    """DESIGN 4: an absent node's claims are let go when T_lost is over, the neighbour keeps its."""
+    before = watch.after(0.0)
+    assert len(before) == 2
+    assert watch.after(LOST_S - 1.0) == before
+    after = watch.after(LOOK_S)
+    assert len(after & before) == 1
+    assert names(watch) == {"on-n2"}
+    writes = len(watch.site.cluster.writes())
+    watch.after(LOOK_S)
+    assert len(watch.site.cluster.writes()) == writes, "once is enough"
+
+
+def test_one_that_answers_or_came_back_is_kept(watch: Watch) -> None:
+    """A deleted Node object alone proves nothing of a node that still answers."""
+    before = watch.after(0.0)
+    view = watch.site.n1.view()
+    assert watch.after(2 * LOST_S, {"n1": view}) == before
+    watch.after(LOOK_S)
+    watch.site.cluster.create(
+        NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    )
+    watch.now += 2 * LOST_S
+    watch.absent.step(NONE, watch.now)  # the cache has not heard of it yet
+    assert watch.site.held == before
+    assert names(watch) == {"on-n1", "on-n2"}
+
+
+def test_without_a_whole_list_of_nodes_nobody_is_missing(watch: Watch) -> None:
+    """An empty cache is no empty cluster."""
+    watch.claims.refresh()
+    watch.absent.step(NONE, 1.0)
+    watch.absent.step(NONE, 1.0 + 2 * LOST_S)
+    assert len(watch.site.held) == 2
+
+
+def test_what_cannot_be_given_up_is_said_and_tried_again(watch: Watch) -> None:
+    """E7: a right that is missing shows; nothing is half done for good."""
+    watch.after(0.0)
+    watch.site.cluster.faults.fail_next("delete", errors.ApiForbidden("no right"))
+    with pytest.raises(errors.ApiFailed, match="slice-n1"):
+        watch.after(LOST_S)
+    watch.after(LOOK_S)
+    assert names(watch) == {"on-n2"}

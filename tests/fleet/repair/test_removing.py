@@ -1,0 +1,82 @@
+"""Everything of ours is listed, refused while in use, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from fleet.kube.base import NODES, SLICES, Name, Selection
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, HolderKind, UnitId
+from fleet.repair.finding import Kind
+from fleet.repair.gathering import conditions_of
+from fleet.repair.removing import everything, obstacles, remove
+from tests.fleet.repair.conftest import MARKS, Site
+
+REBOOT = f"{MARKS.driver}/RebootRequired"
+
+
+def install(site: Site) -> None:
+    """One thing of each kind that the product leaves in a cluster, none of it in use."""
+    site.make_node("n3", REBOOT)
+    claim = site.make_claim("c")
+    site.lease(claim.uid, site.n1)
+    site.make_slice("n2", taint="xid")
+    site.quarantine(site.n2)
+    holder = Holder(HolderKind.QUARANTINE, site.n2.uuid(0))
+    site.granted(AcquireRequest(units=frozenset({site.n2.unit(0)}), holder=holder))
+    site.specs["n1"].there.add("old")
+
+
+def test_all_kinds_are_listed(site: Site) -> None:
+    """E7: slices with their taints, leases, holds, finalizers, node conditions, specs."""
+    install(site)
+    found = everything(site.facts())
+    assert {one.kind for one in found} == set(Kind) - {Kind.RECORD, Kind.TAINT}
+    assert any("1 of them with taints" in one.what for one in found)
+    assert all(one.proven and one.what and one.fix for one in found)
+
+
+def test_nothing_is_left_behind(site: Site) -> None:
+    """E7: after it no slice, lease, hold, finalizer, taint, condition or spec of ours exists."""
+    install(site)
+    facts = site.facts()
+    assert obstacles(facts) == ()
+    assert [one.detail for one in remove(facts, site.hands) if not one.done] == []
+    assert everything(site.facts()) == ()
+    assert site.held == set()
+    assert not site.claim("c").marked
+    assert site.cluster.list(SLICES, Selection()).items == ()
+    kinds = [one["type"] for one in conditions_of(site.cluster.get(NODES, Name("n3")))]
+    assert kinds == ["Ready"]
+    assert remove(site.facts(), site.hands) == ()
+
+
+def test_a_device_in_use_is_in_the_way(site: Site) -> None:
+    """E7: a record, a claim with a live pod and a published pool each keep everything."""
+    assert obstacles(site.facts()) == ()
+    site.n1.claims["u"] = ("PREPARED", site.n1.uuid(0))
+    (one,) = obstacles(site.facts())
+    assert "u" in one.what and "drain n1" in one.remedy  # noqa: PT018
+    site.n1.claims.clear()
+    site.make_claim("c", pods=[site.make_pod("p")])
+    (one,) = obstacles(site.facts())
+    assert "tenant/c" in one.what
+
+
+def test_a_plugin_that_runs_is_in_the_way(site: Site) -> None:
+    """E7: slices deleted under a running plugin would be made again: it is stopped first."""
+    unit = UnitId(f"publisher/{site.n1.uuid(0)}")
+    holder = Holder(HolderKind.PUBLISHER, "n1/driver")
+    site.granted(AcquireRequest(units=frozenset({unit}), holder=holder, ttl_s=60.0))
+    (one,) = obstacles(site.facts())
+    assert "n1/driver" in one.what
+    site.clock.advance(61.0)
+    assert obstacles(site.facts()) == ()
+
+
+def test_what_is_not_known_is_in_the_way(site: Site) -> None:
+    """Promise 7: a silent node and an API that does not answer keep everything."""
+    site.n1.away = True
+    (one,) = obstacles(site.facts())
+    assert "forget n1" in one.remedy
+    site.n1.away = False
+    site.cluster.faults.offline = True
+    assert {"resourceclaims", "pods"} <= {one.what.split()[0] for one in obstacles(site.facts())}

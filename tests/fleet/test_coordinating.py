@@ -1,0 +1,114 @@
+"""The coordinator's claims put together: a claim is proven ready on a real node of this host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fleet import coordinating, errors
+from fleet.binding.claim import ClaimReading, read
+from fleet.binding.running import Loop
+from fleet.dra.asking import AskedClaim
+from fleet.kube.base import CLAIMS
+from fleet.planning import FleetPlan, plan_fleet
+from fleet.profiles import Profile
+from fleet.settings import MIB
+from tests.fleet.dra.benches import MARKS, Bench, bench, result
+from tests.standin.server import StandIn
+
+
+@dataclass
+class Host:
+    """A node served to kubelet, an API server, and what a coordinator of this host needs."""
+
+    site: Bench
+    standin: StandIn
+    plan: FleetPlan
+    kubeconfig: str
+
+    def pending(self, name: str, device: str = "gpu-0") -> AskedClaim:
+        """A claim for which the scheduler waits in PreBind."""
+        site = self.site
+        asked = site.create(name)
+        allotted = result(
+            device,
+            bindingConditions=[MARKS.sanitized, MARKS.healthy],
+            bindingFailureConditions=[MARKS.failed],
+        )
+        site.allocate(asked, allotted)
+        return site.reserve(asked, site.pod(f"pod-of-{name}", node=""))
+
+    def reading(self, asked: AskedClaim) -> ClaimReading:
+        """The claim now."""
+        return read(self.site.claim_of(asked), MARKS)
+
+    def until(self, true: Callable[[], bool], turn: Callable[[], object], *, said: object) -> None:
+        """Turn until it is so; `said` is shown when it does not become so."""
+        deadline = time.monotonic() + 20.0
+        while not true():
+            assert time.monotonic() < deadline, said
+            self.site.node.tick(time.time())
+            turn()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """A host of one node with two devices."""
+    with bench(Profile.STRICT) as site, StandIn(site.cluster.engine) as standin:
+        plan = plan_fleet(
+            site.state,
+            simulate="1x2p1",
+            memory_bytes=2 * MIB,
+            serve="n1",
+            settings=site.settings,
+        )
+        kubeconfig = standin.kubeconfig(site.state / "kubeconfig")
+        yield Host(site, standin, plan, str(kubeconfig))
+
+
+def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
+    """B1, B42: wiped under the claim's token, held, then conditions; the next one starts from
+    API, store and node alone, and two at once bind it once.
+    """
+    first, second = (Loop(coordinating.of_host(host.plan, host.kubeconfig)) for _ in range(2))
+    asked = host.pending("a")
+    host.until(lambda: bool(host.site.leases_of(asked.uid)), first.turn, said=first.view())
+    other = host.pending("b", "gpu-1")
+
+    def both() -> None:
+        first.turn()
+        second.turn()
+
+    ready = (asked, other)
+    host.until(
+        lambda: all(host.reading(one).bound and host.reading(one).finalizer for one in ready),
+        both,
+        said=(first.view(), second.view()),
+    )
+    for one in ready:
+        (lease,) = host.site.leases_of(one.uid)
+        found = host.reading(one)
+        assert found.held
+        device = next(d for d in host.site.door.view().devices if d.name == found.devices[0].device)
+        assert (device.state, device.certified_under) == ("CLEAN", str(lease.token))
+    assert first.view().open_claims == 2
+    for loop in (first, second):
+        loop.stop()
+        loop.run()
+
+
+def test_a_server_without_claims_is_said_so(host: Host) -> None:
+    """A4: too old a cluster is named, and asked again, since it may be updated."""
+    host.standin.hidden.add(CLAIMS)
+    loop = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    assert loop.turn() > 0.0
+    assert "resourceclaims" in loop.view().trouble
+
+
+def test_without_a_configuration_nothing_is_begun(host: Host) -> None:
+    """A wrong kubeconfig is for people: it is told before anything runs."""
+    with pytest.raises(errors.SettingsInvalid):
+        coordinating.of_host(host.plan, "/nonexistent")

@@ -1,0 +1,27 @@
+"""The section ``[kubernetes]``: what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from fleet.settings import Finalizing, KubernetesSettings, Unexposed
+
+
+def test_a_driver_name_fits_into_socket_paths() -> None:
+    """A name of 28 characters is refused: with a pod's UID its socket's path would be too long."""
+    assert KubernetesSettings(driver="a" * 27).driver == "a" * 27
+    with pytest.raises(ValidationError, match="driver"):
+        KubernetesSettings(driver="a" * 28)
+
+
+def test_the_binding_time_leaves_room_to_say_why() -> None:
+    """B6: a scheduler's timeout that ends before our own word could is refused."""
+    with pytest.raises(ValidationError, match="binding_timeout_s"):
+        KubernetesSettings(binding_timeout_s=59.0)
+
+
+def test_choices_are_named_as_in_policy_files() -> None:
+    """D3: the literal reading of the finalizer is one word in the policy."""
+    found = KubernetesSettings.model_validate({"finalizer": "until-verified", "unexposed": "event"})
+    assert (found.finalizer, found.unexposed) == (Finalizing.UNTIL_VERIFIED, Unexposed.EVENT)

@@ -1,0 +1,227 @@
+"""Trouble of API server, store and network by seed: what goes wrong next is drawn, never planned."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fleet import errors
+from fleet.kube.base import (
+    Change,
+    Cluster,
+    Event,
+    Listing,
+    Name,
+    Object,
+    PatchKind,
+    Resource,
+    Selection,
+)
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, Lease, Token, UnitId
+from fleet.stores.base import HistoryEntry, LeaseStore, Release, Renewal
+from tests.twin.clock import Timeline
+
+T = TypeVar("T")
+EVERYTHING = Selection()
+
+
+@dataclass
+class Dice:
+    """Draws by kind. `rates`: probability of each kind; `on` False: nothing goes wrong."""
+
+    rng: random.Random
+    rates: Mapping[str, float]
+    on: bool = True
+    struck: int = 0
+
+    def strikes(self, kind: str) -> bool:
+        """Whether this kind of trouble happens now."""
+        rate = self.rates.get(kind, 0.0)
+        if not self.on or rate <= 0.0 or self.rng.random() >= rate:
+            return False
+        self.struck += 1
+        return True
+
+
+@dataclass
+class FaultyCluster:
+    """A `Cluster` between a caller and the server, on a bad day."""
+
+    inner: Cluster
+    dice: Dice
+    timeline: Timeline
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def get(self, resource: Resource, name: Name) -> Object:
+        """One object."""
+        return self._read("get", lambda: self.inner.get(resource, name))
+
+    def list(self, resource: Resource, selection: Selection = EVERYTHING) -> Listing:
+        """All objects selected."""
+        return self._read("list", lambda: self.inner.list(resource, selection))
+
+    def watch(
+        self, resource: Resource, selection: Selection = EVERYTHING, *, timeout_s: float
+    ) -> Iterator[Event]:
+        """All objects, SYNCED, and the end: time stands still within a call."""
+        for item in self.list(resource, selection).items:
+            yield Event(Change.ADDED, item)
+        yield Event(Change.SYNCED)
+
+    def create(self, resource: Resource, body: Object) -> Object:
+        """Create."""
+        return self._write("create", resource, lambda: self.inner.create(resource, _copy(body)))
+
+    def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
+        """PUT."""
+        content = _copy(body)
+        return self._write(
+            "replace",
+            resource,
+            lambda: self.inner.replace(resource, content, subresource=subresource),
+        )
+
+    def apply(
+        self, resource: Resource, body: Object, *, manager: str, subresource: str = ""
+    ) -> Object:
+        """Server-side apply."""
+        content = _copy(body)
+        return self._write(
+            "apply",
+            resource,
+            lambda: self.inner.apply(resource, content, manager=manager, subresource=subresource),
+        )
+
+    def patch(
+        self,
+        resource: Resource,
+        name: Name,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        kind: PatchKind,
+        subresource: str = "",
+    ) -> Object:
+        """Patch."""
+        content = _copy(body)
+        return self._write(
+            "patch",
+            resource,
+            lambda: self.inner.patch(resource, name, content, kind=kind, subresource=subresource),
+        )
+
+    def delete(
+        self, resource: Resource, name: Name, *, uid: str = "", resource_version: str = ""
+    ) -> None:
+        """Delete."""
+        self._write(
+            "delete",
+            resource,
+            lambda: self.inner.delete(resource, name, uid=uid, resource_version=resource_version),
+        )
+
+    def _read(self, verb: str, act: Callable[[], T]) -> T:
+        self._count(verb)
+        if self.dice.strikes("read"):
+            raise errors.ApiUnavailable(f"{verb}: no answer")
+        return act()
+
+    def _write(self, verb: str, resource: Resource, act: Callable[[], T]) -> T:
+        self._count(f"{verb} {resource.plural}")
+        dice = self.dice
+        if dice.strikes("conflict"):
+            raise errors.ApiConflict(f"{verb}: the object has been modified", reason="Conflict")
+        if dice.strikes("before"):
+            raise errors.ApiUnavailable(f"{verb}: no connection")
+        if dice.strikes("failed"):
+            raise errors.ApiFailed(f"{verb}: 500")
+        if dice.strikes("invalid"):
+            raise errors.ApiInvalid(f"{verb}: 422", causes=[])
+        if dice.strikes("late"):
+            self.timeline.after(dice.rng.uniform(0.3, 8.0), lambda: _late(act), "late write")
+            raise errors.ApiUnavailable(f"{verb}: timed out, and carried out later")
+        answer = act()
+        if dice.strikes("lost"):
+            raise errors.ApiUnavailable(f"{verb}: the answer was lost")
+        return answer
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+def _late(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except errors.FleetError:
+        return  # its guard did not hold any more
+
+
+def _copy(body: Any) -> Any:
+    return json.loads(json.dumps(body))
+
+
+@dataclass
+class FaultyStore:
+    """A `LeaseStore` that is away at times, and loses answers."""
+
+    inner: LeaseStore
+    dice: Dice
+
+    def init(self) -> Token:
+        """Mint the epoch."""
+        return self.inner.init()
+
+    def adopt(self, at_least: Token, operator: str) -> Token:
+        """Mint a newer epoch."""
+        return self.inner.adopt(at_least, operator)
+
+    def newest(self) -> Token:
+        """Last token issued."""
+        return self._ask(self.inner.newest)
+
+    def suspended(self) -> Token | None:
+        """Whether it grants."""
+        return self._ask(self.inner.suspended)
+
+    def learn(self, floor: Token) -> None:
+        """Compare with a node's floor."""
+        self._ask(lambda: self.inner.learn(floor))
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> list[Lease | errors.FleetError]:
+        """Grant."""
+        return self._ask(
+            lambda: self.inner.acquire(requests, out_of_service_max=out_of_service_max)
+        )
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
+        """Prolong."""
+        return self._ask(lambda: self.inner.renew(renewals))
+
+    def release(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
+        """Give back."""
+        return self._ask(lambda: self.inner.release(releases))
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        """The lease of a unit."""
+        return self._ask(lambda: self.inner.holder(unit))
+
+    def leases(self, holder: Holder | None = None) -> list[Lease]:
+        """Leases in force."""
+        return self._ask(lambda: self.inner.leases(holder))
+
+    def history(self, limit: int) -> list[HistoryEntry]:
+        """What happened."""
+        return self.inner.history(limit)
+
+    def _ask(self, act: Callable[[], T]) -> T:
+        if self.dice.strikes("store"):
+            raise errors.StoreUnavailable("the store does not answer")
+        answer = act()
+        if self.dice.strikes("store-lost"):
+            raise errors.StoreUnavailable("the store's answer was lost")
+        return answer

@@ -1,0 +1,84 @@
+"""The coordinator's view of all twin nodes, with lost answers and silence by a fault plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fleet import errors
+from fleet.binding.ports import Abandonment
+from fleet.leases import Closure
+from fleet.messages import Acceptance, NodeView, ScrubOrder
+from tests.twin.faults import Dice
+from tests.twin.node import TwinNode
+
+T = TypeVar("T")
+
+
+@dataclass
+class TwinNodes:
+    """`fleet.binding.ports.Nodes` over nodes in this process."""
+
+    nodes: Mapping[str, TwinNode]
+    exist: Callable[[], Collection[str]]
+    dice: Dice | None = None
+    calls: int = 0
+
+    def names(self) -> Collection[str]:
+        """Nodes whose Node object exists."""
+        return self.exist()
+
+    def views(
+        self, asked: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, NodeView | errors.FleetError]:
+        """The nodes named."""
+        return {
+            name: self._asked(name, lambda node, ops=ops: node.view(ops))  # type: ignore[misc]
+            for name, ops in asked.items()
+        }
+
+    def scrub(
+        self, orders: Mapping[str, Sequence[ScrubOrder]]
+    ) -> Mapping[str, Sequence[Acceptance] | errors.FleetError]:
+        """Hand orders in."""
+        return {
+            name: self._asked(name, lambda node, given=given: node.scrub(given))  # type: ignore[misc]
+            for name, given in orders.items()
+        }
+
+    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
+        """Close tokens."""
+        return [
+            self._asked(
+                one.node,
+                lambda node, one=one: node.abandon(one.uid, one.token, one.devices),  # type: ignore[misc]
+            )
+            for one in asked
+        ]
+
+    def quarantine_add(
+        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> None:
+        """Take a device out of service."""
+        found = self._asked(
+            node,
+            lambda one: one.quarantine_add(device, detail=detail, operator=operator, codes=codes),
+        )
+        if isinstance(found, errors.FleetError):
+            raise found
+
+    def _asked(self, name: str, act: Callable[[TwinNode], T]) -> T | errors.FleetError:
+        self.calls += 1
+        node = self.nodes.get(name)
+        if node is None or node.silent or not node.alive:
+            return errors.RayUnavailable(f"node {name} does not answer")
+        if self.dice is not None and self.dice.strikes("call"):
+            return errors.RayUnavailable(f"node {name} was not reached")
+        try:
+            answer = act(node)
+        except errors.FleetError as error:
+            return error
+        if self.dice is not None and self.dice.strikes("answer"):
+            return errors.RayUnavailable(f"the answer of node {name} was lost")
+        return answer
