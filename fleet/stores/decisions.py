@@ -17,7 +17,7 @@ from fleet.leases import (
     is_expired,
 )
 from fleet.messages import DeviceResult
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
+from fleet.model import NO_TOKEN, HolderKind, Lease, Token, UnitId
 from fleet.stores.base import Event, HistoryEntry, Release, Renewal, RunRecord, RunState
 
 BUDGETED = frozenset({HolderKind.CAMPAIGN, HolderKind.QUARANTINE})
@@ -172,9 +172,11 @@ def entry(
 
 def gathered(rows: Iterable[Lease]) -> list[Lease]:
     """Leases of one unit each, joined by holder and token, ordered by token."""
-    joined: dict[tuple[Token, Holder], Lease] = {}
+    joined: dict[tuple[int, int, str, str], Lease] = {}
     for row in rows:
-        key = (row.token, row.holder)
+        # Plain values: this runs over all leases several times a second.
+        token, holder = row.token, row.holder
+        key = (token.epoch, token.counter, str(holder.kind), holder.name)
         earlier = joined.get(key)
         joined[key] = row if earlier is None else _joined(earlier, row)
     return [joined[key] for key in sorted(joined)]

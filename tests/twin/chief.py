@@ -34,8 +34,6 @@ from tests.twin.clock import Alarm, Timeline
 from tests.twin.faults import Dice
 from tests.twin.plugin import Patience
 
-PERIOD_S = 0.5
-
 
 class NoSigner:
     """Countersigns nothing: there is no evidence here."""
@@ -120,6 +118,7 @@ class Means:
     nodes: Nodes
     dice: Dice
     delay_s: Callable[[], float]
+    period_s: float
 
 
 @dataclass
@@ -191,4 +190,4 @@ class Chief:
             self.trouble = self._rounds.trouble
         except errors.FleetError as error:
             self.trouble = str(error)
-        return now + PERIOD_S
+        return now + self.means.period_s

@@ -58,6 +58,8 @@ class Plan:
     """How long tenants take to leave."""
     delay_s: tuple[float, float] = (0.02, 0.4)
     """How long it takes to hear of a change."""
+    period_s: float = 0.5
+    """Period of a coordinator's step, though nothing is heard of."""
     checked: bool = True
 
 
@@ -326,6 +328,7 @@ class World:
             nodes=nodes,
             dice=self.dice,
             delay_s=self._draw(*self.plan.delay_s, f"chief/{len(self.chiefs)}"),
+            period_s=self.plan.period_s,
         )
         self.note("coordinator starts")
         on, self.dice.on = self.dice.on, False

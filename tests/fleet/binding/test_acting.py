@@ -170,7 +170,7 @@ def test_the_finalizer_is_one_write() -> None:
 
 
 def test_a_stale_reading_is_refused() -> None:
-    """B5: what was decided on an older version is not written."""
+    """B5, B04: what was decided on an older version is not written."""
     bench = Bench()
     bench.given("c", "a")
     old, writer = bench.reading(), writer_of(bench)

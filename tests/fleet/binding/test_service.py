@@ -495,7 +495,7 @@ def test_a_coordinator_that_dies_all_the_time() -> None:
 
 
 def test_two_coordinators_do_no_harm() -> None:
-    """B4: both look at everything in turn, and it ends as with one."""
+    """B4, B04: both look at everything in turn, and it ends as with one."""
     bench = Bench()
     first, second = (bench.claims, bench.binder), bench.begin()
 

@@ -508,7 +508,7 @@ def test_a_full_object_refuses_only_what_does_not_fit(
 
 
 def test_a_missing_right_is_named(clock: ManualClock) -> None:
-    """B75: no right to update is a matter of settings, told with the right and the namespace."""
+    """E5: no right to update is a matter of settings, told with the right and the namespace."""
     engine = Engine(access=Access([Rule("us", ("get", "create"), ("configmaps",))]))
     admin = leases_of(MemoryCluster(engine), clock)
     store = leases_of(MemoryCluster(engine, caller=Caller("us")), clock)
