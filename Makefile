@@ -54,7 +54,7 @@ simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and node
 e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
 	  { echo "set FLEET_E2E_$$name: make e2e runs against a cluster of yours" >&2; exit 2; }; done
-	$(RUN) pytest -q -m e2e tests/e2e tests/contracts
+	$(RUN) pytest -q -m e2e tests/e2e tests/stories tests/contracts
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
 	$(RUN) node_plugin.proto.generate

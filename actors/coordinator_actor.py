@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -71,10 +72,11 @@ def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
     return coordinating.behind_actors(read, coordinator, RayNodes())
 
 
-def _begun(opener: Callable[[], Reconciling]) -> Loop:
+def _begun(opener: Callable[[], Reconciling], state: str) -> Loop:
+    from fleet.binding.alive import Heartbeat
     from fleet.binding.running import Loop
 
-    loop = Loop(opener)
+    loop = Loop(opener, told=Heartbeat(Path(state)))
     loop.start()
     return loop
 
@@ -100,8 +102,9 @@ class CoordinatorActor:
         try:
             with suppress(errors.Retryable):  # it is in the log, and asked for again
                 self._open()
-            if CoordinatorPlan.model_validate_json(plan).kubernetes:
-                self._loop = _begun(lambda: binder(plan, self._open()))
+            read = CoordinatorPlan.model_validate_json(plan)
+            if read.kubernetes:
+                self._loop = _begun(lambda: binder(plan, self._current()), read.state)
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
         except Exception as error:
@@ -202,6 +205,17 @@ class CoordinatorActor:
 
     @property
     def _coordinator(self) -> Coordinator:
+        return self._open()
+
+    def _current(self) -> Coordinator:
+        """The coordinator for a loop that begins, opened anew where its store was replaced."""
+        try:
+            self._open().newest()
+        except errors.FleetError as error:
+            if not error.fields.get("replaced"):
+                raise
+            with self._opening:
+                self._opened = None
         return self._open()
 
     def _open(self) -> Coordinator:

@@ -4,7 +4,8 @@ All calls of a batch are started, then waited for together, for one bounded time
 longer, whatever has become of a node, of its actor or of Ray's head:
 
 1. A node that let a batch wait is not waited for again while that call is still open: until then it
-   is an error at once. Otherwise one silent node would slow every step of the coordinator down.
+   is an error at once, and for some seconds more where the node still shows itself, since the same
+   thing will take as long again. Otherwise one silent node would slow every step down.
 2. Actors are looked for in a thread of its own, since that asks the head and may take a minute
    without one. Handles found once are used meanwhile: calls to live actors outlast the head.
 """
@@ -33,11 +34,15 @@ LOG = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 """Longest time, s, a batch is waited for."""
+HUNG_S = 15.0
+"""Time, s, after a call that was not answered in time, in which the same is not asked again, though
+it has ended; a look at the node is, since only that shows that it is back."""
 LOOK_S = 30.0
 """Period, s, in which actors are looked for although nothing is missing."""
 LOOK_AGAIN_S = 2.0
 """Pause, s, between two looks when something is missing."""
 
+VIEW = "view"
 _Answer = TypeVar("_Answer")
 _Call = tuple[str, str, tuple[object, ...]]
 """Node, method and arguments."""
@@ -58,7 +63,7 @@ class Reach:
 
 
 class RayNodes:
-    """`fleet.binding.ports.Nodes` over node actors. For one calling thread."""
+    """`fleet.binding.ports.Nodes` over node actors. Safe for threads."""
 
     def __init__(
         self,
@@ -77,7 +82,8 @@ class RayNodes:
         self._looking = False
         self._looked_at = float("-inf")
         self._missing = True
-        self._silent: dict[str, Ref] = {}
+        self._silent: dict[tuple[str, str], tuple[Ref, float]] = {}
+        """Calls by node and method that were not answered in time, and when that was."""
 
     def names(self) -> Collection[str]:
         """Nodes whose actor was seen at the last look."""
@@ -89,7 +95,7 @@ class RayNodes:
         self, asked: Mapping[str, Sequence[str]]
     ) -> Mapping[str, NodeView | errors.FleetError]:
         """The nodes named, each with the results of the operations asked for."""
-        calls = {node: (node, "view", (tuple(operations),)) for node, operations in asked.items()}
+        calls = {node: (node, VIEW, (tuple(operations),)) for node, operations in asked.items()}
         return self._all(calls, NodeView.model_validate_json)
 
     def scrub(
@@ -132,7 +138,7 @@ class RayNodes:
         failed: dict[str, errors.FleetError] = {}
         for key, (node, method, arguments) in calls.items():
             try:
-                refs[key] = self._node(node).call(method, *arguments)
+                refs[key] = self._node(node, method).call(method, *arguments)
             except errors.FleetError as error:
                 failed[key] = error
         found = self._waited(calls, refs)
@@ -143,15 +149,34 @@ class RayNodes:
         found = self._reach.gather(refs, call=what, timeout_s=self._timeout_s)
         for key, answer in found.items():
             if isinstance(answer, errors.RayUnavailable):
-                self._missing = True
-                if self._reach.pending(refs[key]):
-                    self._silent[calls[key][0]] = refs[key]
+                late = self._reach.pending(refs[key])
+                with self._lock:
+                    self._missing = True
+                    if late:
+                        node, method, _ = calls[key]
+                        self._silent[node, method] = (refs[key], self._clock.monotonic())
         return found
 
-    def _node(self, name: str) -> RemoteNode:
-        silent = self._silent.pop(name, None)
-        if silent is not None and self._reach.pending(silent):
-            self._silent[name] = silent
+    def _hangs(self, name: str, method: str) -> bool:
+        """Whether an earlier call of this kind was not answered in time, and it is not the time to
+        ask again. Others of the node are answered meanwhile, unless not even a look at it was.
+        """
+        with self._lock:
+            silent = {kind: self._silent.get((name, kind)) for kind in {VIEW, method}}
+        for kind, found in silent.items():
+            if found is None:
+                continue
+            ref, since = found
+            again_s = 0.0 if kind == VIEW else HUNG_S
+            if self._clock.monotonic() - since < again_s or self._reach.pending(ref):
+                return True
+            with self._lock:
+                if self._silent.get((name, kind)) == found:
+                    del self._silent[name, kind]
+        return False
+
+    def _node(self, name: str, method: str) -> RemoteNode:
+        if self._hangs(name, method):
             raise errors.RayUnavailable(f"{name} has still not answered an earlier call")
         with self._lock:
             node = self._known.get(name)
@@ -167,8 +192,8 @@ class RayNodes:
     def _look(self, *, missing: bool = False) -> None:
         """Look for actors if it is time to; only the first look, or a call of an unknown node's,
         is waited for."""
-        self._missing |= missing
         with self._lock:
+            self._missing |= missing
             period_s = LOOK_AGAIN_S if self._missing else LOOK_S
             due = self._clock.monotonic() - self._looked_at >= period_s
             begin = due and not self._looking

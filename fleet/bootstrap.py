@@ -3,7 +3,8 @@
 State directory of a fleet on one host:
 
     <state>/fleet.json                    what the fleet is, written at first use
-    <state>/coordinator/{store.db,keys/,heads/}
+    <state>/cluster.json                  which cluster it belongs to (`fleet.kube.identity`)
+    <state>/coordinator/{store.db,keys/,heads/,alive.json}
     <state>/nodes/<node>/{journal.db,journal.lock,ledger/,keys/,cdi/,run/,sim/}
 
 Simulation happens only when asked for: a plan without it needs a real driver, and an absent driver
@@ -16,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
+from fleet import errors, founding
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
 from fleet.backends.simulated import backend as simulated
@@ -91,18 +92,26 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
     """Open the coordinator over the stores that the settings name.
 
     Those of a cluster are over `cluster` if it is given, and must be initialised: a coordinator
-    that made them anew could not tell a lost store from a new one (`SettingsInvalid`).
+    that made them anew could not tell a lost store from a new one (`SettingsInvalid`). For the same
+    reason the file of one host is made only where there is no fleet yet (`StoreUnavailable`).
     """
     state = Path(plan.state)
     clock = SystemClock()
     place = _store_place(plan)
-    stores = place.open(clock, cluster)
-    if not place.shared:
-        stores.leases.init()
+    if place.shared:
+        stores = place.open(clock, cluster)
+    else:
+        stores = place.opener(clock, expected=lambda: founding.is_founded(state))()
     signer = _signer(state, clock)
-    if not _any_certificates(state):
+    if not founding.has_certificates(state):
         signer.begin()
     return Coordinator(stores.leases, stores.runs, clock=clock, signer=signer)
+
+
+def require_store(plan: CoordinatorPlan) -> None:
+    """Raises `StoreUnavailable` where a fleet is and the file of its store is not."""
+    if founding.is_founded(Path(plan.state)):
+        _store_place(plan).require()
 
 
 def begin(plan: CoordinatorPlan) -> None:
@@ -113,10 +122,10 @@ def begin(plan: CoordinatorPlan) -> None:
     could not be told from one that was cut. Later calls change nothing.
     """
     state, clock = Path(plan.state), SystemClock()
-    if _any_certificates(state):
+    if founding.has_certificates(state):
         return
     place = _store_place(plan)
-    if not place.shared:
+    if not place.shared and not founding.is_founded(state):
         with closing(place.open(clock)) as stores:
             stores.leases.init()
     _signer(state, clock).begin()
@@ -130,15 +139,6 @@ def _store_place(plan: CoordinatorPlan) -> StorePlace:
 def _signer(state: Path, clock: SystemClock) -> heads.Countersigner:
     key = SigningKey.load_or_create(layout.coordinator_key(state))
     return heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
-
-
-def _any_certificates(state: Path) -> bool:
-    return any(_has_certificates(state, node) for node in layout.nodes(state))
-
-
-def _has_certificates(state: Path, node: str) -> bool:
-    directory = layout.ledger_directory(state, node)
-    return any(path.stat().st_size for path in directory.glob("*.jsonl"))
 
 
 def open_node(
@@ -212,7 +212,7 @@ def _key(plan: NodePlan, state: Path) -> SigningKey:
 def _place(plan: NodePlan, backend: Backend, directory: Path) -> Place:
     run_directory = directory / "run" if backend.simulated else RUN_DIRECTORY
     return Place(
-        path=directory / "journal.db",
+        path=directory / founding.JOURNAL,
         witness=run_directory / f"{plan.node}.witness",
         node=NodeName(plan.node),
         machine_id=host_identity(),
@@ -247,7 +247,10 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     cleaner = Cleaner(registry, wiper, settings.wipe)
     exposer = Exposer(registry, validator, sweep, settings.profile, ledger)
     place_of_store = StorePlace(settings, state, plan.kubeconfig)
-    store = LateStore(place_of_store.opener(clock, expected=lambda: bool(opened.journal.epoch)))
+    known = opened.journal
+    store = LateStore(
+        place_of_store.opener(clock, expected=lambda: known.epoch > 0 or founding.is_founded(state))
+    )
     outbox = Outbox(registry, store)
     return Parts(
         registry=registry,

@@ -7,6 +7,8 @@ Ray, `fleet coordinate` with the nodes of its host.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from fleet import bootstrap
 from fleet.binding.conditions import RebootConditions
@@ -21,12 +23,14 @@ from fleet.binding.running import Opener, Reconciling, SideBySide
 from fleet.binding.service import Binder
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.telling import Telling
+from fleet.binding.trimming import trimmed
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
 from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
 from fleet.door.nodes import DoorNodes
-from fleet.kube.base import CLAIMS, NODES, Cluster
+from fleet.kube import identity
+from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.telling import Events
 from fleet.planning import CoordinatorPlan, FleetPlan
@@ -55,18 +59,23 @@ def connect(plan: CoordinatorPlan) -> KubernetesCluster:
 def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
     """How the loop opens the coordinator, and the nodes behind the doors of this host.
 
-    Raises `SettingsInvalid` without a configuration of the API server, before anything is opened.
+    `kubeconfig` "": that by which the node's plugin reaches its cluster. Raises `SettingsInvalid`
+    without a configuration of the API server and `ClusterForeign` where it is another cluster's,
+    before anything is opened.
     """
     chosen = CoordinatorPlan(
         state=plan.coordinator.state,
         settings=plan.nodes[0].settings,  # as recorded by the plugin, which has the same driver
         kubernetes=True,
-        kubeconfig=kubeconfig,
+        kubeconfig=kubeconfig or plan.nodes[0].kubeconfig,
     )
     cluster = connect(chosen)
+    names = [node.node for node in plan.nodes]
+    identity.verify(Path(chosen.state), cluster, names)
 
     def opened() -> Reconciling:
         cluster.require()
+        identity.meet(Path(chosen.state), cluster, names)
         coordinator = bootstrap.open_coordinator(chosen, cluster)
         nodes = DoorNodes({node.node: bootstrap.open_door(node) for node in plan.nodes})
         return reconciling(chosen, coordinator, nodes, cluster, closing=(nodes.close,))
@@ -77,11 +86,14 @@ def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
 def behind_actors(plan: CoordinatorPlan, coordinator: Coordinator, nodes: Nodes) -> Reconciling:
     """What the coordinator's actor steps.
 
-    Raises `SettingsInvalid`, `ApiNotFound` where the server does not serve what is needed, and what
-    `Cluster.get` raises: a coordinator has nothing to do without an API server.
+    Raises `SettingsInvalid`, `ApiNotFound` where the server does not serve what is needed,
+    `ClusterForeign`, and what `Cluster.get` raises: a coordinator has nothing to do without an API
+    server.
     """
     cluster = connect(plan)
     cluster.require()
+    if Path(plan.state).is_dir():  # with a store at the API it runs on any host
+        identity.meet(Path(plan.state), cluster, ())
     return reconciling(plan, coordinator, nodes, cluster)
 
 
@@ -96,7 +108,8 @@ def reconciling(
     """What the loop steps; it watches nothing before it is started."""
     clock, kubernetes = SystemClock(), plan.settings.kubernetes
     driver, marks = kubernetes.driver, Marks(kubernetes.driver)
-    claims, known = Cached(cluster, CLAIMS, clock=clock), Cached(cluster, NODES, clock=clock)
+    kept = Selection(trim=partial(trimmed, marks=marks))
+    claims, known = Cached(cluster, CLAIMS, kept, clock=clock), Cached(cluster, NODES, clock=clock)
     holds = Holds(cluster, marks, clock)
     events = Events(cluster, COMPONENT, clock)
     side_by_side = SideBySide()
@@ -120,7 +133,7 @@ def reconciling(
         caches=(claims, known),
         followers={
             "quarantine leases": QuarantineLeases(coordinator),
-            "conditions of nodes": RebootConditions(cluster, driver),
+            "conditions of nodes": RebootConditions(cluster, driver, known),
             "notices": QuarantineNotices(events, claims, marks),
             "leases of claims that are gone": OrphanLeases(claims, leases, binder.look),
             "lost nodes": AbsentNodes(cluster, known, claims, parting, kubernetes.lost_after_s),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -107,9 +107,10 @@ class Coordinator:
         """Take in the floors a node reports; later grants on these units are never below them.
 
         Raises `StoreBehind`, after which the store grants nothing until it is adopted, or
-        `EpochForeign` for a node that follows another store.
+        `EpochForeign` for a node that follows another store. With no floors the store is read.
         """
         if not floors:
+            self._leases.newest()
             return
         with self._lock:
             for unit, floor in floors.items():
@@ -155,6 +156,10 @@ class Coordinator:
     def holder(self, unit: UnitId) -> Lease | None:
         """The lease in force on `unit`."""
         return self._leases.holder(unit)
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, by token."""
+        return self._leases.held_by(holders)
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """The leases in force, by token."""

@@ -9,7 +9,9 @@ Decisions:
 1. `FleetError` takes exactly what it shows: ``detail`` (what is wrong, with the facts) and
    ``remedy`` (what to do). What code reads (a floor, a holder) are keyword fields.
 2. Errors of libraries never leave the module that owns the library: they are converted there.
-3. Classes are named after the fact (`LeaseHeld`), not after being an error.
+3. Texts that name other tenants (their claims, processes, operations) are for operators. Whoever
+   raises one gives the field ``told`` too: it is what reaches the owner of the claim.
+4. Classes are named after the fact (`LeaseHeld`), not after being an error.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ class FleetError(Exception):
         self.detail = detail
         self.remedy = remedy or self.default_remedy
         self.fields = fields
+
+    @property
+    def told(self) -> str:
+        """What the owner of a claim may read, in events and conditions: as ``str``, with the field
+        ``told`` for the detail where that names claims or processes of others."""
+        return f"{self.fields.get('told') or self.detail} — {self.remedy}"
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__.get("fields", {})
@@ -90,7 +98,7 @@ class IllegalTransition(Permanent):
 class LeaseHeld(Retryable):
     """Another holder has one of the units; nothing was acquired. Fields: ``unit``, ``holder``."""
 
-    default_remedy = "wait until the holder named releases it, or exclude the device"
+    default_remedy = "wait until its holder releases it, or exclude the device"
 
 
 class LeaseLost(Retryable):
@@ -165,7 +173,7 @@ class DeviceUnknown(Permanent):
 class DeviceBusy(Retryable):
     """The device is held, in use or being worked on. Fields: ``holder``."""
 
-    default_remedy = "wait until the holder named is done"
+    default_remedy = "wait until its holder is done"
 
 
 class DeviceUnfit(Permanent):
@@ -234,6 +242,15 @@ class ApiFailed(Permanent):
     """The API server failed on this request (5xx); it answers so to malformed bodies too."""
 
     default_remedy = "see the API server's log; the same request is not repeated blindly"
+
+
+class ClusterForeign(Permanent):
+    """The API server is that of another cluster than recorded. Fields: ``ours``, ``theirs``.
+
+    Nothing was changed: there every claim of ours would look gone.
+    """
+
+    default_remedy = "name the right cluster with --kubeconfig"
 
 
 class ClaimUnready(Retryable):

@@ -155,6 +155,21 @@ def check_token(units: Iterable[Unit], token: Token, epoch: int) -> None:
             )
 
 
+def is_behind(token: Token, epoch: int) -> bool:
+    """Whether `token` is of an epoch that `epoch`, which the node follows, has put behind.
+
+    Such a token is closed by definition: `check_token` refuses every act under it, for good. Raises
+    `EpochForeign` for one of a newer epoch, which the node may follow one day.
+    """
+    if token.epoch > epoch:
+        raise errors.EpochForeign(
+            f"token {token} is of epoch {token.epoch}; this node follows {epoch}",
+            ours=epoch,
+            theirs=token.epoch,
+        )
+    return token.epoch < epoch
+
+
 def check_closure(holder: Holder, closure: Closure | None, token: Token) -> None:
     """The second step of release: a claim's lease goes only with its node's closure."""
     if holder.kind is not HolderKind.CLAIM:

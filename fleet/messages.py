@@ -36,6 +36,10 @@ class Outcome(StrEnum):
     UNREACHABLE = "unreachable"
 
 
+UNMET = "demand-unmet"
+"""Check of a finding: the device passed by its node's own policy, and not by what a claim demands
+beyond it. Such a wipe is REFUSED, and the device stays in service."""
+
 GOOD = frozenset({Outcome.CERTIFIED, Outcome.IN_USE})
 """Outcomes that do not make a campaign exit 1: in-use devices are left alone on purpose."""
 
@@ -151,6 +155,10 @@ class ClaimBrief(Message):
     name: str = ""
     held: bool = False
     """Whether our reservation was seen on the claim when it was prepared."""
+    token: TokenText = "0.0"  # noqa: S105  a fencing token, not a secret
+    """Token of the lease it has by the record; 0.0: none yet."""
+    units: tuple[str, ...] = ()
+    """What it has to itself."""
 
 
 class Owed(Message):
@@ -176,6 +184,8 @@ class NodeView(Message):
     at: float
     simulated: bool
     backend: str
+    epoch: int = 0
+    """Epoch of the lease store it follows; 0: none yet."""
     blocked: tuple[str, ...] = ()
     """Why nothing can be prepared on this node now, with what to do; empty: it can."""
     degraded: tuple[str, ...] = ()
@@ -260,6 +270,9 @@ class TeardownOrder(Message):
     reserved: tuple[str, ...] = ()
     """UIDs of pods that the API's claim is reserved for now. While one of them still runs, the
     teardown is refused and nothing is changed: kubelet can ask too early (reference 1.5 a)."""
+    unheld: bool = False
+    """Whether the API has given the claim up: no allocation keeps others off its devices any more,
+    so that they must be tainted until they are at rest."""
 
 
 class Published(Message):

@@ -45,7 +45,7 @@ class NodePlan(Message):
     them, tenants are pods, and a quarantine must be visible to the scheduler before a claim is let
     go."""
     kubeconfig: str = ""
-    """The API server of a store on Kubernetes; "": that of the pod we run in, else the user's."""
+    """The API server, as the plugin reaches it; "": that of the pod we run in, else the user's."""
 
 
 class CoordinatorPlan(Message):
@@ -102,7 +102,10 @@ def plan_fleet(
     else:
         shape = _shape(simulate, memory_bytes or _memory(recorded))
         if recorded is not None:
-            shape = shape.model_copy(update={"name": recorded.name, "served": recorded.served})
+            shape = shape.model_copy(
+                update=recorded.model_dump(include={"name", "kubeconfig"})
+                | {"served": recorded.served}
+            )
         if recorded is not None and recorded != shape:
             raise errors.InputInvalid(
                 f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
@@ -139,10 +142,30 @@ def _served(path: Path, shape: _Shape, name: str, how: Settings) -> _Shape:
         )
     served = shape.model_copy(update={"name": name, "served": how})
     if served != shape:
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        temporary.write_text(served.model_dump_json(indent=2))
-        temporary.replace(path)
+        _replace(path, served)
     return served
+
+
+def record_kubeconfig(state: Path, kubeconfig: str) -> None:
+    """Write down by which kubeconfig the node's plugin reaches its cluster, for every verb.
+
+    Several files are separated as in $KUBECONFIG; "": that of the pod we run in, else the user's.
+    Raises `InputInvalid` where there is no fleet.
+    """
+    path = state.absolute() / PLAN_FILE
+    shape = _recorded(path)
+    if shape is None:
+        raise errors.InputInvalid(f"{path} is not there", remedy="start the node plugin first")
+    files = [part for part in kubeconfig.split(os.pathsep) if part]
+    told = os.pathsep.join(str(Path(part).expanduser().absolute()) for part in files)
+    if told != shape.kubeconfig:
+        _replace(path, shape.model_copy(update={"kubeconfig": told}))
+
+
+def _replace(path: Path, shape: _Shape) -> None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.write_text(shape.model_dump_json(indent=2))
+    temporary.replace(path)
 
 
 def _profile(name: str) -> Profile:
@@ -159,6 +182,8 @@ class _Shape(Message):
     node: SimulatedNode
     name: str = ""
     """Name of the one node, where kubelet knows it; else nodes are numbered."""
+    kubeconfig: str = ""
+    """By which the plugin reaches the cluster it serves; "": as in `NodePlan`."""
     served: Settings | None = None
     """The node's settings where kubelet hands its devices out: whoever opens the node later must
     look for tenants in the same places and wipe by the same policy. None: kubelet does not."""
@@ -229,6 +254,7 @@ def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
             simulated=shape.node.model_copy(update={"seed": number}),
             settings=shape.served or settings,
             kubernetes=shape.served is not None,
+            kubeconfig=shape.kubeconfig,
             labels={"rack": f"rack-{(number - 1) // 4 + 1:02d}", "pool": "default"},
         )
         for number in range(1, shape.nodes + 1)
@@ -237,4 +263,5 @@ def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
         # The node's leases are where the plugin has them, whatever else a verb is told.
         there = {"store": shape.served.store, "kubernetes": shape.served.kubernetes}
         settings = settings.model_copy(update=there)
-    return FleetPlan(nodes=nodes, coordinator=CoordinatorPlan(state=str(state), settings=settings))
+    coordinator = CoordinatorPlan(state=str(state), settings=settings, kubeconfig=shape.kubeconfig)
+    return FleetPlan(nodes=nodes, coordinator=coordinator)

@@ -106,7 +106,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             marking=marking,
             budget_s=kubernetes.budget_s,
         ),
-        orphans=Orphans(seat, node, cluster, agents),
+        orphans=Orphans(seat, node, cluster, agents, marking),
         publisher=PublishingInstance(
             Publisher(cluster, terms, exclusivity=exclusivity),
             HostLocks(run / "publishers"),

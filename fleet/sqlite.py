@@ -9,8 +9,7 @@ The stores and the node's journal are such databases. What each of them needs is
 4. A lock of another process is waited for with jitter up to ``timeout_s``, then `Locked` is raised.
 5. A file of a newer version or of another program is refused before it is written to; an upgrade
    keeps a copy of the file beside it and happens whole or not at all.
-
-No ``sqlite3`` exception leaves this module.
+6. No ``sqlite3`` exception leaves this module.
 """
 
 from __future__ import annotations
@@ -126,12 +125,7 @@ class Database:
         with self._exclusive():
             if self._is_open():
                 raise StatementFailed(f"{self.path}: this thread has a transaction open already")
-            if _inode(self.path) != self._inode:
-                raise Unreadable(
-                    f"{self.path} was removed or replaced while it was open",
-                    remedy="restart the service, so that it reads the file that is there now",
-                    path=str(self.path),
-                )
+            self.check_place()
             self.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -140,6 +134,13 @@ class Database:
                 if self._is_open():
                     with suppress(sqlite3.Error):
                         self._connection.execute("ROLLBACK")
+
+    def check_place(self) -> None:
+        """Raises `Unreadable`, field ``replaced``, unless the open file is the one at its path."""
+        if _inode(self.path) != self._inode:
+            detail = f"{self.path} was removed or replaced while it was open"
+            remedy = "restart the service, so that it reads the file that is there now"
+            raise Unreadable(detail, remedy=remedy, path=str(self.path), replaced=True)
 
     def execute(self, statement: str, parameters: Parameters = ()) -> int:
         """Run one statement; returns the rows changed, which conditional writes must check."""
@@ -349,11 +350,10 @@ def _sync(path: Path) -> None:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         status = path.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino)
+        return (status.st_dev, status.st_ino)
+    return None
 
 
 class _HotJournal(Unreadable):

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.binding import alive, pledge
 from fleet.binding.names import Marks
 from fleet.cli.reach import Fleet
 from fleet.errors import FleetError
@@ -26,8 +27,9 @@ from fleet.model import HolderKind, Lease, State, Token, UnitId
 from fleet.node.lost import LOST
 from fleet.repair import auditing
 from fleet.repair.auditing import Compared
-from fleet.repair.facts import Api
-from fleet.repair.gathering import read_api
+from fleet.repair.facts import Api, Facts, homes
+from fleet.repair.finding import judge
+from fleet.repair.gathering import LISTED, read_api
 from fleet.repair.troubles import AuditFinding, Trouble, finding
 from fleet.slices.gate import is_quarantined
 from jobs.sweep import each
@@ -47,6 +49,13 @@ class AuditReport(Message):
     findings: tuple[AuditFinding, ...]
     skipped: tuple[str, ...] = ()
     """What was not compared, and why."""
+    blind: bool = False
+    """Whether neither a node nor the API server answered."""
+
+    @property
+    def exit_code(self) -> int:
+        """1: something was found; 2: nothing could be looked at."""
+        return 2 if self.blind else int(bool(self.findings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,29 @@ class Evidence:
     """None: no cluster was asked."""
     settle_s: float = 600.0
     """Age, s, from which an allocation has to have its lease."""
+    marks: Marks | None = None
+    """How ours is told on claims; None: nothing is asked of them."""
+    unasked: str = ""
+    """Why the cluster that is served was not asked."""
+    coordinator: tuple[str, ...] = ()
+    """What is wrong with the coordinator that reports on this host."""
+    uncoordinated: tuple[str, ...] = ()
+    """What is to be said where none reports."""
+
+    @property
+    def facts(self) -> Facts | None:
+        """What says whether anybody has a use for a claim; None: no cluster was asked."""
+        if self.api is None or self.marks is None:
+            return None
+        views = {view.node: view for view in self.views}
+        return Facts(
+            at=self.at,
+            marks=self.marks,
+            leases=self.leases,
+            views=views,
+            api=self.api,
+            settle_s=self.settle_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +113,10 @@ class Looking:
     marks: Marks
     cluster: Cluster | None = None
     settle_s: float = 600.0
+    unasked: str = ""
+    """Why the cluster that is served cannot be asked."""
+    awaited: bool = False
+    """Whether pods wait for a coordinator."""
 
 
 def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
@@ -102,7 +138,18 @@ def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
         defects=() if ledgers is None else _defects(ledgers),
         api=None if cluster is None else read_api(cluster, looking.marks),
         settle_s=looking.settle_s,
+        marks=looking.marks,
+        unasked=looking.unasked,
+        **_coordinators(looking, now),
     )
+
+
+def _coordinators(looking: Looking, now: float) -> dict[str, tuple[str, ...]]:
+    if looking.ledgers is None:
+        return {}
+    found = alive.read(looking.ledgers)
+    said = tuple(alive.told(found, now, awaited=looking.awaited))
+    return {"uncoordinated": said} if found is None else {"coordinator": said}
 
 
 def _defects(state: Path) -> tuple[Damage, ...]:
@@ -127,6 +174,7 @@ def compare(evidence: Evidence) -> AuditReport:
         *_of_devices(evidence),
         *(finding(Trouble.EVIDENCE_BROKEN, str(d.place), d.detail) for d in evidence.defects),
         *_of_api(evidence),
+        *(finding(Trouble.COORDINATOR_TROUBLED, "-", why) for why in evidence.coordinator),
     ]
     return AuditReport(
         at=evidence.at,
@@ -137,6 +185,9 @@ def compare(evidence: Evidence) -> AuditReport:
         certificates=len(evidence.certificates or ()),
         findings=tuple(findings),
         skipped=_skipped(evidence),
+        blind=not evidence.views
+        and bool(evidence.silent)
+        and (evidence.api is None or set(evidence.api.unknown) >= LISTED),
     )
 
 
@@ -146,10 +197,12 @@ def _skipped(evidence: Evidence) -> tuple[str, ...]:
         found.append("no cluster was asked: claims and allocations were not compared")
     if evidence.certificates is None:
         found.append("the ledgers cannot be read from here: certificates were not compared")
-    return tuple(found)
+    return (*found, *evidence.uncoordinated)
 
 
 def _of_api(evidence: Evidence) -> Iterator[AuditFinding]:
+    if evidence.unasked:
+        yield finding(Trouble.API_SILENT, "cluster", evidence.unasked)
     if evidence.api is not None:
         views = {view.node: view for view in evidence.views}
         compared = Compared(evidence.at, evidence.leases, views, evidence.api, evidence.settle_s)
@@ -167,9 +220,12 @@ def _of_nodes(evidence: Evidence) -> Iterator[AuditFinding]:
 def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
     devices = _by_unit(evidence.views)
     sending = {view.node for view in evidence.views if view.outbox}
+    facts = evidence.facts
     for lease in evidence.leases:
         if lease.holder.kind is HolderKind.PUBLISHER:
             continue  # of hardware: it comes and goes with its plugin
+        if pledge.is_right(lease):
+            continue  # of no device; it ends by itself
         if any(unit.startswith(f"{LOST}/") for unit in lease.units):
             continue  # the mark of a lost node, which the node itself takes off
         unknown = sorted(lease.units - set(devices))
@@ -186,7 +242,9 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
                 f"the lease of {lease.holder} ran out {evidence.at - lease.expires_at:.0f} s ago",
             )
         elif lease.holder.kind is HolderKind.CLAIM:
-            yield from _of_claim_lease(lease, devices, sending)
+            for told in _of_claim_lease(lease, devices, sending):
+                if told.trouble is not Trouble.LEASE_WITHOUT_HOLDER or _is_nobodys(lease, facts):
+                    yield told
         elif (
             lease.holder.kind is HolderKind.CAMPAIGN and lease.holder.name not in evidence.open_runs
         ):
@@ -197,6 +255,15 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
             )
         elif lease.holder.kind is HolderKind.QUARANTINE:
             yield from _of_quarantine_lease(lease, devices)
+
+
+def _is_nobodys(lease: Lease, facts: Facts | None) -> bool:
+    """Whether a lease without a record is left over: most have none yet, for claims to be bound."""
+    if facts is None:
+        return True
+    places = homes(facts)
+    nodes = {places.get(unit, "") for unit in lease.units}
+    return bool(judge(lease.holder.name, nodes.pop() if len(nodes) == 1 else "", facts).why)
 
 
 def _of_quarantine_lease(
@@ -246,7 +313,7 @@ def _of_devices(evidence: Evidence) -> Iterator[AuditFinding]:
     for view in evidence.views:
         for device in view.devices:
             place = f"{view.node}/{device.name}"
-            yield from _of_tokens(evidence, device, place)
+            yield from _of_tokens(evidence, view, device, place)
             if device.state == State.IN_USE and device.claim:
                 holders = {
                     str(leased[UnitId(unit)].holder) if UnitId(unit) in leased else "nobody"
@@ -274,10 +341,14 @@ def _of_devices(evidence: Evidence) -> Iterator[AuditFinding]:
                     )
 
 
-def _of_tokens(evidence: Evidence, device: DeviceView, place: str) -> Iterator[AuditFinding]:
+def _of_tokens(
+    evidence: Evidence, view: NodeView, device: DeviceView, place: str
+) -> Iterator[AuditFinding]:
     floor = Token.parse(device.floor)
     if floor.counter == 0:
         return
+    if view.epoch == evidence.newest.epoch > floor.epoch:
+        return  # put behind by an adopt: the floor stays until the first act after it
     if floor.epoch != evidence.newest.epoch:
         yield finding(
             Trouble.EPOCH_FOREIGN,

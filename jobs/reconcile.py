@@ -27,7 +27,7 @@ from fleet.planning import NodePlan
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find
 from fleet.repair.fixing import Hands, Outcome, fix
-from fleet.repair.gathering import Sources, gather
+from fleet.repair.gathering import LISTED, Sources, gather
 from jobs.sweep import each
 
 
@@ -85,6 +85,8 @@ class Bench:
 
     sources: Sources
     hands: Hands
+    unasked: str = ""
+    """Why the cluster that is served cannot be asked."""
 
 
 class Reconciliation(Message):
@@ -98,6 +100,15 @@ class Reconciliation(Message):
     """Nodes that did not answer: what is theirs was left."""
     notes: tuple[str, ...] = ()
     """What was not looked at, and why."""
+    unseen: bool = False
+    """Whether something that should have been looked at was not: more may be left behind."""
+    blind: bool = False
+    """Whether nothing at all could be looked at."""
+
+    @property
+    def exit_code(self) -> int:
+        """Nothing is called good that was not seen: 1; 2 where nothing was."""
+        return 2 if self.blind else int(bool(self.left) or self.unseen)
 
     @property
     def left(self) -> tuple[Outcome, ...]:
@@ -128,6 +139,7 @@ def bench(fleet: Fleet, around: Surroundings) -> Bench:
             tear_down=nodes.tear_down,
             specs=specs,
         ),
+        unasked=around.unasked,
     )
 
 
@@ -151,7 +163,9 @@ def run(found: Bench, *, now: float, dry_run: bool) -> Reconciliation:
         simulated=any(view.simulated for view in facts.views.values()),
         outcomes=outcomes,
         silent=dict(facts.silent),
-        notes=notes(facts),
+        notes=notes(facts, found.unasked),
+        unseen=unseen(facts, found.unasked),
+        blind=blind(facts),
     )
 
 
@@ -170,10 +184,25 @@ def _twice(first: Sequence[Orphan], second: Sequence[Orphan]) -> list[Orphan]:
     ]
 
 
-def notes(facts: Facts) -> tuple[str, ...]:
-    """What was not looked at."""
+def unseen(facts: Facts, unasked: str = "") -> bool:
+    """Whether something that belongs to the fleet could not be looked at."""
+    api = facts.api
+    return bool(unasked or facts.silent or (api is not None and (api.unknown or api.unclear)))
+
+
+def blind(facts: Facts) -> bool:
+    """Whether nothing at all answered, neither a node nor the API server."""
+    api = facts.api
+    mute = api is None or set(api.unknown) >= LISTED
+    return mute and not facts.views and bool(facts.silent or api is not None)
+
+
+def notes(facts: Facts, unasked: str = "") -> tuple[str, ...]:
+    """What was not looked at. `unasked`: why the cluster that is served was not."""
     if facts.api is None:
-        return ("no cluster was asked: claims, holds, finalizers and slices were not looked at",)
+        left_out = "claims, holds, finalizers and slices were not looked at"
+        why = f" ({unasked})" if unasked else ""
+        return (f"no cluster was asked{why}: {left_out}",)
     told = [f"{kind} were not all read: {why}" for kind, why in facts.api.unknown.items()]
     unread = [f"claim {uid} cannot be understood: {w}" for uid, w in facts.api.unclear.items()]
     return (*told, *unread)

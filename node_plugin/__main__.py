@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, errors, planning, plugging
 from fleet.bootstrap import NodePlan
+from fleet.kube import identity
+from fleet.settings import Settings
 from fleet.settings_file import load
 from node_plugin.http import HttpServer
 from node_plugin.vitals import Vitals
@@ -56,8 +58,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
     host, port = _address(asked.http)
-    plan = _plan(asked)
-    cluster = plugging.open_cluster(plan, asked.kubeconfig or None)
+    if not asked.node:
+        raise errors.InputInvalid(
+            "the name of the Node is not known", remedy="give it with --node or $NODE_NAME"
+        )
+    settings = load(asked.policy) if asked.policy else Settings()
+    unplanned = NodePlan(node=asked.node, state=str(asked.state), settings=settings)
+    cluster = plugging.open_cluster(unplanned, asked.kubeconfig or None)
+    identity.verify(asked.state, cluster, [asked.node])  # before anything is written down
+    plan = _plan(asked, settings)
+    identity.meet(asked.state, cluster, [asked.node])
+    planning.record_kubeconfig(asked.state, _reached_by(asked.kubeconfig))
     options = Options(
         instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address
     )
@@ -84,12 +95,7 @@ def _announce(plan: NodePlan, plugin: Plugin) -> None:
     )
 
 
-def _plan(asked: argparse.Namespace) -> NodePlan:
-    if not asked.node:
-        raise errors.InputInvalid(
-            "the name of the Node is not known", remedy="give it with --node or $NODE_NAME"
-        )
-    settings = load(asked.policy) if asked.policy else None
+def _plan(asked: argparse.Namespace, settings: Settings) -> NodePlan:
     fleet = bootstrap.plan_fleet(
         asked.state,
         simulate=f"1x{asked.simulate}" if asked.simulate else None,
@@ -99,6 +105,13 @@ def _plan(asked: argparse.Namespace) -> NodePlan:
         serve=asked.node,
     )
     return fleet.nodes[0].model_copy(update={"kubeconfig": asked.kubeconfig})
+
+
+def _reached_by(kubeconfig: str) -> str:
+    """The file that verbs need, run by others elsewhere; "" in a pod, which has none."""
+    if kubeconfig or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return kubeconfig
+    return os.environ.get("KUBECONFIG", "~/.kube/config")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -128,6 +128,8 @@ class ClaimCalls:
 
         def work() -> Outcome | FleetError | _Stopped:
             outcome = _guarded(claim, verb, one)
+            if isinstance(outcome, FleetError) and outcome.told != str(outcome):
+                _log.info("%s of claim %s: %s", verb, claim.uid, outcome)
             self._figures.add(verb, result_of(outcome), time.monotonic() - started)
             return outcome
 

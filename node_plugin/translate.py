@@ -73,10 +73,13 @@ def unprepared_v1beta1(
 
 
 def error_text(outcome: FleetError | None) -> str:
-    """What is wrong and what to do, for a pod's event; "" when nothing is wrong, never else."""
+    """What is wrong and what to do, for a pod's event; "" when nothing is wrong, never else.
+
+    The owner of the pod reads it: other tenants are not named, as they are in log and status.
+    """
     if outcome is None:
         return ""
-    return shortened(str(outcome), limit_bytes=ERROR_BYTES_MAX) or type(outcome).__name__
+    return shortened(outcome.told, limit_bytes=ERROR_BYTES_MAX) or type(outcome).__name__
 
 
 def shortened(text: str, *, limit_bytes: int, encoding: str = "utf-8") -> str:

@@ -27,6 +27,7 @@ from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
 from fleet.errors import FleetError
 from fleet.journal.lock import read_owner
+from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.slices.instances import PublishingInstance
 from node_plugin.children import Child
@@ -116,6 +117,8 @@ class Plugin:
     """Over the standby, where it is a child of ours."""
     _standing: Standing = field(default_factory=Standing)
     _settled: bool = False
+    _met: bool = False
+    """Whether the API server is known to be that of our cluster."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _threaded: ThreadedServer | None = None
@@ -192,7 +195,11 @@ class Plugin:
             LOG.warning("specs of the agent device are not settled yet: %s", error)
 
     def _judge_orphans(self) -> None:
+        """Where an API server answers only later, and is another's, every claim would look gone."""
         self._settle_agents()
+        self._met = self._met or identity.meet(
+            Path(self.plan.state), self.cluster, [self.plan.node]
+        )
         for uid in self.orphans.step():
             LOG.warning("claim %s is orphaned: its teardown has begun", uid)
 

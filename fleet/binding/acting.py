@@ -17,11 +17,13 @@ from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import Fault
 from fleet.binding.facts import UNDER
 from fleet.binding.names import MANAGER, Marks
-from fleet.kube.base import CLAIMS, Cluster, Object
+from fleet.kube.base import CLAIMS, Cluster, Object, PatchKind
 from fleet.messages import DeviceResult
 from fleet.model import Lease
 
 LOG = logging.getLogger(__name__)
+AGAIN_S = 60.0
+"""Time, s, after a refused reservation during which none is asked for."""
 BINDING_RIGHT = "the right to patch resourceclaims/binding"
 
 
@@ -35,7 +37,9 @@ class Writer:
     cluster: Cluster
     marks: Marks
     holds: bool = True
-    """Whether the server lets us reserve; learnt from its first refusal."""
+    """Whether the server lets us reserve; learnt from its refusals, asked again after `AGAIN_S`."""
+    refused_at: float = float("-inf")
+    """When it last did not, or is being asked whether it still does not; s since the epoch."""
     writes: int = 0
     """Writes sent."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -52,18 +56,32 @@ class Writer:
         """All conditions True with receipts, and our reservation where the claim can have one."""
         told = [self._proven(one, lease, proofs.get(one.device)) for one in reading.devices]
         node = reading.nodes[0] if reading.nodes else ""
-        hold = node if reading.held or (self.holds and not reading.terminating) else ""
+        asking = bool(node) and not (reading.held or reading.terminating) and self._may_hold(now)
+        hold = node if reading.held or asking else ""
         try:
-            return self._apply(bodies.status(reading, self.marks, told=told, hold=hold, now=now))
+            found = self._apply(bodies.status(reading, self.marks, told=told, hold=hold, now=now))
         except errors.ApiForbidden as error:
             if not hold or reading.held or not _about_reservation(error):
                 raise
-            self.holds = False
+            known, self.holds, self.refused_at = "holds" in self.troubles, False, now
             self.troubles["holds"] = (
                 f"claims cannot be held after use: {BINDING_RIGHT} is missing ({error.detail})"
             )
-            LOG.warning("%s", self.troubles["holds"])
+            if not known:
+                LOG.warning("%s", self.troubles["holds"])
             return self._apply(bodies.status(reading, self.marks, told=told, now=now))
+        if asking and not self.holds:
+            self.holds = True
+            self.troubles.pop("holds", None)
+        return found
+
+    def _may_hold(self, now: float) -> bool:
+        """Whether to ask for a reservation: while it is refused, one claim a minute does."""
+        if not self.holds:
+            if 0.0 <= now - self.refused_at < AGAIN_S:
+                return False
+            self.refused_at = now
+        return True
 
     def unbind(self, reading: ClaimReading, why: str, *, now: float) -> Object:
         """All conditions False; our reservation stays as it is."""
@@ -86,7 +104,7 @@ class Writer:
         """Our finalizer on the claim."""
         self.writes += 1
         body = bodies.finalizer(reading, self.marks, present=True)
-        return self.cluster.apply(CLAIMS, body, manager=MANAGER)
+        return self.cluster.patch(CLAIMS, reading.name, body, kind=PatchKind.MERGE)
 
     def _apply(self, body: Object) -> Object:
         self.writes += 1

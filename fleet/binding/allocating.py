@@ -95,7 +95,9 @@ class Allocator:
         reading = read(self._cluster.get(CLAIMS, name), marks)
         if reading.allocated:
             return self._already(reading)
-        giving = Giving(self._cluster, name, reading.uid, marks, self._clock, self._sleep)
+        giving = Giving(
+            self._cluster, name, reading.uid, marks, self._clock, self._sleep, self._proving.leases
+        )
         attempt = _Attempt(giving)
         try:
             giving.pledge()

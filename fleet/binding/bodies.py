@@ -53,9 +53,14 @@ def status(
 
 
 def finalizer(reading: ClaimReading, marks: Marks, *, present: bool) -> Object:
-    """An apply to the claim itself: with our finalizer, or without it."""
+    """A merge patch of the claim itself: with our finalizer, or without it.
+
+    No apply: who creates a claim under our manager's name would make us the owner of its spec, and
+    every apply of less be refused. The list is whole, and guarded by the reading's version.
+    """
     body = _guarded(reading)
-    body["metadata"]["finalizers"] = [marks.finalizer] if present else []
+    others = [one for one in _finalizers(reading) if one != marks.finalizer]
+    body["metadata"]["finalizers"] = [*others, marks.finalizer] if present else others
     return body
 
 
@@ -72,6 +77,11 @@ def deallocation(reading: ClaimReading) -> Object:
 def stamp(now: float) -> str:
     """A time as the API server takes it."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _finalizers(reading: ClaimReading) -> list[str]:
+    found = reading.raw["metadata"].get("finalizers")
+    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _guarded(reading: ClaimReading) -> Object:

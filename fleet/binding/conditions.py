@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fleet import errors
+from fleet.binding.watching import Cached
 from fleet.health.reboots import needs_reboot
-from fleet.kube.base import NODES, Cluster, Name, Object, uid_of, version_of
+from fleet.kube.base import NODES, Cluster, Name, Object, name_of, uid_of, version_of
 from fleet.messages import NodeView
 
 MANAGER = "fleetscrub-nodes"
@@ -37,6 +38,8 @@ class RebootConditions:
 
     cluster: Cluster
     driver: str
+    nodes: Cached | None = None
+    """All Nodes, if somebody watches them: what they show is not asked for again."""
     _said: dict[str, _Said] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,7 @@ class RebootConditions:
         failed: dict[str, errors.FleetError] = {}
         for gone in self._said.keys() - views.keys():
             del self._said[gone]
+        shown: Mapping[str, Object] | None = None
         for node, view in views.items():
             if not isinstance(view, NodeView):
                 continue
@@ -62,6 +66,12 @@ class RebootConditions:
             wanted = _Said(bool(message), message or NONE, now)
             known = self._said.get(node)
             if known is not None and _same(known, wanted) and 0 <= now - known.at < RESYNC_S:
+                continue
+            shown = self._shown() if shown is None else shown
+            if self.nodes is not None and not wanted.true and not self.nodes.synced:
+                continue  # the watch says soon whether anything has to be taken back
+            if node in shown and self._stands(self._stored(shown[node]), wanted):
+                self._said[node] = wanted
                 continue
             try:
                 self._say(node, wanted, now)
@@ -77,9 +87,7 @@ class RebootConditions:
         found = self.cluster.get(NODES, Name(node))
         stored = self._stored(found)
         status = "True" if wanted.true else "False"
-        if stored is None and not wanted.true:
-            return
-        if stored and (stored.get("status"), stored.get("message")) == (status, wanted.message):
+        if self._stands(stored, wanted):
             return
         same = stored is not None and stored.get("status") == status
         since = stored.get("lastTransitionTime") if same and stored else None
@@ -98,6 +106,18 @@ class RebootConditions:
             "status": {"conditions": [condition]},
         }
         self.cluster.apply(NODES, body, manager=MANAGER, subresource="status")
+
+    def _shown(self) -> Mapping[str, Object]:
+        """Nodes by name, as far as they are known without asking."""
+        items = self.nodes.items.values() if self.nodes is not None else ()
+        return {name_of(found).name: found for found in items}
+
+    def _stands(self, stored: Object | None, wanted: _Said) -> bool:
+        """Whether nothing is to be written; one that never needed a reboot gets no condition."""
+        if stored is None:
+            return not wanted.true
+        status = "True" if wanted.true else "False"
+        return (stored.get("status"), stored.get("message")) == (status, wanted.message)
 
     def _stored(self, found: Object) -> Object | None:
         listed = (found.get("status") or {}).get("conditions") or ()

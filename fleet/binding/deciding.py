@@ -29,7 +29,7 @@ from fleet.binding.decisions import (
     Wait,
 )
 from fleet.binding.facts import UNDER, Facts, Rules
-from fleet.messages import ClaimBrief, DeviceResult, DeviceView, Outcome
+from fleet.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Outcome
 from fleet.model import State, Token
 
 POLL_S = 0.25
@@ -38,6 +38,8 @@ SLOW_S = 5.0
 """Pause, s, where only other people can help."""
 MARGIN_S = 30.0
 """Time, s, before the scheduler's own timeout at which we say why it will not be."""
+WATCHED_S = 30.0
+"""Time, s, we watch a claim that we found waiting before it is failed, whatever clocks say."""
 UNUSED_S = 5.0
 """Time, s, a claim that nobody is reserved for may keep what was prepared for it: the scheduler
 drops a pod's entry for a moment when another driver's claim of the pod was not ready."""
@@ -79,7 +81,9 @@ def decide(facts: Facts, rules: Rules) -> Decision:
 
 def _without_devices(facts: Facts, rules: Rules) -> Decision:
     pledged = pledge.read(facts.reading.raw, rules.marks)
-    if pledged is not None and pledged.counts(facts.now) and not facts.reading.allocated:
+    by_clock = pledged is not None and pledged.counts(facts.now)
+    by_watch = pledged is not None and facts.pledged_s < 2 * pledge.LIFETIME_S
+    if facts.pledged and (by_clock or by_watch) and not facts.reading.allocated:
         return Wait("it is being allocated by us", SLOW_S)
     if leases := facts.leases:
         return Undo(leases, "it is not allocated to our devices any more")
@@ -195,8 +199,7 @@ def _pending(facts: Facts, rules: Rules) -> Decision:
     if facts.misconfigured:
         text = facts.misconfigured
         return _failing(facts, tuple(_all(reading, "config-invalid", text, visible=False)))
-    until = _until(reading, rules)
-    late = until is not None and facts.now >= until
+    late = _is_late(facts, rules)
     if facts.view is None:
         if late and not reading.held:  # a claim that is held may be exposed
             return _failing(facts, tuple(_all(reading, "node-silent", "its node does not answer")))
@@ -211,7 +214,7 @@ def _pending(facts: Facts, rules: Rules) -> Decision:
         return LookUp()
     if any(pod.bound for pod in facts.pods):
         return step  # the scheduler has done with it long ago; the node proves it in prepare
-    return Fail(_late(facts, "somebody else has a device" if facts.refused else step.why))
+    return Fail(_late(facts, rules, "somebody else has a device" if facts.refused else step.why))
 
 
 def _failed(facts: Facts) -> Decision:
@@ -241,11 +244,16 @@ def _failing(facts: Facts, faults: tuple[Fault, ...]) -> Decision:
     return Unexposed(faults, bound)
 
 
-def _late(facts: Facts, why: str) -> tuple[Fault, ...]:
+def _late(facts: Facts, rules: Rules, why: str) -> tuple[Fault, ...]:
     """Whom to blame when time is up: a device whose wipe has not ended is out of service (B6);
-    one that somebody else has is not at fault.
+    one that somebody else has is not at fault, nor one whose wipe was ordered of late.
     """
-    wiped = {name for name, d in facts.ours.items() if d is not None and d.uuid in facts.ordered}
+    long_s = _share(facts, rules) / 2
+    wiped = {
+        name
+        for name, d in facts.ours.items()
+        if d and d.uuid in facts.ordered and facts.ordered_s.get(d.uuid, long_s) >= long_s
+    }
     return tuple(
         Fault(one.device, "not-in-time", why, visible=True, codes=("timed-out",))
         if one.device in wiped
@@ -272,7 +280,8 @@ def _proving(facts: Facts, rules: Rules) -> Decision:
         if device.attached:
             return Wait(f"{name} is looked into with adminAccess")
     if facts.refused:
-        return Wait(f"a device is held by {facts.refused}")
+        told = "a device is held by somebody else"
+        return Wait(f"a device is held by {facts.refused}", told=told)
     if lease is None or any(_closed(device, lease.token) for device in devices.values()):
         return Acquire(tuple(devices.values()))
     proven = {name: p for name, d in devices.items() if (p := _proof(facts, d, lease.token))}
@@ -306,6 +315,8 @@ def _faults(facts: Facts) -> Iterable[Fault]:
         elif device.state in OUT or device.reasons:
             codes = ", ".join(sorted({reason.code for reason in device.reasons})) or "unknown"
             yield Fault(name, "quarantined", f"out of service ({codes})", visible=True)
+        elif unmet := _unmet(facts, device):
+            yield Fault(name, UNMET, unmet, visible=False)
         elif _wiped_in_vain(facts, device):
             text = "its wipe was not proven"
             yield Fault(name, "wipe-failed", text, visible=True, codes=("backend-failed",))
@@ -316,6 +327,16 @@ def _wiped_in_vain(facts: Facts, device: DeviceView) -> bool:
     if found is None or found.outcome not in UNFIT or device.state == State.CLEAN:
         return False
     return facts.attempts.get(device.uuid, 0) >= ATTEMPTS_MAX
+
+
+def _unmet(facts: Facts, device: DeviceView) -> str:
+    """Why a device that is fit for everybody else is not for what the claim demands; "": it is.
+
+    Never its fault: a tenant's demand takes no device out of service.
+    """
+    result = facts.results.get(device.uuid)
+    found = result.findings if result is not None and result.outcome is Outcome.REFUSED else ()
+    return next((one.detail for one in found if one.check == UNMET), "")
 
 
 def _superseded(device: DeviceView, token: Token) -> bool:
@@ -339,7 +360,17 @@ def _all(reading: ClaimReading, code: str, text: str, *, visible: bool = True) -
     return [Fault(one.device, code, text, visible, codes) for one in reading.holding]
 
 
-def _until(reading: ClaimReading, rules: Rules) -> float | None:
-    if reading.allocated_at is None:
-        return None
-    return reading.allocated_at + rules.binding_timeout_s - MARGIN_S
+def _is_late(facts: Facts, rules: Rules) -> bool:
+    """Whether time is up, by the clock that allocated the claim and by our own watching alike:
+    a difference between two clocks costs nobody his device.
+    """
+    at = facts.reading.allocated_at
+    if at is None or facts.now < at + rules.binding_timeout_s - MARGIN_S:
+        return False
+    return facts.pending_s >= _share(facts, rules)
+
+
+def _share(facts: Facts, rules: Rules) -> float:
+    """How much of its time, s, we must have watched a claim wait."""
+    half_s = max(0.0, rules.binding_timeout_s - MARGIN_S) / 2
+    return min(half_s, max(WATCHED_S, facts.left_s / 2))

@@ -40,6 +40,8 @@ class Wait:
 
     why: str
     again_s: float = BUSY_S
+    told: str = ""
+    """`why` for the owner of the claim, where it names others."""
 
 
 @dataclass(frozen=True, slots=True)

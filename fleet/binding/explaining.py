@@ -5,14 +5,16 @@ missing, with the command that decides. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fleet.binding import pledge
 from fleet.binding.claim import Allotted, ClaimReading
-from fleet.binding.deciding import decide
+from fleet.binding.deciding import ATTEMPTS_MAX, decide
 from fleet.binding.decisions import PodFact
 from fleet.binding.facts import Facts, Rules, devices_of
-from fleet.messages import DeviceView, Finding, Message, NodeView, ReasonView
-from fleet.model import Lease, State, UnitId
+from fleet.binding.tracking import Track
+from fleet.messages import DeviceResult, DeviceView, Finding, Message, NodeView, ReasonView
+from fleet.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.slices.gate import is_quarantined
 
 
@@ -66,6 +68,8 @@ class ClaimStory(Message):
     """What the coordinator does about it, or waits for."""
     devices: tuple[DeviceStory, ...]
     missing: tuple[Finding, ...]
+    coordinator_trouble: tuple[str, ...] = ()
+    """What is wrong with the coordinator itself, as far as this host can tell."""
 
 
 def explain(
@@ -77,11 +81,22 @@ def explain(
     rules: Rules,
     now: float,
 ) -> ClaimStory:
-    """The story of a claim; `view` is of the node of its devices, None: it does not answer."""
-    devices = devices_of(view, reading.holding) if view is not None else {}
-    facts = _facts(reading, view, leases, pods, devices=devices, now=now)
-    record = next((c.state for c in view.claims if c.uid == reading.uid), "") if view else ""
+    """The story of a claim; `view` is of the node of its devices, None: it does not answer.
+
+    `leases`: the claim's own, the one that makes its pledge good, and whatever else is on the units
+    of its devices. The view is to have the results of `operations`: with them the coordinator's
+    reason is told, and not what it would do if it knew nothing.
+    """
     pledged = pledge.read(reading.raw, rules.marks)
+    good = [one for one in leases if pledged and pledge.covers(one, reading.uid, pledged.owner)]
+    devices = devices_of(view, reading.holding) if view is not None else {}
+    theirs = _theirs(leases, reading.uid, devices)
+    leases = [lease for lease in leases if lease not in (*good, *theirs.values())]
+    facts = _facts(reading, view, leases, pods, devices=devices, now=now)
+    refused = next((str(lease.holder) for lease in theirs.values()), "")
+    facts = replace(facts, pledged=bool(good), refused=refused)
+    pledged = pledged if good else None
+    record = next((c.state for c in view.claims if c.uid == reading.uid), "") if view else ""
     return ClaimStory(
         namespace=reading.name.namespace,
         name=reading.name.name,
@@ -104,7 +119,53 @@ def explain(
         record=record,
         coordinator=decide(facts, rules).why,
         devices=tuple(_device(reading, one, devices.get(one.device)) for one in reading.devices),
-        missing=tuple(_missing(facts, devices, pledged=bool(pledged and pledged.counts(now)))),
+        missing=(
+            *_missing(facts, devices, pledged=bool(pledged and pledged.counts(now))),
+            *(_leased(name, lease) for name, lease in theirs.items()),
+        ),
+    )
+
+
+def operations(reading: ClaimReading, view: NodeView, leases: Sequence[Lease]) -> tuple[str, ...]:
+    """Names of what the coordinator may have ordered for the claim, by its newest lease."""
+    if not leases:
+        return ()
+    token = max(lease.token for lease in leases)
+    found = devices_of(view, reading.holding).values()
+    track = Track(token=token)
+    names = []
+    for device in (one for one in found if one is not None):
+        for number in range(ATTEMPTS_MAX):
+            track.numbers[device.uuid] = number
+            names.append(track.operation(reading.uid, device.uuid))
+    return tuple(names)
+
+
+def _theirs(
+    leases: Sequence[Lease], uid: str, devices: Mapping[str, DeviceView | None]
+) -> Mapping[str, Lease]:
+    """Who else has a device of the claim by the store's word, by the device's name."""
+    mine = Holder(HolderKind.CLAIM, uid)
+    return {
+        name: lease
+        for name, device in devices.items()
+        for lease in leases
+        if device is not None and lease.holder != mine and not lease.units.isdisjoint(device.units)
+    }
+
+
+def _leased(name: str, lease: Lease) -> Finding:
+    holder = lease.holder
+    remedies = {
+        HolderKind.CLAIM: "wait for its teardown; `fleet reconcile --dry-run` says whether that"
+        " claim is nobody's",
+        HolderKind.QUARANTINE: f"repair it, then `fleet quarantine clear {name} --reason ...`",
+        HolderKind.CAMPAIGN: f"wait for the run; `fleet runs {holder.name}` shows it",
+        HolderKind.OPERATOR: f"wait, or ask {holder.name}; see `fleet audit`",
+        HolderKind.PUBLISHER: "see `fleet audit`",
+    }
+    return _finding(
+        name, f"the store has it leased to {holder} under {lease.token}", remedies[holder.kind]
     )
 
 
@@ -119,6 +180,10 @@ def _facts(
 ) -> Facts:
     units = {UnitId(unit) for one in devices.values() if one is not None for unit in one.units}
     own = next((lease for lease in reversed(leases) if lease.units == units), None)
+    results, attempts = _results(view, devices)
+    at_work = {
+        one.uuid for one in devices.values() if one and one.state in (State.WIPING, State.CHECKING)
+    }
     return Facts(
         reading=reading,
         now=now,
@@ -126,7 +191,23 @@ def _facts(
         strays=tuple(lease for lease in leases if lease is not own),
         view=view,
         pods=tuple(pods),
+        results=results,
+        attempts=attempts,
+        ordered=frozenset(at_work - results.keys()),
     )
+
+
+def _results(
+    view: NodeView | None, devices: Mapping[str, DeviceView | None]
+) -> tuple[Mapping[str, DeviceResult], Mapping[str, int]]:
+    """The newest result by device UUID, and how many there are."""
+    newest: dict[str, DeviceResult] = {}
+    counts: dict[str, int] = {}
+    for result in sorted(view.results if view else (), key=lambda one: one.operation):
+        if any(one is not None and one.uuid == result.uuid for one in devices.values()):
+            newest[result.uuid] = result
+            counts[result.uuid] = counts.get(result.uuid, 0) + 1
+    return newest, counts
 
 
 def _device(reading: ClaimReading, one: Allotted, seen: DeviceView | None) -> DeviceStory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import PodFact
@@ -53,10 +54,21 @@ class Facts:
     """Who has a unit of ours by the store's word, as `Holder` prints; "": nobody."""
     taken: bool = False
     """Whether who has a unit of ours is another claim that was given the same device."""
+    pledged: bool = False
+    """Whether the store agrees that whoever has pledged to allocate it may; see `pledge`."""
     kept: bool = False
     """Whether its node still has the finalizer to take off (`Rules.until_verified`)."""
     unused_s: float = 0.0
     """How long nobody has been reserved for the claim, by our own watching."""
+    pending_s: float = inf
+    """How long it has waited for its conditions, by our own watching: clocks differ."""
+    ordered_s: Mapping[str, float] = field(default_factory=dict)
+    """How long the newest operation has been in work, by our own watching and device UUID."""
+    left_s: float = 0.0
+    """How much of its time was left, by the clock, when we first saw it wait; infinite where we saw
+    it come: then no clock is asked."""
+    pledged_s: float = inf
+    """How long its pledge has been seen on it, by our own watching."""
     misconfigured: str = ""
     """Why its configuration must not be served (C2); "": it may."""
     pods: tuple[PodFact, ...] | None = None

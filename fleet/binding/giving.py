@@ -19,6 +19,7 @@ from fleet.binding import allocation, bodies, pledge
 from fleet.binding.choosing import Choice
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.facts import UNDER
+from fleet.binding.leasing import ClaimLeases
 from fleet.binding.names import MANAGER, Marks
 from fleet.binding.pledge import LIFETIME_S, Pledge
 from fleet.binding.proving import Proven
@@ -48,6 +49,7 @@ class Giving:
     marks: Marks
     clock: Clock
     sleep: Callable[[float], None]
+    leases: ClaimLeases
     owner: str = field(default_factory=lambda: secrets.token_hex(6))
     """Names this attempt in the pledge."""
     given: Object | None = None
@@ -93,22 +95,32 @@ class Giving:
     # --- the pledge ----------------------------------------------------------------------------
 
     def pledge(self) -> None:
-        """Say that we are at work. Raises `ClaimUnready` where somebody else is."""
+        """Say that we are at work. Raises `ClaimUnready` where somebody else is.
+
+        The right to it first: without that lease nobody believes what stands on the claim.
+        """
+        try:
+            self.leases.pledge(self.uid, self.owner, LIFETIME_S)
+        except errors.LeaseHeld:
+            raise self._elsewhere() from None
         until = self.clock.now() + LIFETIME_S
 
         def decide(found: Object) -> Object | None:
             self._unallocated(found)
             known = pledge.read(found, self.marks)
             if known is not None and known.owner != self.owner and known.counts(self.clock.now()):
-                raise errors.ClaimUnready(
-                    f"claim {self.name} is being allocated by somebody else",
-                    remedy=f"wait for its end, at most {LIFETIME_S:g} s if that process has died",
-                )
+                raise self._elsewhere()
             wanted = Pledge(self.owner, float(int(until)))
             return None if known == wanted else pledge.body(found, self.marks, wanted)
 
         self._bring(decide, self._patch)
         self._pledged_until = until
+
+    def _elsewhere(self) -> errors.ClaimUnready:
+        return errors.ClaimUnready(
+            f"claim {self.name} is being allocated by somebody else",
+            remedy=f"wait for its end, at most {LIFETIME_S:g} s if that process has died",
+        )
 
     def keep_pledge(self) -> None:
         """Renew it when it is half over. Raises as `pledge`, also when the claim is gone."""
@@ -182,9 +194,10 @@ class Giving:
             return bodies.finalizer(reading, self.marks, present=True)
 
         self._bring(tell, _apply_status)
-        found = self._bring(finalize, _apply).found
+        found = self._bring(finalize, self._patch).found
         with suppress(errors.ApiUnavailable, errors.ApiConflict):  # it ends by itself
             found = self._drop_pledge().found
+        self._give_up()
         return self._given_reading(found)
 
     def _given_reading(self, found: Object) -> ClaimReading:
@@ -195,6 +208,11 @@ class Giving:
             )
         return read(found, self.marks)
 
+    def _give_up(self) -> None:
+        """The right to allocate goes last; where the store does not answer it ends by itself."""
+        with suppress(errors.StoreUnavailable):
+            self.leases.unpledge(self.uid, self.owner)
+
     # --- taking back -----------------------------------------------------------------------------
 
     def take_back(self) -> None:
@@ -203,15 +221,21 @@ class Giving:
         The pledge first: its removal changes the resourceVersion, so that no write of ours whose
         answer was lost can land later. An allocation that somebody is reserved for stays.
         """
-        with suppress(errors.ApiNotFound, errors.ClaimReplaced):
-            self._drop_pledge(attempts=UNDOING_MAX)
-            if self.given is not None:
-                self._undo(self._deallocated, self._patch_status)
-                self._undo(self._unmarked, _apply)
-                self.given = None
-            if self.protected:
-                self._undo(self._unprotected, lambda cluster, body: cluster.replace(CLAIMS, body))
-                self.protected = False
+        try:
+            with suppress(errors.ApiNotFound, errors.ClaimReplaced):
+                self._take_off()
+        finally:
+            self._give_up()
+
+    def _take_off(self) -> None:
+        self._drop_pledge(attempts=UNDOING_MAX)
+        if self.given is not None:
+            self._undo(self._deallocated, self._patch_status)
+            self._undo(self._unmarked, self._patch)
+            self.given = None
+        if self.protected:
+            self._undo(self._unprotected, lambda cluster, body: cluster.replace(CLAIMS, body))
+            self.protected = False
 
     def _deallocated(self, found: Object) -> Object | None:
         reading = read(found, self.marks)
@@ -250,10 +274,6 @@ class Giving:
 
     def _patch_status(self, cluster: Cluster, body: Object) -> Object:
         return cluster.patch(CLAIMS, self.name, body, kind=PatchKind.MERGE, subresource="status")
-
-
-def _apply(cluster: Cluster, body: Object) -> Object:
-    return cluster.apply(CLAIMS, body, manager=MANAGER)
 
 
 def _apply_status(cluster: Cluster, body: Object) -> Object:

@@ -7,7 +7,7 @@ decision. Normal life costs two writes to put the marks on and two to take them 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import sleep
@@ -17,7 +17,16 @@ from fleet.binding import bodies
 from fleet.binding.claim import ClaimReading, Key, read
 from fleet.binding.names import MANAGER, Marks
 from fleet.clock import Clock
-from fleet.kube.base import CLAIMS, Cluster, Name, Object, PatchKind, Resource
+from fleet.kube.base import (
+    CLAIMS,
+    PODS,
+    Cluster,
+    Name,
+    Object,
+    PatchKind,
+    Resource,
+    uid_of,
+)
 from fleet.kube.retrying import settle
 
 BUDGET_S = 10.0
@@ -29,6 +38,8 @@ REVIEWS = Resource(
     "SelfSubjectAccessReview",
     namespaced=False,
 )
+ENDED = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod that uses nothing any more."""
 TORN_DOWN = "TornDown"
 """Reason of a condition that was True for a use which has ended."""
 
@@ -43,6 +54,8 @@ class Marked:
     reading: ClaimReading | None
     writes: int = 0
     """Writes sent."""
+    left: bool = False
+    """Whether marks were left to a use that is not the one to be ended, or not yet its last."""
 
     @property
     def held(self) -> bool:
@@ -111,45 +124,102 @@ class Holds:
         def finalize(now: ClaimReading) -> Write | None:
             if now.finalizer or now.terminating or not now.held:
                 return None
-            return _main(bodies.finalizer(now, self.marks, present=True))
+            return _main(now, bodies.finalizer(now, self.marks, present=True))
 
         if call.step(hold, may_end=True) is not None:
             call.step(finalize, may_end=True)
         return Marked(call.reading, call.writes)
 
     def release(
-        self, name: Name, uid: str, *, keep_finalizer: bool = False, budget_s: float = BUDGET_S
+        self,
+        name: Name,
+        uid: str,
+        *,
+        of: ClaimReading | None = None,
+        devices: Collection[tuple[str, str]] = (),
+        keep_finalizer: bool = False,
+        budget_s: float = BUDGET_S,
     ) -> Marked:
         """Take hold and finalizer off the claim, the finalizer last.
 
+        `of`: the claim as it was when its use was found to have ended, with the pods that did not
+        count; None: as the first look finds it. Another allocation, or a pod that was not there
+        then, is another use, whose marks are left alone, whatever was sent meanwhile. So is an
+        allocation of others than `devices` (node and name), where they are named.
+
         The last reservation of a claim that is not Terminating goes together with the allocation;
-        where the allocation stays, our conditions of the use that has ended go False. A claim that
-        is gone or replaced needs nothing. Raises `HoldsNotGranted` and what the API raises.
+        where the allocation stays, our conditions of the use that has ended go False. Without `of`
+        the hold of a claim that the scheduler binds stays then, if a pod is still to use it: only
+        the coordinator puts it on, and it takes it off after the last one. A claim that is gone or
+        replaced needs nothing. Raises `HoldsNotGranted` and what the API raises.
         """
-        call = _Call(self, name, uid, budget_s, None)
+        call, ended = _Call(self, name, uid, budget_s, None), _Ended(of, frozenset(devices))
 
         def let_go(now: ClaimReading) -> Write | None:
+            if ended.is_over(now):
+                return None
             stays = now.terminating or now.pods or now.others
             if now.held and not stays:
                 body = bodies.deallocation(now)
                 return lambda cluster: cluster.patch(
                     CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status"
                 )
-            if not now.held and (now.terminating or not _proven(now, self.marks)):
+            ended.left = of is None and now.held and now.gated and self._awaited(now)
+            said = _proven(now, self.marks) and not now.terminating
+            if not said and (ended.left or not now.held):
                 return None
-            told = bodies.status(now, self.marks, told=(), now=self.clock.now())
-            ended = bodies.stamp(self.clock.now())
-            told["status"]["devices"] = _entries(now, self.marks, ended=ended)
+            hold = now.nodes[0] if ended.left and now.nodes else ""
+            told = bodies.status(now, self.marks, told=(), hold=hold, now=self.clock.now())
+            over = bodies.stamp(self.clock.now())
+            told["status"]["devices"] = _entries(now, self.marks, ended=over)
             return _status(told)
 
         def definalize(now: ClaimReading) -> Write | None:
-            if not now.finalizer or keep_finalizer:
+            if ended.is_over(now) or ended.left or not now.finalizer or keep_finalizer:
                 return None
-            return _main(bodies.finalizer(now, self.marks, present=False))
+            return _main(now, bodies.finalizer(now, self.marks, present=False))
 
-        if call.step(let_go) is not None:
+        if call.step(let_go) is not None and not ended.left:
             call.step(definalize)
-        return Marked(call.reading, call.writes)
+        return Marked(call.reading, call.writes, ended.left)
+
+    def _awaited(self, reading: ClaimReading) -> bool:
+        """Whether a pod the claim is reserved for may still use it; no answer is no proof."""
+        return any(self._may_use(Name(p.name, reading.name.namespace), p.uid) for p in reading.pods)
+
+    def _may_use(self, name: Name, uid: str) -> bool:
+        try:
+            found = self.cluster.get(PODS, name)
+        except errors.ApiNotFound:
+            return False
+        except errors.FleetError:
+            return True
+        leaving = found["metadata"].get("deletionTimestamp") is not None
+        phase = (found.get("status") or {}).get("phase")
+        return uid_of(found) == uid and not leaving and phase not in ENDED
+
+
+@dataclass
+class _Ended:
+    """The use of a claim that has ended, told from those that came after it."""
+
+    of: ClaimReading | None
+    """The claim then; None: as it is seen first."""
+    devices: frozenset[tuple[str, str]]
+    left: bool = False
+    """Whether the marks are another use's now."""
+
+    def is_over(self, now: ClaimReading) -> bool:
+        """Whether the claim is somebody else's by now. `left` stays true then."""
+        if self.of is None:
+            self.of = now
+        new = {pod.uid for pod in now.pods} - {pod.uid for pod in self.of.pods}
+        again = now.allocated and _allocation(now) != _allocation(self.of)
+        if self.devices and now.holding:
+            again |= self.devices != {(one.node, one.device) for one in now.holding}
+        over = bool(new) or again or now.others > self.of.others
+        self.left |= over
+        return over
 
 
 @dataclass
@@ -232,8 +302,8 @@ def _status(body: Object) -> Write:
     return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
 
 
-def _main(body: Object) -> Write:
-    return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER)
+def _main(now: ClaimReading, body: Object) -> Write:
+    return lambda cluster: cluster.patch(CLAIMS, now.name, body, kind=PatchKind.MERGE)
 
 
 def _allocation(reading: ClaimReading) -> tuple[float | None, frozenset[Key]]:

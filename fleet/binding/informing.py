@@ -8,6 +8,7 @@ running tenant is told nothing here, since kubelet shows the health of its devic
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,8 @@ from fleet.slices.gate import is_quarantined
 
 LINGERS = "tenant-not-gone"
 """Reason code of a device that a process of the claim's pods still has."""
+SURVEY_MAX = 20
+"""Notices told in one survey: each may cost a write."""
 _WAITED_FOR = "PREPARING"
 """State of a claim that never had its devices; its pod is told where it is dealt with."""
 
@@ -36,17 +39,35 @@ class Claims(Protocol):
     def get(self, uid: str) -> Object | None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QuarantineNotices:
-    """Tells of quarantines. `step` raises nothing that a claim or an API can cause."""
+    """Tells of quarantines. `step` raises nothing that a claim or an API can cause.
+
+    Each survey tells `SURVEY_MAX` notices at most, going on where the one before ended: in a fleet
+    in which much is out of service others must not wait for what is told.
+    """
 
     events: Recording
     claims: Claims
     marks: Marks
+    _told: tuple[str, str, str] = ("", "", "")
+    """The last notice told, as `_rank` names it."""
 
     def step(self, views: Mapping[str, NodeView | errors.FleetError | None], now: float) -> None:
         """Say what these views show. `now` is not asked: events keep time themselves."""
         del now
+        found, after = list(self._notices(views)), 0
+        if len(found) > SURVEY_MAX:
+            found.sort(key=_rank)
+            after = bisect_right(found, self._told, key=_rank)
+        for about, notice in [*found[after:], *found[:after]][:SURVEY_MAX]:
+            self.events.record(about, notice.reason, notice.message, kind=notice.kind)
+            self._told = _rank((about, notice))
+
+    def _notices(
+        self, views: Mapping[str, NodeView | errors.FleetError | None]
+    ) -> Iterator[tuple[Regarding, Notice]]:
+        """All that these views show."""
         for view in views.values():
             if not isinstance(view, NodeView):
                 continue
@@ -55,19 +76,19 @@ class QuarantineNotices:
                 codes = [reason.code for reason in device.reasons]
                 # Kubelet names a node by its name where a UID is asked for, and so is it found.
                 node = Regarding(NODES, Name(view.node), view.node)
-                self._tell(node, notices.quarantined(device.name, codes))
+                yield node, notices.quarantined(device.name, codes)
                 if states.get(device.claim, _WAITED_FOR) != _WAITED_FOR:
-                    self._tell_users(device, codes)
+                    yield from self._to_users(device, codes)
 
-    def _tell_users(self, device: DeviceView, codes: list[str]) -> None:
+    def _to_users(self, device: DeviceView, codes: list[str]) -> Iterator[tuple[Regarding, Notice]]:
         reading = self._reading(device.claim)
         if reading is None or State(device.state) is State.IN_USE:
             return
         for about in _users(reading):
-            self._tell(about, notices.not_proven_wiped(device.name, codes))
+            yield about, notices.not_proven_wiped(device.name, codes)
         if LINGERS in codes:
             about = Regarding(CLAIMS, reading.name, reading.uid)
-            self._tell(about, notices.tenant_lingers(device.name))
+            yield about, notices.tenant_lingers(device.name)
 
     def _reading(self, uid: str) -> ClaimReading | None:
         found = self.claims.get(uid)
@@ -76,8 +97,12 @@ class QuarantineNotices:
         except errors.ClaimUnready:
             return None
 
-    def _tell(self, about: Regarding, notice: Notice) -> None:
-        self.events.record(about, notice.reason, notice.message, kind=notice.kind)
+
+def _rank(told: tuple[Regarding, Notice]) -> tuple[str, str, str]:
+    """An order of notices that does not change: nodes first, then claims, then pods."""
+    about, notice = told
+    kinds = (NODES, CLAIMS, PODS)
+    return f"{kinds.index(about.resource)} {about.uid}", notice.reason, notice.message
 
 
 def _users(reading: ClaimReading) -> Iterator[Regarding]:

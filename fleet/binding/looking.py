@@ -6,22 +6,26 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from fleet import errors
+from fleet.binding import pledge
 from fleet.binding.claim import ClaimReading, Key, read
+from fleet.binding.consumers import Consumers
 from fleet.binding.decisions import BUSY_S, Decision, PodFact, Rest, Wait
 from fleet.binding.facts import Facts, devices_of
 from fleet.binding.surroundings import BinderTerms, Surroundings
-from fleet.binding.tracking import Track
+from fleet.binding.tracking import Track, Watch
 from fleet.dra import reading as dra
-from fleet.kube.base import PODS, Name, uid_of
 from fleet.messages import DeviceResult, NodeView
 from fleet.model import Lease, UnitId
 from fleet.settings import WipePolicy
 
 LOG = logging.getLogger(__name__)
-ENDED = frozenset({"Succeeded", "Failed"})
-"""Phases of a pod whose containers have all ended."""
+SKEW_S = 60.0
+"""Difference, s, between clocks that is told; claims hear of their allocation within seconds."""
+FORGOTTEN_S = 600.0
+"""Time, s, after which a node that does not exist any more is forgotten."""
 
 
 @dataclass
@@ -31,6 +35,8 @@ class Case:
     reading: ClaimReading
     track: Track
     leases: tuple[Lease, ...] = ()
+    pledged: bool = False
+    """Whether somebody has the right, by the store's word, to allocate it now."""
     pods: tuple[PodFact, ...] | None = None
     decision: Decision = field(default_factory=lambda: Rest("it was not looked at"))
     again_s: float | None = None
@@ -51,7 +57,7 @@ class Look:
     """Reads claims, nodes and leases for the steps of a `Binder`."""
 
     def __init__(self, around: Surroundings, terms: BinderTerms) -> None:
-        self._around = around
+        self.around = around
         self._terms = terms
         self._marks = terms.rules.marks
         self.tracks: dict[str, Track] = {}
@@ -59,24 +65,85 @@ class Look:
         """Nodes as seen last; None for one that did not answer."""
         self.where: dict[UnitId, str] = {}
         """Node of each unit ever seen."""
+        self.consumers = Consumers(around.cluster)
+        self.watch = Watch()
+        self.found_at_start: set[str] = set()
+        """Claims that were there when we began, as long as none has looked at them."""
+        self.trouble = ""
+        """What the clocks of this host and of the API server seem to differ by."""
+        self._missed: dict[str, float] = {}
+        self._noticed: set[str] = set()
 
-    def cases(self, uids: Iterable[str]) -> list[Case]:
+    def cases(self, uids: Iterable[str], now: float) -> list[Case]:
         """The claims that have anything to do with us."""
-        by_claim = self._around.leases.by_claim()
-        found = (self._case(uid, tuple(by_claim.get(uid, ()))) for uid in uids)
-        return [case for case in found if case is not None]
+        listed = tuple(uids)
+        by_claim = self.around.leases.by_claim(listed)
+        found = [self._case(uid, tuple(by_claim.get(uid, ())), now) for uid in listed]
+        self.found_at_start.difference_update(listed)
+        cases = [case for case in found if case is not None]
+        self._ask_of_pledges(cases)
+        return cases
 
-    def _case(self, uid: str, leases: tuple[Lease, ...]) -> Case | None:
-        known = self._around.claims.get(uid)
+    def _ask_of_pledges(self, cases: Iterable[Case]) -> None:
+        """Their annotation is anybody's to write: it counts with a lease in the store only."""
+        told = {case.reading.uid: pledge.read(case.reading.raw, self._marks) for case in cases}
+        owners = {uid: found.owner for uid, found in told.items() if found is not None}
+        good = self.around.leases.pledges(owners)
+        for case in cases:
+            case.pledged = case.reading.uid in good
+
+    def notice(self, uids: Iterable[str]) -> None:
+        """These claims have leases: those that are no cases of ours are to be looked at."""
+        self._noticed |= {uid for uid in uids if uid not in self.tracks}
+
+    def take_noticed(self) -> set[str]:
+        """Claims noticed since the last call."""
+        taken, self._noticed = self._noticed, set()
+        return taken
+
+    def _case(self, uid: str, leases: tuple[Lease, ...], now: float) -> Case | None:
+        known = self.around.claims.get(uid)
         try:
             reading = read(known, self._marks) if known is not None else None
         except errors.FleetError as error:
             LOG.warning("claim %s is passed over: %s", uid, error)
+            if leases:
+                self.tracks.setdefault(uid, Track())  # noticed, and not again before it changes
             return None
-        if reading is None or not (reading.devices or reading.marked or leases):
+        if reading is None:
             self.tracks.pop(uid, None)  # leases left over are found by their holders
             return None
-        return Case(reading, self.tracks.setdefault(uid, Track()), leases)
+        new = uid not in self.tracks
+        track = self.tracks.setdefault(uid, Track(followed=uid not in self.found_at_start))
+        pledged = self._pledged(reading, track, now)
+        if not (reading.devices or reading.marked or leases or pledged):
+            del self.tracks[uid]
+            return None
+        if new and track.followed:
+            self._compare(reading, now)
+        return Case(reading, track, leases)
+
+    def _pledged(self, reading: ClaimReading, track: Track, now: float) -> bool:
+        """Whether somebody allocates it: the lease he takes for it must not be overlooked."""
+        found = pledge.read(reading.raw, self._marks)
+        if found is None:
+            return False
+        seen_s = track.pledged(f"{found.owner} {found.until}", self.watch.seconds)
+        return found.counts(now) or seen_s < 2 * pledge.LIFETIME_S
+
+    def _compare(self, reading: ClaimReading, now: float) -> None:
+        """What was allocated just now tells how far the clocks are apart."""
+        if reading.allocated_at is None:
+            return
+        apart_s = now - reading.allocated_at
+        if abs(apart_s) <= SKEW_S:
+            self.trouble = ""
+        elif not self.trouble:
+            self.trouble = (
+                f"claim {reading.name} is new and was allocated {apart_s:.0f} s ago by our clock:"
+                " this host's clock differs from the scheduler's, or claims are told late"
+            )
+            LOG.warning("%s", self.trouble)
 
     def ask(self, cases: Iterable[Case]) -> None:
         """Ask the nodes concerned, once each, for all that these claims want to know."""
@@ -85,7 +152,7 @@ class Look:
             for node in case.reading.nodes:
                 asked[node] += self._operations(case, node)
         if asked:
-            found = self._around.nodes.views({node: tuple(ops) for node, ops in asked.items()})
+            found = self.around.nodes.views({node: tuple(ops) for node, ops in asked.items()})
             self.saw({node: found.get(node) for node in asked})
 
     def saw(self, views: Mapping[str, NodeView | errors.FleetError | None]) -> None:
@@ -95,6 +162,18 @@ class Look:
             for device in view.devices if isinstance(view, NodeView) else ():
                 for unit in device.units:
                     self.where[UnitId(unit)] = node
+
+    def missed(self, there: Collection[str]) -> None:
+        """`there` are all nodes that exist: what is known of others is not believed any more."""
+        for node in [*self.views]:
+            if node in there:
+                self._missed.pop(node, None)
+                continue
+            self.views[node] = None
+            since = self._missed.setdefault(node, self.watch.seconds)
+            if self.watch.seconds - since > FORGOTTEN_S:
+                del self.views[node], self._missed[node]
+                self.where = {unit: name for unit, name in self.where.items() if name != node}
 
     def _operations(self, case: Case, node: str) -> list[str]:
         """What was, or may have been, ordered for a claim that is not bound yet."""
@@ -111,14 +190,11 @@ class Look:
         reading, track = case.reading, case.track
         view = self.views.get(case.node)
         lease, others = self._own_lease(case, view)
-        stuck = () if view is None else tuple(one for one in others if self._is_silent(one))
+        stuck = tuple(one for one in others if view is not None and self._is_stuck(case, one))
         track.under(lease.token if lease else None, view.incarnation if view else track.incarnation)
         results = self._results(case, view)
-        unused = not reading.pods and not reading.others
-        if not unused:
-            track.unused_since = None
-        elif track.unused_since is None:
-            track.unused_since = now
+        watched_s = self.watch.seconds
+        self._time(reading, track, now)
         refused = track.refused if now < track.refused_until else ""
         return Facts(
             reading=reading,
@@ -133,10 +209,30 @@ class Look:
             refused=refused,
             taken=self._taken(reading, view, refused),
             kept=self._kept(reading),
-            unused_s=now - track.unused_since if track.unused_since is not None else 0.0,
+            pledged=case.pledged,
+            unused_s=_since(track.unused_since, watched_s),
+            pending_s=_since(track.pending_since, watched_s),
+            ordered_s={uuid: watched_s - at for uuid, at in track.ordered_since.items()},
+            left_s=track.left_s,
+            pledged_s=watched_s - track.pledged_since,
             pods=case.pods,
             misconfigured=self.demand(reading)[1],
         )
+
+    def _time(self, reading: ClaimReading, track: Track, now: float) -> None:
+        """Since when it is unused, or waits for its conditions."""
+        watched_s = self.watch.seconds
+        if reading.pods or reading.others:
+            track.unused_since = None
+        elif track.unused_since is None:
+            track.unused_since = watched_s
+        track.given((reading.allocated_at, tuple(one.key for one in reading.holding)))
+        if not reading.pods or reading.bound or reading.failed:
+            track.pending_since = None
+        elif track.pending_since is None:
+            until = (reading.allocated_at or now) + self._terms.rules.binding_timeout_s
+            track.pending_since = watched_s
+            track.left_s = inf if track.followed else max(0.0, until - now)
 
     def demand(self, reading: ClaimReading) -> tuple[WipePolicy | None, str]:
         """What the claim demands of a wipe beyond our policy; or why it must not be served."""
@@ -163,7 +259,13 @@ class Look:
             return None, tuple(leases)
         if view is None:
             return leases[-1], tuple(leases[:-1])
-        devices = [d for d in devices_of(view, case.reading.holding).values() if d is not None]
+        found = devices_of(view, case.reading.holding).values()
+        devices = [device for device in found if device is not None]
+        if len(devices) < len(found):
+            # Which units the lost one had nobody tells any more: the newest lease is of it, too.
+            for unit in leases[-1].units:
+                self.where.setdefault(unit, case.node)
+            return leases[-1], tuple(leases[:-1])
         units = {UnitId(unit) for device in devices for unit in device.units}
         own = next((lease for lease in reversed(leases) if lease.units == units), None)
         return own, tuple(lease for lease in leases if lease is not own)
@@ -177,10 +279,19 @@ class Look:
         named = {device.uuid: track.operation(uid, device.uuid) for device in devices}
         return {uuid: told[operation] for uuid, operation in named.items() if operation in told}
 
-    def _is_silent(self, lease: Lease) -> bool:
-        """Whether nobody can be asked to close the lease's token now."""
+    def is_silent(self, lease: Lease) -> bool:
+        """Whether a node that would have to be asked about the lease cannot be."""
         nodes = {self.where.get(unit) for unit in lease.units}
         return any(node is None or self.views.get(node) is None for node in nodes)
+
+    def _is_stuck(self, case: Case, lease: Lease) -> bool:
+        """Whether nobody can be asked to close the lease's token now, or another node would not:
+        what is left elsewhere is in nobody's way here.
+        """
+        if self.is_silent(lease):
+            return True
+        nodes = {self.where[unit] for unit in lease.units}
+        return case.track.is_stuck(lease.token, self.watch.seconds) and case.node not in nodes
 
     def _kept(self, reading: ClaimReading) -> bool:
         """Whether a node has yet to take the finalizer off, which stays until it may go (D3)."""
@@ -199,7 +310,7 @@ class Look:
         return any(self._has(uid, mine) for uid in holders - {reading.uid})
 
     def _has(self, uid: str, devices: Collection[Key]) -> bool:
-        found = self._around.claims.get(uid)
+        found = self.around.claims.get(uid)
         try:
             other = read(found, self._marks) if found is not None else None
         except errors.FleetError:
@@ -211,24 +322,13 @@ class Look:
     def look_up(self, case: Case) -> None:
         """Read the claim's pods."""
         try:
-            case.pods = tuple(self._pods(case.reading))
+            case.pods = self.consumers.of(case.reading, self.watch.seconds)
         except errors.FleetError as error:
             case.put_off(f"its pods cannot be read: {error.detail}", BUSY_S)
 
-    def _pods(self, reading: ClaimReading) -> Iterable[PodFact]:
-        for pod in reading.pods:
-            try:
-                found = self._around.cluster.get(PODS, Name(pod.name, reading.name.namespace))
-            except errors.ApiNotFound:
-                continue
-            phase = (found.get("status") or {}).get("phase")
-            if uid_of(found) == pod.uid and phase not in ENDED:
-                yield PodFact(
-                    pod.name,
-                    pod.uid,
-                    bound=bool((found.get("spec") or {}).get("nodeName")),
-                    leaving="deletionTimestamp" in found["metadata"],
-                )
+
+def _since(since: float | None, watched_s: float) -> float:
+    return 0.0 if since is None else watched_s - since
 
 
 def touched(views: Iterable[NodeView | errors.FleetError | None]) -> Sequence[str]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet import errors
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.looking import Look
+from fleet.binding.undoing import UNSEEN, Undoing
 from fleet.binding.watching import Cached
+from fleet.kube.base import CLAIMS, uid_of
 from fleet.messages import NodeView
+from fleet.model import Lease
+
+PAUSE_MAX = 16
+"""Longest pause, in looks, before leases that could not be given back are tried again."""
 
 LOG = logging.getLogger(__name__)
 
@@ -21,7 +27,11 @@ Views = Mapping[str, NodeView | errors.FleetError]
 class OrphanLeases:
     """Leases of claims that do not exist any more, given back once their node has closed them.
 
-    Gone is a claim that two looks in a row have not found in a cache that is complete. The node has
+    A lease whose claim exists, but is no case of the coordinator's, is brought to its notice: who
+    took it has died before the claim showed it.
+
+    Gone is a claim that two looks in a row have not found in a cache that is complete, and that a
+    live list does not show: a watch may be cut off without a word. The node has
     the last word: it refuses while it has a record of the claim, and then tears it down itself.
     """
 
@@ -29,6 +39,13 @@ class OrphanLeases:
     leases: ClaimLeases
     look: Look
     _suspects: frozenset[str] = field(default_factory=frozenset)
+    _pauses: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By claim: the look at which it has its turn, and the pause that ends then."""
+    _looks: int = 0
+    _undoing: Undoing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._undoing = Undoing(self.look.around, self.look)
 
     def step(self, views: Views, now: float) -> None:  # noqa: ARG002 - shape of a follower
         """One look."""
@@ -36,8 +53,30 @@ class OrphanLeases:
             return
         by_claim = self.leases.by_claim()
         gone = {uid for uid in by_claim if self.claims.get(uid) is None}
-        for uid in sorted(gone & self._suspects):
-            left = self.leases.undo(by_claim[uid], self.look.where, self.look.views)
+        self.look.notice(by_claim.keys() - gone)
+        self._looks += 1
+        pauses = {uid: self._pauses.get(uid, (0, 0)) for uid in gone & self._suspects}
+        due = sorted(uid for uid, (at, _) in pauses.items() if at <= self._looks)
+        fits = self._undoing.fitting(by_claim[uid] for uid in due)
+        chosen = [uid for uid, fit in zip(due, fits, strict=True) if fit]
+        alive = self._alive() if self._answerable(by_claim, chosen) else set()
+        flat = [lease for uid in chosen if uid not in alive for lease in by_claim[uid]]
+        for lease, left in zip(flat, self._undoing.undo(flat, now), strict=True):
+            uid = lease.holder.name
             if left:
                 LOG.info("the lease of claim %s, which is gone, waits: %s", uid, left)
-        self._suspects = frozenset(gone)
+                pause = 1 if left == UNSEEN else min(PAUSE_MAX, 2 * pauses[uid][1] or 1)
+                pauses[uid] = (self._looks + pause, pause)
+        self._pauses, self._suspects = pauses, frozenset(gone)
+
+    def _answerable(self, by_claim: Mapping[str, Sequence[Lease]], uids: Iterable[str]) -> bool:
+        """Whether a node can be asked about any of them: else the server need not be, either."""
+        leases = [lease for uid in uids for lease in by_claim[uid]]
+        return any(not self.look.is_silent(lease) for lease in leases)
+
+    def _alive(self) -> set[str]:
+        """UIDs of all claims as the server has them now. Raises what `Cluster.list` raises."""
+        found = self.look.around.cluster.list(CLAIMS).items
+        for claim in found:
+            self.claims.learn(claim)
+        return {uid_of(claim) for claim in found}

@@ -6,6 +6,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from threading import Event
 
 from fleet import errors
 from fleet.binding.acting import Writer
@@ -26,6 +28,7 @@ from fleet.binding.decisions import (
 from fleet.binding.facts import devices_of
 from fleet.binding.looking import Case, Look
 from fleet.binding.surroundings import BinderTerms, Surroundings
+from fleet.binding.undoing import UNSEEN, VISIBLE_WAIT_S, Undoing, codes_of
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of, version_of
 from fleet.messages import ScrubOrder
 from fleet.model import Lease
@@ -36,8 +39,6 @@ REFUSED_S = 60.0
 """Pause, s, after the server refused a body: it will again."""
 OPERATOR = "coordinator"
 """In whose name the coordinator decides at a node."""
-VISIBLE_WAIT_S = 10.0
-"""Time, s, a node has to publish a quarantine before its pool is taken over."""
 
 
 class Performer:
@@ -47,6 +48,7 @@ class Performer:
         self._around = around
         self._terms = terms
         self._look = look
+        self._undoing = Undoing(around, look)
         self.writer = Writer(around.cluster, terms.rules.marks)
 
     # --- batches ---------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ class Performer:
                     continue
                 case, uuid = senders[one.operation]
                 if one.accepted:
-                    case.track.sent.add(uuid)
+                    case.track.taken_in(uuid, self._look.watch.seconds)
                     continue
                 LOG.warning("%s: %s is refused: %s", node, one.operation, one.error)
                 case.again_s = BUSY_S
@@ -101,6 +103,7 @@ class Performer:
         known = {result.operation for result in view.results} if view else set()
         if track.operation(uid, uuid) in known:  # it came to nothing: again, under a new number
             track.numbers[uuid] = track.numbers.get(uuid, 0) + 1
+            track.ordered_since.pop(uuid, None)
         track.sent.discard(uuid)
         return ScrubOrder(
             operation=track.operation(uid, uuid),
@@ -110,14 +113,51 @@ class Performer:
             wipe=self._look.demand(case.reading)[0],
         )
 
-    def undo(self, case: Case) -> None:
-        """Give the leases of one claim back."""
-        if not isinstance(case.decision, Undo):
+    def undo(self, cases: Iterable[Case], now: float) -> None:
+        """Give the leases of all these claims back, together; what does not fit has its turn soon.
+
+        Each claim is read again first: one that changed is decided anew.
+        """
+        wanted = [(c, c.decision.leases) for c in cases if isinstance(c.decision, Undo)]
+        fits = self._undoing.fitting([leases for _, leases in wanted])
+        for (case, _), fit in zip(wanted, fits, strict=True):
+            case.again_s = None if fit else POLL_S
+        away = Event()
+        self._around.each([partial(self._confirm, c, away) for c, _ in wanted if c.again_s is None])
+        going = [(case, each) for case, each in wanted if case.again_s is None]
+        flat = [(case, lease) for case, each in going for lease in each]
+        left: dict[str, dict[Lease, str]] = defaultdict(dict)
+        answers = self._undoing.undo([lease for _, lease in flat], now) if flat else ()
+        for (case, lease), why in zip(flat, answers, strict=True):
+            if why:
+                left[case.reading.uid][lease] = why
+        for case, _ in going:
+            self._undone(case, left[case.reading.uid])
+
+    def _confirm(self, case: Case, away: Event) -> None:
+        """`away`: set once the server did not answer, for one time-out is enough for all."""
+        if isinstance(case.decision, Undo) and all(map(self._look.is_silent, case.decision.leases)):
+            return  # nothing will be done: the server need not be asked
+        if away.is_set():
+            case.again_s = BUSY_S
             return
-        left = self._around.leases.undo(case.decision.leases, self._look.where, self._look.views)
-        case.again_s = BUSY_S if left else 0.0
-        if left:
-            case.track.why = f"{case.decision.why}; {left}"
+        try:
+            case.again_s = None if self._live(case.reading) else POLL_S
+        except errors.FleetError:
+            away.set()
+            case.again_s = BUSY_S
+
+    def _undone(self, case: Case, left: Mapping[Lease, str]) -> None:
+        track, where = case.track, self._look.where
+        refused = [lease for lease, why in left.items() if why != UNSEEN]
+        track.left((lease.token for lease in refused), self._look.watch.seconds)
+        case.again_s = track.undoing_s or (BUSY_S if left else 0.0)
+        if not left:
+            return
+        track.why = f"{case.decision.why}; {next(iter(left.values()))}"
+        places = {where.get(unit) for lease in left for unit in lease.units}
+        if case.reading.pods and case.node and case.node not in places:
+            case.again_s = POLL_S  # it goes on without: what is left is elsewhere
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -207,11 +247,8 @@ class Performer:
         return visible.take_over(case.node, {name: devices[name] for name in hidden}, now)
 
     def _codes(self, case: Case, name: str) -> tuple[str, ...]:
-        """The node's own reasons: a rule that may lift them may lift our mark as well."""
         view = self._look.views.get(case.node)
-        device = devices_of(view, case.reading.holding).get(name) if view else None
-        reasons = device.reasons if device is not None else ()
-        return tuple(sorted({reason.code for reason in reasons})) or ("taken-over",)
+        return codes_of(devices_of(view, case.reading.holding).get(name) if view else None)
 
     def _let_go(self, case: Case, decision: LetGo, now: float) -> None:
         codes = {name: self._codes(case, name) for name in decision.quarantined}
@@ -221,7 +258,7 @@ class Performer:
         if not self._reread(case.reading):
             return  # it changed meanwhile, and perhaps somebody uses it again
         case.track.failing_since = None
-        self._around.holds.release(case.reading.name, case.reading.uid)
+        self._around.holds.release(case.reading.name, case.reading.uid, of=case.reading)
         if self._reread(case.reading):
             case.again_s = REFUSED_S  # somebody made our marks his own: nothing came of it
 
@@ -235,11 +272,16 @@ class Performer:
     def _reread(self, reading: ClaimReading) -> bool:
         """Learn the claim as it is now; whether it is known to be as it was read."""
         try:
+            return self._live(reading)
+        except errors.FleetError:
+            return False
+
+    def _live(self, reading: ClaimReading) -> bool:
+        """As `_reread`; raises what `Cluster.get` raises, but `ApiNotFound`."""
+        try:
             found = self._around.cluster.get(CLAIMS, reading.name)
         except errors.ApiNotFound:
             self._around.claims.gone(reading.uid)
-            return False
-        except errors.FleetError:
             return False
         self._around.claims.learn(found)
         if uid_of(found) != reading.uid:

@@ -19,7 +19,7 @@ class Abandonment:
     uid: str
     token: str
     devices: tuple[str, ...]
-    """UUIDs."""
+    """UUIDs of devices or ids of units: the latter are known to a node that has lost the device."""
 
 
 class Nodes(Protocol):
@@ -42,7 +42,9 @@ class Nodes(Protocol):
         ...
 
     def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
-        """Close tokens, one answer for each. `IllegalTransition`: the claim has a record there."""
+        """Close tokens, one answer for each. `IllegalTransition`: the claim has a record there;
+        `DeviceUnknown`: the node never had one of these devices.
+        """
         ...
 
     def quarantine_add(

@@ -93,7 +93,7 @@ class Proving:
 
     def left_over(self, uid: str) -> Sequence[Lease]:
         """Leases that the claim has now."""
-        return tuple(self.leases.by_claim().get(uid, ()))
+        return tuple(self.leases.by_claim([uid]).get(uid, ()))
 
     def give_back(self, uid: str, leases: Sequence[Lease]) -> None:
         """Close the tokens on the nodes, then release. Raises `DeviceBusy` when something is left:

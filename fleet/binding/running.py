@@ -59,6 +59,9 @@ class Binding(Protocol):
     @property
     def open_claims(self) -> int: ...
 
+    @property
+    def troubles(self) -> Mapping[str, str]: ...
+
 
 class Surveyed(Protocol):
     """The nodes, as far as a survey asks them; see `fleet.binding.ports.Nodes`."""
@@ -144,10 +147,15 @@ class Reconciling:
                 raise errors.ApiUnavailable(
                     f"{plural} are not known yet: {cache.trouble or 'the first list is awaited'}"
                 )
+        views: Views | None = None
         if not 0.0 <= now - self._surveyed_at < SURVEY_S:
-            self._survey(now)
+            views = self._survey(now)
             self._surveyed_at = now
-        self._binding.step(now)
+        try:
+            self._binding.step(now)
+        finally:  # claims first: no lease waits for what follows the nodes otherwise
+            for what, follower in self._followers.items() if views is not None else ():
+                self._follow(what, follower, views or {}, now)
 
     @property
     def open_claims(self) -> int:
@@ -159,6 +167,7 @@ class Reconciling:
         """What is wrong though steps end well; "" for nothing."""
         found = [cache.trouble for cache in self._caches if cache.trouble]
         found += [f"{node}: {error}" for node, error in sorted(self.foreign.items())]
+        found += self._binding.troubles.values()
         found += [f"{what}: {error}" for what, error in self._failing.items()]
         return "; ".join(found)
 
@@ -169,15 +178,14 @@ class Reconciling:
         for close in self._closing:
             close()
 
-    def _survey(self, now: float) -> None:
+    def _survey(self, now: float) -> Views:
         views = self._nodes.views(dict.fromkeys(self._nodes.names(), ()))
         self.silent = tuple(
             sorted(node for node, view in views.items() if isinstance(view, errors.FleetError))
         )
         self._learn(views)
         self._binding.saw(views, now)
-        for what, follower in self._followers.items():
-            self._follow(what, follower, views, now)
+        return views
 
     def _follow(self, what: str, follower: Follower, views: Views, now: float) -> None:
         """What goes wrong with one follower is its own trouble: claims go on."""
@@ -193,15 +201,30 @@ class Reconciling:
             self._failing[what] = f"{type(error).__name__}: {error}"
 
     def _learn(self, views: Views) -> None:
-        foreign: dict[str, errors.FleetError] = {}
+        """One look into the store for all nodes of an epoch; only foreign ones are told apart."""
+        alike: dict[int, dict[str, Mapping[UnitId, Token]]] = {}
         for node, view in views.items():
-            if isinstance(view, errors.FleetError):
-                continue
-            try:
-                self._store.learn(_floors(view))
-            except errors.EpochForeign as error:
-                foreign[node] = error
+            if not isinstance(view, errors.FleetError) and (floors := _floors(view)):
+                alike.setdefault(max(floors.values()).epoch, {})[node] = floors
+        if not alike:
+            self._store.learn({})  # no floor to tell: that the store answers is seen all the same
+        foreign: dict[str, errors.FleetError] = {}
+        for nodes in alike.values():
+            if self._refusal([*nodes.values()]) is not None:
+                told = {node: self._refusal([floors]) for node, floors in nodes.items()}
+                foreign |= {node: error for node, error in told.items() if error is not None}
         self.foreign = foreign
+
+    def _refusal(self, floors: Sequence[Mapping[UnitId, Token]]) -> errors.EpochForeign | None:
+        """Tell the store what nodes have seen; None: it follows."""
+        together: dict[UnitId, Token] = {}
+        for one in floors:
+            together |= {unit: max(f, together.get(unit, f)) for unit, f in one.items()}
+        try:
+            self._store.learn(together)
+        except errors.EpochForeign as error:
+            return error
+        return None
 
 
 def _floors(view: NodeView) -> Mapping[UnitId, Token]:
@@ -222,9 +245,18 @@ class Loop:
     """Runs the step again and again in a thread, and says how it goes."""
 
     def __init__(
-        self, opener: Opener, *, clock: Clock | None = None, period_s: float = PERIOD_S
+        self,
+        opener: Opener,
+        *,
+        clock: Clock | None = None,
+        period_s: float = PERIOD_S,
+        told: Callable[[BindingView], object] = bool,
     ) -> None:
-        """`opener` builds what is stepped, without starting it; tried again while it fails."""
+        """`opener` builds what is stepped, without starting it; tried again while it fails.
+
+        `told` hears after every step how it stands, and raises nothing.
+        """
+        self._told = told
         self._opener = opener
         self._clock = clock or SystemClock()
         self._period_s = period_s
@@ -251,8 +283,7 @@ class Loop:
             while not self._stopped.wait(self.turn()):
                 pass
         finally:
-            if self._opened is not None:
-                self._opened.close()
+            self._drop()
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
         """End after the step under way, waiting up to `timeout_s` seconds for it."""
@@ -270,6 +301,8 @@ class Loop:
                 self._opened = opened
             self._opened.step(self._clock.now())
         except errors.FleetError as error:
+            if error.fields.get("replaced"):
+                self._drop()  # what is there now, or is put back later, is opened anew
             return self._failed(str(error))
         except Exception as error:
             # The loop must go on for the other claims; the log names the fault.
@@ -282,6 +315,11 @@ class Loop:
             step_s=self._clock.monotonic() - began,
         )
         return self._period_s
+
+    def _drop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def _failed(self, trouble: str) -> float:
         self._failures += 1
@@ -304,3 +342,4 @@ class Loop:
             )
         if trouble != before.trouble or (self._view.stepped_at and not before.stepped_at):
             LOG.warning("%s", trouble or "claims are reconciled")
+        self._told(self._view)

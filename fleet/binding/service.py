@@ -53,7 +53,9 @@ class Binder:
         self.look = Look(around, terms)
         self.performer = Performer(around, terms, self.look)
         self._agenda = Agenda()
+        self._touched: frozenset[str] = frozenset()
         self._stepped_at = float("-inf")
+        self._begun = False
         self.looked_at = 0
         """Claims decided about, all steps together."""
 
@@ -70,12 +72,16 @@ class Binder:
             for track in self.look.tracks.values():
                 track.rewind()
         self._stepped_at = now
+        self.look.watch.step(now)
+        if not self._begun:
+            self.look.found_at_start, self._begun = {*self._around.claims.items}, True
+        self._agenda.again(self.look.take_noticed(), now)
         self._agenda.again(self._around.claims.take(), now)
         due = self._agenda.take(now, CLAIMS_MAX)
         if not due:
             return 0
         try:
-            cases = self.look.cases(due)
+            cases = self.look.cases(due, now)
             self.look.ask(cases)
             self._settle(cases, now)
         except BaseException:
@@ -85,7 +91,7 @@ class Binder:
             again_s = RESYNC_S if case.again_s is None else case.again_s
             self._agenda.at(case.reading.uid, now + again_s)
         for case in cases:
-            self._tell_of_hold(case, now)
+            self._tell_of_hold(case)
         self.looked_at += len(cases)
         return len(cases)
 
@@ -94,10 +100,13 @@ class Binder:
         self._agenda.again(uids, now)
 
     def saw(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> None:
-        """Take in views of nodes that somebody else asked for."""
+        """Take in a survey: views of all nodes there are, whoever asked for them."""
         self.look.saw(views)
+        self.look.missed(views.keys())
+        before, self._touched = self._touched, frozenset(touched(views.values()))
         known = self.look.tracks.keys()
-        self._agenda.again([uid for uid in touched(views.values()) if uid in known], now)
+        # What is still as it was has its own time: a debt that cannot be paid wakes nobody.
+        self._agenda.again([uid for uid in before ^ self._touched if uid in known], now)
 
     def why(self, uid: str) -> str:
         """The last decision about a claim, in words; "" for one that is none of ours."""
@@ -108,6 +117,12 @@ class Binder:
     def open_claims(self) -> int:
         """Claims that are kept an eye on."""
         return len(self.look.tracks)
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What is wrong though steps end well, by what it is about."""
+        clocks = {"clocks": self.look.trouble} if self.look.trouble else {}
+        return {**self.performer.writer.troubles, **clocks}
 
     # --- within a step ---------------------------------------------------------------------------
 
@@ -125,12 +140,11 @@ class Binder:
             rest = [case for case in rest if isinstance(case.decision, LookUp | Acquire)]
             if not rest:
                 break
-        for case in cases:
-            if isinstance(case.decision, Undo):
-                self.performer.undo(case)
         writes = Bind | Unbind | Fail | Finalize | LetGo | Unexposed
         writing = [case for case in cases if isinstance(case.decision, writes)]
         self._around.each([partial(self.performer.write, case, now) for case in writing])
+        # Last: a node may have to stop a wipe first, and nobody else is to wait for that.
+        self.performer.undo([case for case in cases if isinstance(case.decision, Undo)], now)
 
     def _decide(self, case: Case, now: float) -> None:
         try:
@@ -144,19 +158,25 @@ class Binder:
         if isinstance(case.decision, Wait):
             case.again_s = case.decision.again_s
 
-    def _tell_of_hold(self, case: Case, now: float) -> None:
+    def _tell_of_hold(self, case: Case) -> None:
         since = case.track.unused_since
         if since is None or not case.reading.held:
             return
         limit_s = self._terms.hold_event_after_s
-        if now - since < limit_s:
+        if self.look.watch.seconds - since < limit_s:
             return
         try:
             self._around.tell.claim(
                 case.reading,
                 "HeldAfterUse",
-                f"held for more than {limit_s:.0f} s after its use: {case.track.why}; decide with"
+                f"held for more than {limit_s:.0f} s after its use: {words(case)}; decide with"
                 f" `fleet claim show {case.reading.name}`",
             )
         except Exception:
             LOG.exception("the owner of claim %s cannot be told", case.reading.name)
+
+
+def words(case: Case) -> str:
+    """The last decision as its owner may read it; what nodes and store answered names others."""
+    decision = case.decision
+    return (decision.told if isinstance(decision, Wait) else "") or decision.why

@@ -28,7 +28,7 @@ def in_turn(jobs: Sequence[Job]) -> None:
 class Releasing(Protocol):
     """Takes hold and finalizer off; see `fleet.binding.holding.Holds`."""
 
-    def release(self, name: Name, uid: str) -> object: ...
+    def release(self, name: Name, uid: str, *, of: ClaimReading | None = None) -> object: ...
 
 
 class Seeing(Protocol):

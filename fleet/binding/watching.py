@@ -5,7 +5,8 @@ order than it happened does no harm:
 
 1. Of one UID the higher resourceVersion is the newer (both are compared as integers where they
    are; upstream calls them opaque, but every server counts). An equal one is a repetition.
-2. What was deleted stays deleted for everything that is not newer than the deletion.
+2. What was deleted stays deleted for everything that is not newer than the deletion; what the
+   server itself did not say anew (the late answer to a write) revives nothing at all.
 3. A list is believed against everything known before it was asked for, also about versions: after
    a restore of etcd they go back. Against what was learnt meanwhile the rules above decide.
 
@@ -41,6 +42,8 @@ LOG = logging.getLogger(__name__)
 EVERYTHING = Selection()
 WATCH_S = 300.0
 """Length, s, of one watch. Each begins with a list, so this is also the period of the resync."""
+QUIET_MAX_S = 120.0
+"""Silence, s, above which the server counts as not heard: a bookmark comes every minute."""
 STEADY_S = 5.0
 """A watch that lasted this long, s, is followed by the next one at once."""
 PAUSE_FIRST_S = 0.1
@@ -80,7 +83,10 @@ class Cached:
         clock: Clock | None = None,
         watch_s: float = WATCH_S,
     ) -> None:
-        """`watch_s`: length of one watch, s. Nothing is asked of the server yet."""
+        """`watch_s`: length of one watch, s. Nothing is asked of the server yet.
+
+        What is kept of each object, wherever it comes from, is what ``selection.trim`` leaves.
+        """
         self.resource = resource
         self._cluster = cluster
         self._selection = selection
@@ -118,16 +124,19 @@ class Cached:
     def age_s(self) -> float:
         """Time, s, since the server last told anything; infinite before that.
 
-        A quiet kind ages up to the length of a watch though nothing is wrong.
+        Events, bookmarks and lists count; while nothing is wrong, a watch says at least every
+        minute that it is alive.
         """
         with self._lock:
-            heard_at = self._heard_at
-        return float("inf") if heard_at is None else self._clock.monotonic() - heard_at
+            return self._age_s()
 
     @property
     def trouble(self) -> str:
         """Why the server cannot be heard, as last seen; "" while it can."""
         with self._lock:
+            known, age_s = self._heard_at is not None, self._age_s()
+            if not self._trouble and known and age_s > QUIET_MAX_S:
+                return f"nothing was heard of {self.resource.plural} for {QUIET_MAX_S:.0f} s"
             return self._trouble
 
     def get(self, uid: str) -> Object | None:
@@ -148,7 +157,8 @@ class Cached:
         It counts as a change like one that a watch tells.
         """
         with self._lock:
-            self._told(found, seen=False)
+            if uid_of(found) not in self._graves:
+                self._told(found, seen=False)
 
     def gone(self, uid: str) -> None:
         """Take a live answer that says the object is not there any more."""
@@ -165,7 +175,7 @@ class Cached:
             self._hear()
             for found in listing.items:
                 self._told(found, listed=began)
-            self._complete(began)
+            self._complete(began, listing.resource_version)
 
     def start(self) -> None:
         """Keep the objects current in a daemon thread. Called again it changes nothing."""
@@ -202,7 +212,9 @@ class Cached:
             self._round += 1
             began = self._round
         complete = False
-        watch = self._cluster.watch(self.resource, self._selection, timeout_s=self._watch_s)
+        watch = self._cluster.watch(
+            self.resource, self._selection, timeout_s=self._watch_s, alive=True
+        )
         for event in watch:
             if event.change is Change.SYNCED and complete:
                 return
@@ -222,8 +234,10 @@ class Cached:
 
     def _take_in(self, event: Event, began: int, *, listing: bool) -> None:
         self._hear()
+        if event.change is Change.ALIVE:
+            return
         if event.change is Change.SYNCED:
-            self._complete(began)
+            self._complete(began, "")
         elif event.change is Change.DELETED:
             self._deleted(event.object)
         else:
@@ -233,10 +247,15 @@ class Cached:
         self._heard_at = self._clock.monotonic()
         self._trouble = ""
 
-    def _complete(self, began: int) -> None:
-        """Everything there is was told since round `began`: the rest is gone."""
+    def _age_s(self) -> float:
+        return float("inf") if self._heard_at is None else self._clock.monotonic() - self._heard_at
+
+    def _complete(self, began: int, version: str) -> None:
+        """Everything there is was told since round `began`: the rest is gone. `version`: of the
+        list, if it is known: nothing that is gone was there later.
+        """
         for uid in [uid for uid, entry in self._entries.items() if entry.seen < began]:
-            self._bury(uid, "")
+            self._bury(uid, version)
         self._synced = True
 
     def _told(self, found: Object, *, listed: int = 0, seen: bool = True) -> None:
@@ -254,7 +273,7 @@ class Cached:
             entry.seen = self._round
         known = version_of(entry.found)
         if version != known and (_newer(version, known) or entry.learnt < listed):
-            entry.found, entry.learnt = found, self._round
+            entry.found, entry.learnt = self._kept(found), self._round
             self._touch(uid)
 
     def _appeared(self, uid: str, found: Object, listed: int) -> None:
@@ -262,8 +281,11 @@ class Cached:
         if grave and not _newer(version_of(found), grave.version) and grave.dug >= listed:
             return
         self._graves.pop(uid, None)
-        self._entries[uid] = _Entry(found, self._round, self._round)
+        self._entries[uid] = _Entry(self._kept(found), self._round, self._round)
         self._touch(uid)
+
+    def _kept(self, found: Object) -> Object:
+        return self._selection.trim(found) if self._selection.trim else found
 
     def _deleted(self, found: Object) -> None:
         uid, version = uid_of(found), version_of(found)

@@ -21,9 +21,10 @@ def audit(
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Exit code 1 when they do not agree; every disagreement comes with its remedy.
+    """Exit code 1 when they do not agree or one of them could not be asked; 2 when none could.
 
-    Without a cluster the part about claims is left out, and that is said.
+    Every disagreement comes with its remedy. Without a cluster the part about claims is left out,
+    and that is said.
     """
     from jobs import audit as job
 
@@ -34,6 +35,8 @@ def audit(
         cluster=around.cluster,
         marks=around.marks,
         settle_s=around.settings.kubernetes.binding_timeout_s,
+        unasked=around.unasked,
+        awaited=around.has_waiting,
     )
     with reach.fleet(directory, address=address) as fleet:
         report = job.compare(job.gather(fleet, looking, now=time.time()))
@@ -57,4 +60,4 @@ def audit(
         )
 
     emit(report.model_dump(mode="json"), as_json=as_json, render=render)
-    raise typer.Exit(1 if report.findings else 0)
+    raise typer.Exit(report.exit_code)

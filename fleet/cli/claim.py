@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -94,26 +94,36 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """What API, store and node say of a claim, what is missing, and which command decides."""
+    from fleet.binding import alive, pledge
     from fleet.binding.claim import read
-    from fleet.binding.explaining import explain
-    from fleet.binding.facts import Rules
-    from fleet.binding.names import Marks
+    from fleet.binding.explaining import explain, operations
+    from fleet.binding.surroundings import BinderTerms
 
     name = _name(claim)
+    now = time.time()
     with _desk(state_directory(state), address=address, kubeconfig=kubeconfig) as desk:
-        kubernetes = desk.settings.kubernetes
-        marks = Marks(kubernetes.driver)
+        rules = BinderTerms.from_settings(desk.settings).rules
+        marks = rules.marks
         reading = read(desk.cluster.get(CLAIMS, name), marks)
-        answers = desk.nodes.views(dict.fromkeys(reading.nodes, ()))
-        views = [view for view in answers.values() if isinstance(view, NodeView)]
+        pledged = pledge.read(reading.raw, marks)
+        rights = desk.leases.pledges({reading.uid: pledged.owner} if pledged else {})
+        leases = desk.leases.by_claim([reading.uid]).get(reading.uid, ())
+        view = _view(desk, reading.nodes)
+        if view is not None:
+            view = _view(desk, reading.nodes, operations(reading, view, leases))
+        besides = [] if view is None else _on_units(desk.coordinator, reading, view)
         story = explain(
             reading,
-            views[0] if views else None,
-            desk.leases.by_claim().get(reading.uid, ()),
+            view,
+            list(dict.fromkeys([*leases, *rights.values(), *besides])),
             list(_pods(desk.cluster, reading)),
-            rules=Rules(marks, kubernetes.binding_timeout_s, desk.settings.health.fresh_s),
-            now=time.time(),
+            rules=rules,
+            now=now,
         )
+        if desk.state is not None:
+            awaited = reading.gated and not reading.bound and not reading.failed
+            trouble = tuple(alive.told(alive.read(desk.state), now, awaited=awaited))
+            story = story.model_copy(update={"coordinator_trouble": trouble})
     emit(story, as_json=as_json, render=partial(_render_story, story))
 
 
@@ -128,6 +138,9 @@ class _Desk:
     nodes: Nodes
     leases: ClaimLeases
     settings: Settings
+    coordinator: reach.Coordinator
+    state: Path | None
+    """The state directory, where the nodes are of this host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,9 @@ class _Granting:
         found = self.coordinator.leases()
         return [lease for lease in found if holder is None or lease.holder == holder]
 
+    def held_by(self, holders: Collection[Holder]) -> Sequence[Lease]:
+        return [lease for lease in self.coordinator.leases() if lease.holder in holders]
+
 
 @contextmanager
 def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Iterator[_Desk]:
@@ -155,7 +171,8 @@ def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> I
     cluster = around.cluster
     if cluster is None:
         raise errors.InputInvalid(
-            "no cluster can be asked for claims", remedy="name one with --kubeconfig FILE"
+            f"no cluster can be asked for claims{f': {around.unasked}' if around.unasked else ''}",
+            remedy="name one with --kubeconfig FILE",
         )
     with ExitStack() as stack:
         if address is not None:
@@ -163,7 +180,7 @@ def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> I
         else:
             nodes, coordinator = _of_host(around.plans, cluster, kubeconfig, stack)
         leases = ClaimLeases(_Granting(coordinator), nodes)
-        yield _Desk(cluster, nodes, leases, around.settings)
+        yield _Desk(cluster, nodes, leases, around.settings, coordinator, around.state)
 
 
 def _of_host(
@@ -196,6 +213,21 @@ def _name(claim: str) -> Name:
             f"{claim!r} names no claim", remedy="write it as NAMESPACE/NAME, like tenant/gpu"
         )
     return Name(name, namespace)
+
+
+def _view(desk: _Desk, names: Sequence[str], asked: Sequence[str] = ()) -> NodeView | None:
+    """The claim's node; None: it does not answer, or there is none."""
+    answers = desk.nodes.views(dict.fromkeys(names, tuple(asked)))
+    return next((one for one in answers.values() if isinstance(one, NodeView)), None)
+
+
+def _on_units(coordinator: reach.Coordinator, reading: ClaimReading, view: NodeView) -> list[Lease]:
+    """Whatever the store says about the claim's devices."""
+    from fleet.binding.facts import devices_of
+
+    found = devices_of(view, reading.holding).values()
+    units = {unit for device in found if device is not None for unit in device.units}
+    return [lease for lease in coordinator.leases() if not lease.units.isdisjoint(units)]
 
 
 def _pods(cluster: Cluster, reading: ClaimReading) -> Iterator[PodFact]:
@@ -247,7 +279,7 @@ def _render_story(story: ClaimStory, console: Console) -> None:
         "hold": "yes" if story.held else "no",
         "finalizer": "yes" if story.finalizer else "no",
         "lease": ", ".join(story.leases) or "none",
-        "node": f"{story.node}: {story.record or 'no record'}" if story.node else "-",
+        "node": _of_node(story),
         "coordinator": story.coordinator,
     }
     for name, value in lines.items():
@@ -261,9 +293,18 @@ def _render_story(story: ClaimStory, console: Console) -> None:
                 f" {said or 'no condition'}, certified under {one.certified_under or '?'}",
             )
         )
+    for why in story.coordinator_trouble:
+        console.print(text.joined(("coordinator: ", "yellow"), why))
     for found in story.missing:
         console.print(text.joined(("missing: ", "yellow"), f"{found.check}: {found.detail}"))
         console.print(text.plain(f"    do: {found.remedy}"))
+
+
+def _of_node(story: ClaimStory) -> str:
+    if not story.node:
+        return "-"
+    known = story.record or ("no record" if story.node_answers else "unknown, it does not answer")
+    return f"{story.node}: {known}"
 
 
 def _allocation(story: ClaimStory) -> str:

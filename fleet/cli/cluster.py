@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,10 @@ from fleet import bootstrap, errors, plugging
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
 from fleet.clock import SystemClock
+from fleet.kube import identity
 from fleet.kube.base import Cluster
 from fleet.planning import NodePlan
+from fleet.profiles import Profile
 from fleet.settings import Settings
 
 KubeconfigOption = Annotated[
@@ -35,6 +37,18 @@ class Surroundings:
     plans: tuple[NodePlan, ...]
     settings: Settings
     cluster: Cluster | None
+    unasked: str = ""
+    """Why the cluster that this host serves cannot be asked; "" where one is, or none is served."""
+
+    @property
+    def state(self) -> Path | None:
+        """The state directory, where the nodes are of this host."""
+        return Path(self.plans[0].state) if self.plans else None
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether pods of this host's nodes wait for a coordinator."""
+        return is_awaited(self.plans)
 
     @property
     def marks(self) -> Marks:
@@ -47,15 +61,21 @@ class Surroundings:
         return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
 
 
+def is_awaited(plans: Sequence[NodePlan]) -> bool:
+    """Whether pods of these nodes wait for a coordinator."""
+    return any(plan.kubernetes and plan.settings.profile is Profile.STRICT for plan in plans)
+
+
 def surroundings(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Surroundings:
     """Read the fleet's plan, and open the cluster named, else that of this host's node plugin.
 
-    Raises `DriverAbsent` without a fleet, and where a cluster was named what
-    `fleet.plugging.open_cluster` raises.
+    Raises `DriverAbsent` without a fleet, `ClusterForeign` where the cluster is not the one that
+    the fleet belongs to, and where a cluster was named what `fleet.plugging.open_cluster` raises.
     """
     plans = () if address is not None else bootstrap.plan_fleet(directory).nodes
     plan = plans[0] if plans else NodePlan(node="none", state=str(directory))
     cluster: Cluster | None = None
+    unasked = ""
     if kubeconfig is not None:
         if not kubeconfig.is_file():
             raise errors.InputInvalid(
@@ -63,6 +83,10 @@ def surroundings(directory: Path, *, address: str | None, kubeconfig: Path | Non
             )
         cluster = plugging.open_cluster(plan, str(kubeconfig))
     elif plan.kubernetes:
-        with suppress(errors.FleetError):  # the verb says that no cluster was asked
-            cluster = plugging.open_cluster(plan, None)
-    return Surroundings(plans, plan.settings, cluster)
+        try:
+            cluster = plugging.open_cluster(plan, plan.kubeconfig or None)
+        except errors.FleetError as error:  # the verb says so, and what it could not look at
+            unasked = str(error)
+    if cluster is not None and plans:
+        identity.verify(directory, cluster, [one.node for one in plans])
+    return Surroundings(plans, plan.settings, cluster, unasked)

@@ -6,6 +6,7 @@ import logging
 import signal
 
 from fleet import coordinating
+from fleet.binding.alive import Heartbeat
 from fleet.binding.running import Loop
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
@@ -19,10 +20,13 @@ def coordinate(*, state: StateOption = None, kubeconfig: KubeconfigOption = "") 
 
     Runs until SIGTERM and logs. Two at once do no harm: nodes fence, and every write is guarded.
     """
-    logging.basicConfig(level=logging.WARNING, format="coordinate: %(message)s")
-    loop = Loop(coordinating.of_host(plan_fleet(state_directory(state)), kubeconfig))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s coordinate: %(message)s")
+    directory = state_directory(state)
+    alive = Heartbeat(directory)
+    loop = Loop(coordinating.of_host(plan_fleet(directory), kubeconfig), told=alive)
     # Blocked in every thread, the signals wait for this one to ask for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     loop.start()
     signal.sigwait(ENDS)
     loop.stop()
+    alive.end()

@@ -19,7 +19,7 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, emit
-from fleet.messages import NodeView
+from fleet.messages import DeviceView, NodeView
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -47,10 +47,15 @@ def devices(
     document = {
         "simulated": any(view.simulated for view in views),
         "devices": [
-            {"node": view.node, **device.model_dump(mode="json")}
+            {
+                "node": view.node,
+                **device.model_dump(mode="json"),
+                "retired": text.is_retired(view, device),
+            }
             for view in views
             for device in view.devices
         ],
+        "retired": {view.node: list(view.retired) for view in views if view.retired},
     }
     emit(document, as_json=as_json, render=lambda console: _render(console, views))
 
@@ -123,8 +128,17 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
                 text.size(device.memory_bytes),
                 device.profile or "whole",
                 text.coloured(device.state),
-                text.reasons(device),
+                _against(view, device),
                 device.claim or "-",
                 text.digest(device.certificate),
             )
     console.print(table)
+    for view in views:
+        text.explain_retired(console, view)
+
+
+def _against(view: NodeView, device: DeviceView) -> str:
+    found = text.reasons(device)
+    if not text.is_retired(view, device):
+        return found
+    return "retired" if found == "-" else f"retired, {found}"

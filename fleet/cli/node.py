@@ -23,6 +23,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit
 from fleet.cli.standby import standby
+from fleet.model import HolderKind
 from fleet.repair.draining import Drained, drain, settled
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
 
@@ -171,6 +172,11 @@ def forget_node(
         raise errors.InputInvalid(
             f"--force {force!r} is no confirmation", remedy=f"write --force '{node} is lost'"
         )
+    if around.unasked and not force:
+        raise errors.InputInvalid(
+            f"the cluster that {node} belongs to cannot be asked: {around.unasked}",
+            remedy="name it with --kubeconfig FILE",
+        )
     with reach.coordinator(directory, address=address) as coordinator:
         parting = Parting(
             marks=around.marks,
@@ -180,12 +186,29 @@ def forget_node(
             devices=frozenset(device or ()),
         )
         if not force:
+            _refuse_published(node, coordinator)
             _refuse_alive(node, _life(node, around, address) or life(node, parting))
         done = forget(node, parting, operator=who)
     asked = around.cluster is not None
     document = {**done.model_dump(mode="json"), "cluster": asked}
     emit(document, as_json=as_json, render=partial(_show_forgotten, done, asked=asked))
     raise typer.Exit(1 if done.failed else 0)
+
+
+def _refuse_published(node: str, coordinator: reach.Coordinator) -> None:
+    """A plugin that was killed is missed by nobody before its lease ends: no reason to force."""
+    until = [
+        lease.expires_at or 0.0
+        for lease in coordinator.leases()
+        if lease.holder.kind is HolderKind.PUBLISHER and lease.holder.name.startswith(f"{node}/")
+    ]
+    if until:
+        left_s = max(0.0, max(until) - time.time())
+        raise errors.InputInvalid(
+            f"{node} is not lost: its plugin publishes its devices, or did so of late",
+            remedy=f"`fleet node drain {node}`, and stop its plugin; if it was killed, wait"
+            f" {left_s:.0f} s (its publisher lease ends), then repeat",
+        )
 
 
 def _refuse_alive(node: str, signs: str) -> None:

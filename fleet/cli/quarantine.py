@@ -87,15 +87,20 @@ def clear(
         view = owner.quarantine_clear(
             device, codes=tuple(code or ()), operator=operator_name(operator), detail=reason
         )
-    _show(name, view, as_json=as_json)
+        retired = text.is_retired(owner.view(), view)
+    _show(name, view, retired=retired, as_json=as_json)
 
 
-def _show(node: str, view: DeviceView, *, as_json: bool) -> None:
+def _show(node: str, view: DeviceView, *, retired: bool = False, as_json: bool) -> None:
     def render(console: Console) -> None:
         console.print(text.joined(f"{node}/{view.name}: ", text.coloured(view.state)))
         text.explain(console, f"{node}/{view.name}", view.reasons)
+        if retired:
+            back = text.taken_back(node, view.name)
+            console.print(text.plain(f"  it stays retired, and is offered to nobody: {back}"))
 
-    emit({"node": node, **view.model_dump(mode="json")}, as_json=as_json, render=render)
+    document = {"node": node, **view.model_dump(mode="json"), "retired": retired}
+    emit(document, as_json=as_json, render=render)
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

@@ -99,6 +99,16 @@ def nodes(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
 
 
 @contextmanager
+def nodes_alone(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
+    """The nodes by name, whether or not there is a store to be had. Raises as `fleet` does."""
+    with ExitStack() as stack:
+        if address is not None:
+            yield _attached(address, stack)
+        else:
+            yield _opened(state, stack, ticking=False)
+
+
+@contextmanager
 def coordinator(state: Path, *, address: str | None) -> Iterator[Coordinator]:
     """The coordinator alone, which many processes may have open. Raises as `fleet` does."""
     with ExitStack() as stack:

@@ -29,7 +29,11 @@ def reconcile(
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Without proof nothing is touched. Exit code 1 when something is left, or would be done."""
+    """Without proof nothing is touched.
+
+    Exit code 1 when something is left, would be done, or could not be looked at; 2 when nothing
+    could be looked at, or the cluster is not the one that the state directory belongs to.
+    """
     from jobs import reconcile as job
 
     directory = state_directory(state)
@@ -37,7 +41,7 @@ def reconcile(
     with reach.fleet(directory, address=address) as fleet:
         report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
     emit(report.model_dump(mode="json"), as_json=as_json, render=partial(_render, report))
-    raise typer.Exit(1 if report.left else 0)
+    raise typer.Exit(report.exit_code)
 
 
 def _render(report: Reconciliation, console: Console) -> None:
@@ -53,15 +57,22 @@ def _render(report: Reconciliation, console: Console) -> None:
         console.print(text.plain(f"note: {note}", style="yellow"))
     done = sum(outcome.done for outcome in report.outcomes)
     word = "would be looked at" if report.dry_run else f"{done} taken away"
+    if begun := sum(outcome.begun for outcome in report.outcomes):
+        word += f", {begun} teardowns begun"
     count = len(report.outcomes)
-    console.print(
-        text.plain(f"{count} left behind: {word}" if count else "nothing was left behind")
-    )
+    said = f"{count} left behind: {word}" if count else "nothing was left behind"
+    if report.blind:
+        said = "nothing could be looked at: whether something was left behind is not known"
+    elif report.unseen:
+        said = f"{count} found left behind: {word}; more may be, not all could be looked at"
+    console.print(text.plain(said))
 
 
 def _explain(console: Console, outcome: Outcome, *, dry_run: bool) -> None:
     one = outcome.orphan
     word, colour = ("gone", "green") if outcome.done else ("left", "red")
+    if outcome.begun:
+        word, colour = "teardown begun", "yellow"
     if dry_run and one.proven:
         word, colour = "to do", "yellow"
     place = f"{one.node}: " if one.node else ""

@@ -187,13 +187,15 @@ def _plan(
 ) -> FleetPlan | None:
     if address is not None and shape.simulate is None:
         return None
-    return bootstrap.plan_fleet(
+    found = bootstrap.plan_fleet(
         directory,
         simulate=shape.simulate,
         memory_bytes=parse_size(shape.memory) if shape.memory else None,
         profile=shape.profile,
         settings=settings,
     )
+    bootstrap.require_store(found.coordinator)  # said at once, before a Ray is started for it
+    return found
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,7 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fleet import bootstrap
+from fleet.binding import alive
 from fleet.cli import reach, text
+from fleet.cli.cluster import is_awaited
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.messages import NodeView
@@ -22,9 +26,16 @@ UNFIT = OUT_OF_SERVICE | {State.DIRTY}
 def status(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
 ) -> None:
-    """Show each node: states, trouble and remedies. Exit code 1 when a device or node is unfit."""
-    with reach.nodes(state_directory(state), address=address) as nodes:
+    """Show each node: states, trouble and remedies. Exit code 1 when a device or node is unfit.
+
+    The coordinator of this host is shown as it reported last.
+    """
+    directory, now = state_directory(state), time.time()
+    with reach.nodes(directory, address=address) as nodes:
         views = [node.view() for node in nodes.values()]
+    found = alive.read(directory) if address is None else None
+    awaited = address is None and is_awaited(bootstrap.plan_fleet(directory).nodes)
+    trouble = tuple(alive.told(found, now, awaited=awaited))
     unfit = any(view.degraded for view in views) or any(
         device.state in UNFIT for view in views for device in view.devices
     )
@@ -38,8 +49,18 @@ def status(
             }
             for view in views
         ],
+        "coordinator": None if found is None else found.model_dump(mode="json"),
+        "coordinator_trouble": list(trouble),
     }
-    emit(document, as_json=as_json, render=lambda console: _render(console, views))
+
+    def render(console: Console) -> None:
+        _render(console, views)
+        if line := alive.summary(found, now):
+            console.print(text.plain(f"  {line}"))
+        for why in trouble:
+            console.print(text.plain(f"  {why}", style="yellow"))
+
+    emit(document, as_json=as_json, render=render)
     raise typer.Exit(1 if unfit else 0)
 
 
@@ -66,6 +87,7 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
         )
     console.print(table)
     for view in views:
+        text.explain_retired(console, view)
         for reason in view.degraded:
             console.print(text.plain(f"  {view.node} is degraded: {reason}", style="yellow"))
         for device in view.devices:

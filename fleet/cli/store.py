@@ -6,13 +6,15 @@ runs sees the change with its next call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
@@ -27,8 +29,9 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit
 from fleet.clock import SystemClock
+from fleet.founding import is_founded
 from fleet.messages import Message, NodeView, TokenText
-from fleet.model import NO_TOKEN, Token
+from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
 from fleet.planning import plan_fleet
 from fleet.settings import Settings
 from fleet.stores.opening import StorePlace, Stores
@@ -73,7 +76,7 @@ def init(
     """Make the store and mint its epoch; a store that exists is left as it is."""
     place = _place(state_directory(state), policy, kubeconfig)
     with closing(place.open(SystemClock())) as stores:
-        made = not stores.initialised
+        made, founded = not stores.initialised, is_founded(place.state)
         newest = stores.leases.init()
 
     def render(console: Console) -> None:
@@ -81,6 +84,8 @@ def init(
         console.print(
             Text(f"store {place.named}: {what}; epoch {newest.epoch}, last token {newest}")
         )
+        if made and founded:
+            console.print(Text("its nodes do not follow it yet: now run `fleet store adopt`"))
 
     document = {
         "store": place.named,
@@ -118,29 +123,30 @@ def adopt(
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a restored or moved store, under a new epoch above all tokens known.
+    """Go on with a restored, moved or newly made store, under a new epoch above all tokens known.
 
-    The nodes reached are told to follow it. Do it once no other copy of the store is in use: two
-    stores that grant are two owners.
+    Leases that it lacks and that claims on the nodes reached have are put back, and these nodes are
+    told to follow it. Do it once no other copy of the store is in use: two stores that grant are
+    two owners.
     """
     floor = _token(at_least)
     who = operator_name(operator)
     directory = state_directory(state)
     place = _place(directory, policy, kubeconfig)
-    with closing(_existing(place)) as stores:
-        # First the store: nodes and coordinator of a moved one cannot even be opened before.
-        if not nodes_only:
-            stores.leases.adopt(floor, who)
+    with closing(_existing(place)) as stores, ExitStack() as stack:
+        nodes: Mapping[str, Follower] = {}
+        unreached = ""
         try:
-            with reach.nodes(directory, address=address) as nodes:
-                adoption = follow(stores, nodes, who, nodes_only=nodes_only)
+            nodes = stack.enter_context(reach.nodes_alone(directory, address=address))
         except errors.DriverAbsent:
             # No fleet here: a store alone on its host, or a cluster whose nodes are elsewhere.
-            adoption = follow(stores, {}, who, unreached=_ELSEWHERE if place.shared else "")
+            unreached = _ELSEWHERE if place.shared else ""
         except errors.FleetError as error:
-            adoption = follow(stores, {}, who, unreached=str(error))
+            unreached = str(error)
+        terms = Terms(who, at_least=floor, nodes_only=nodes_only, unreached=unreached)
+        adoption = follow(stores, nodes, terms)
     emit(adoption, as_json=as_json, render=partial(_render, adoption))
-    if adoption.failed:
+    if adoption.failed or adoption.conflicts:
         raise typer.Exit(1)
 
 
@@ -159,7 +165,11 @@ class Adoption(Message):
     epoch: int
     operator: str
     leases: int
-    """Leases that stayed in force."""
+    """Leases in force now."""
+    reinstated: int = 0
+    """Leases of claims put back, which nodes have in their records and the store lacked."""
+    conflicts: dict[str, str] = Field(default_factory=dict)
+    """Leases that were not, by claim, with the reason."""
     following: tuple[str, ...]
     """Nodes that follow the new epoch."""
     failed: dict[str, str]
@@ -172,57 +182,93 @@ _ELSEWHERE = (
 )
 
 
-def follow(
-    stores: Stores,
-    nodes: Mapping[str, Follower],
-    operator: str,
-    *,
-    nodes_only: bool = False,
-    unreached: str = "",
-) -> Adoption:
-    """Have each node follow the adopted store, adopted again above what they have seen if need be.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How to adopt. `unreached`: why no node could be reached; "" when that is no trouble."""
 
-    With `nodes_only` it is not: nodes that have seen more than it has issued are refused
-    (`StoreBehind`). One that fails stops no other; `unreached` is why none could be reached.
+    operator: str
+    at_least: Token = NO_TOKEN
+    nodes_only: bool = False
+    unreached: str = ""
+
+
+def follow(stores: Stores, nodes: Mapping[str, Follower], terms: Terms) -> Adoption:
+    """Adopt the store above all that nodes have seen, put back what they hold, have them follow.
+
+    In this order: the floors tell what the new epoch has to be above, and once nodes follow it
+    their devices can be leased anew. With `nodes_only` the store's epoch stays: nodes that have
+    seen more than it has issued are refused (`StoreBehind`). A node that fails stops no other.
     """
-    failed = {"": unreached} if unreached else {}
-    floors = []
+    failed = {"": terms.unreached} if terms.unreached else {}
+    views: list[NodeView] = []
     for name, node in nodes.items():
         try:
-            floors += [Token.parse(device.floor) for device in node.view().devices]
+            views.append(node.view())
         except errors.FleetError as error:
             failed[name] = str(error)
-    newest, highest = stores.leases.newest(), max(floors, default=NO_TOKEN)
-    if highest > newest:
-        if nodes_only:
-            raise errors.StoreBehind(
-                f"a node has acted under {highest}, the store has issued only up to {newest}",
-                remedy="adopt it first: run `fleet store adopt` without --nodes-only",
-                newest=newest,
-                floor=highest,
-            )
-        newest = stores.leases.adopt(highest, operator)
+    held = [lease for view in views for lease in _held(view)]
+    newest = _minted(stores, max(_seen(views, held), default=NO_TOKEN), terms)
+    answers = stores.leases.reinstate(held) if held else []
+    conflicts = {
+        lease.holder.name: str(answer)
+        for lease, answer in zip(held, answers, strict=True)
+        if isinstance(answer, errors.FleetError)
+    }
     for name, node in nodes.items():
         try:
-            node.follow_epoch(newest.epoch, operator=operator)
+            node.follow_epoch(newest.epoch, operator=terms.operator)
             failed.pop(name, None)
         except errors.FleetError as error:
             failed[name] = str(error)
     return Adoption(
         newest=str(newest),
         epoch=newest.epoch,
-        operator=operator,
+        operator=terms.operator,
         leases=len(stores.leases.leases()),
+        reinstated=sum(answer is True for answer in answers),
+        conflicts=conflicts,
         following=tuple(sorted(set(nodes) - set(failed))),
         failed=failed,
     )
+
+
+def _minted(stores: Stores, highest: Token, terms: Terms) -> Token:
+    if not terms.nodes_only:
+        return stores.leases.adopt(max(highest, terms.at_least), terms.operator)
+    newest = stores.leases.newest()
+    if highest > newest:
+        raise errors.StoreBehind(
+            f"a node has acted under {highest}, the store has issued only up to {newest}",
+            remedy="adopt it first: run `fleet store adopt` without --nodes-only",
+            newest=newest,
+            floor=highest,
+        )
+    return newest
+
+
+def _seen(views: Sequence[NodeView], held: Sequence[Lease]) -> Iterator[Token]:
+    """What the store's tokens have to be above."""
+    for view in views:
+        yield Token(view.epoch, 0)
+        yield from (Token.parse(device.floor) for device in view.devices)
+    yield from (lease.token for lease in held)
+
+
+def _held(view: NodeView) -> Iterator[Lease]:
+    """The leases that a node's claims have by its records, which are what counts (DESIGN 4)."""
+    for claim in view.claims:
+        token = Token.parse(claim.token)
+        if claim.units and token > NO_TOKEN:
+            units = frozenset(UnitId(unit) for unit in claim.units)
+            yield Lease(units, Holder(HolderKind.CLAIM, claim.uid), token)
 
 
 def _render(adoption: Adoption, console: Console) -> None:
     console.print(
         Text(
             f"store adopted by {adoption.operator}: epoch {adoption.epoch},"
-            f" {adoption.leases} leases kept"
+            f" {adoption.leases} leases in force, {adoption.reinstated} of them reinstated from"
+            " what nodes hold"
         )
     )
     for name in adoption.following:
@@ -230,6 +276,8 @@ def _render(adoption: Adoption, console: Console) -> None:
     for name, error in adoption.failed.items():
         who = name or "nodes"
         console.print(Text.assemble(f"  {who}: ", ("not told", "red"), f": {error}"))
+    for uid, error in adoption.conflicts.items():
+        console.print(Text.assemble(f"  claim {uid}: ", ("no lease", "red"), f": {error}"))
     if adoption.failed:
         console.print(Text("run it again once they can be reached"))
 

@@ -131,6 +131,30 @@ def reasons(device: DeviceView) -> str:
     return ", ".join(sorted({reason.code for reason in device.reasons})) or "-"
 
 
+def is_retired(view: NodeView, device: DeviceView) -> bool:
+    """Whether an operator took the device, or the accelerator it is part of, out for good."""
+    return device.uuid in view.retired or device.accelerator in view.retired
+
+
+def taken_back(node: str, device: str) -> str:
+    """The decision that ends a retirement."""
+    return f"`fleet node adopt --node {node} --device {device}`, then `fleet quarantine clear`"
+
+
+def explain_retired(console: Console, view: NodeView) -> None:
+    """Each retired device of a node, present or gone, with what takes it back."""
+    named = {device.uuid: device.name for device in view.devices}
+    for uuid in view.retired:
+        name = named.get(uuid, f"{uuid} (not there any more)")
+        console.print(
+            joined(
+                (f"  {view.node}/{name}: ", "bold"),
+                "retired: it is offered to nobody, for good; ",
+                f"{taken_back(view.node, named.get(uuid, uuid))} takes it back",
+            )
+        )
+
+
 def explain(console: Console, place: str, found: Sequence[ReasonView]) -> None:
     """Each reason with its remedy, one line each."""
     for reason in sorted(found, key=lambda one: (one.code, one.source)):

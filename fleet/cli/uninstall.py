@@ -11,15 +11,21 @@ import typer
 from rich.console import Console
 
 from fleet import errors
+from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.messages import Message
+from fleet.model import HolderKind
 from fleet.repair import removing
 from fleet.repair.fixing import Outcome
 from fleet.repair.gathering import gather
 from fleet.repair.removing import Obstacle
+
+RETURN_S = 3.0
+"""Time, s, after which a coordinator anywhere would have taken its quarantine leases again."""
+_QUARANTINES = f"{HolderKind.QUARANTINE}:"
 
 
 class Uninstall(Message):
@@ -47,7 +53,8 @@ def uninstall(
 ) -> None:
     """Leaves no hold, finalizer, lease or taint behind. Evidence stays.
 
-    Exit code 0: nothing of ours is left (but the state directory); 1: something is.
+    Exit code 0: nothing of ours is left (but the state directory); 1: something is, or stands in
+    the way, or could not be looked at; 2: nothing could be looked at.
     """
     if plan == apply:
         raise errors.InputInvalid(
@@ -60,20 +67,30 @@ def uninstall(
     with reach.fleet(directory, address=address) as fleet:
         bench = job.bench(fleet, around)
         facts = gather(bench.sources, time.time())
-        obstacles = removing.obstacles(facts)
+        obstacles = (
+            *removing.obstacles(facts),
+            *removing.around(
+                alive=alive.read(directory) if address is None else None,
+                now=facts.at,
+                unasked=around.unasked,
+            ),
+        )
         go = apply and not obstacles
         items = (
             removing.remove(facts, bench.hands)
             if go
             else tuple(Outcome(orphan=one, done=False) for one in removing.everything(facts))
         )
+        if go and any(one.orphan.subject.startswith(_QUARANTINES) for one in items):
+            time.sleep(RETURN_S)
+            obstacles = removing.returned(items, tuple(fleet.coordinator.leases()))
     report = Uninstall(
         applied=go,
         simulated=any(view.simulated for view in facts.views.values()),
         items=items,
         obstacles=obstacles,
         state=str(directory),
-        notes=job.notes(facts),
+        notes=job.notes(facts, around.unasked),
     )
     emit(
         report.model_dump(mode="json"),
@@ -81,7 +98,7 @@ def uninstall(
         render=lambda console: _render(console, report, directory, wanted=apply),
     )
     left = any(not one.done for one in items)
-    raise typer.Exit(1 if left or (apply and obstacles) else 0)
+    raise typer.Exit(2 if job.blind(facts) else int(left or bool(obstacles)))
 
 
 def _render(console: Console, report: Uninstall, directory: Path, *, wanted: bool) -> None:
@@ -104,7 +121,7 @@ def _render(console: Console, report: Uninstall, directory: Path, *, wanted: boo
             f" {directory}: keep them as long as somebody may ask, then delete the directory"
         )
     )
-    if wanted and report.obstacles:
+    if wanted and report.obstacles and not report.applied:
         console.print(text.plain("nothing was changed", style="bold"))
 
 

@@ -58,6 +58,7 @@ class ServesClaims(Protocol):
         budget_s: float,
         consumers: Sequence[str],
         reserved: Sequence[str],
+        unheld: bool,
     ) -> ClaimAnswer: ...
 
     def published(self, published: Published) -> None: ...
@@ -154,6 +155,7 @@ class _Answers:
             budget_s=_budget_s(given),
             consumers=order.consumers,
             reserved=order.reserved,
+            unheld=order.unheld,
         )
         return answer.model_dump(mode="json")
 

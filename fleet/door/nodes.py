@@ -2,7 +2,7 @@
 
 Several doors are asked at one time, each in a thread, so that a node that stays silent costs the
 others nothing. What a node refuses, or that nobody answers for it, stands in the place of its
-answer.
+answer. A node that let a batch wait is not asked the same again for some seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from fleet import errors
 from fleet.binding.ports import Abandonment
+from fleet.clock import Clock, SystemClock
 from fleet.door.calling import DoorNode
 from fleet.leases import Closure
 from fleet.messages import Acceptance, NodeView, ScrubOrder
@@ -20,6 +21,10 @@ from fleet.messages import Acceptance, NodeView, ScrubOrder
 PARALLEL_MAX = 16
 """Doors asked at one time; a host has one node, a simulated fleet some."""
 
+SLOW_S = 5.0
+"""Time, s, after which a call that fails counts as one that hung."""
+HUNG_S = 15.0
+"""Time, s, in which what hung is not asked again: each time would keep all others waiting."""
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
@@ -27,9 +32,18 @@ _Answer = TypeVar("_Answer")
 class DoorNodes:
     """`fleet.binding.ports.Nodes` over doors. Bounded by the doors' own time-outs."""
 
-    def __init__(self, doors: Mapping[str, DoorNode], *, parallel_max: int = PARALLEL_MAX) -> None:
+    def __init__(
+        self,
+        doors: Mapping[str, DoorNode],
+        *,
+        parallel_max: int = PARALLEL_MAX,
+        clock: Clock | None = None,
+    ) -> None:
         """`doors` by the name of the Node; at most `parallel_max` are asked at one time."""
         self._doors = dict(doors)
+        self._clock = clock or SystemClock()
+        self._hung: dict[tuple[str, str], float] = {}
+        """When a call hung, by node and kind, monotonic time; every change is atomic."""
         self._pool = ThreadPoolExecutor(max_workers=parallel_max, thread_name_prefix="doors")
 
     def names(self) -> Collection[str]:
@@ -54,22 +68,26 @@ class DoorNodes:
         for place, one in enumerate(asked):
             places.setdefault(one.node, []).append(place)
 
-        def close(door: DoorNode, mine: list[int]) -> list[Closure | errors.FleetError]:
-            return [self._answer(door, asked[place], _abandon) for place in mine]
+        def close(node: str) -> list[Closure | errors.FleetError]:
+            return [self._answer(node, asked[place], _abandon) for place in places[node]]
 
-        found = self._each(places, close)
+        found = dict(zip(places, self._pool.map(close, places), strict=True))
         answers: dict[int, Closure | errors.FleetError] = {}
         for node, mine in places.items():
-            answer = found[node]
-            each = [answer] * len(mine) if isinstance(answer, errors.FleetError) else answer
-            answers.update(zip(mine, each, strict=True))
+            answers.update(zip(mine, found[node], strict=True))
         return [answers[place] for place in range(len(asked))]
 
     def quarantine_add(
         self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> None:
         """Take a device out of service. Raises the node's own errors."""
-        self._door(node).quarantine_add(device, detail=detail, operator=operator, codes=codes)
+
+        def add(door: DoorNode, asked: str) -> None:
+            door.quarantine_add(asked, detail=detail, operator=operator, codes=codes)
+
+        answer = self._answer(node, device, add)
+        if answer is not None:
+            raise answer
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -81,22 +99,29 @@ class DoorNodes:
         self, asked: Mapping[str, _Asked], call: Callable[[DoorNode, _Asked], _Answer]
     ) -> dict[str, _Answer | errors.FleetError]:
         def ask(node: str) -> _Answer | errors.FleetError:
-            try:
-                return self._answer(self._door(node), asked[node], call)
-            except errors.FleetError as error:
-                return error
+            return self._answer(node, asked[node], call)
 
         return dict(zip(asked, self._pool.map(ask, asked), strict=True))
 
     def _answer(
-        self, door: DoorNode, asked: _Asked, call: Callable[[DoorNode, _Asked], _Answer]
+        self, node: str, asked: _Asked, call: Callable[[DoorNode, _Asked], _Answer]
     ) -> _Answer | errors.FleetError:
+        began, kind = self._clock.monotonic(), call.__name__
+        for hung in (DoorNode.view.__name__, kind):
+            if began - self._hung.get((node, hung), float("-inf")) < HUNG_S:
+                return errors.NotOwner(
+                    f"{node} kept an earlier call waiting: it is asked again soon"
+                )
         try:
-            return call(door, asked)
+            return call(self._door(node), asked)
         except errors.FleetError as error:
-            return error
+            failed = error
         except OSError as error:  # such as no descriptor left: this node's trouble alone
-            return errors.NotOwner(f"the door of the node cannot be used: {error}")
+            failed = errors.NotOwner(f"the door of the node cannot be used: {error}")
+        ended = self._clock.monotonic()
+        if ended - began >= SLOW_S:
+            self._hung[node, kind] = ended
+        return failed
 
     def _door(self, node: str) -> DoorNode:
         if node not in self._doors:

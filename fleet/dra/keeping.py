@@ -83,7 +83,7 @@ class Keeper:
             trouble = trouble or self._merge(self.report.taken_over)
         if self.view is not None and self.marking is not None:
             # Only now: what keeps others off the devices from here on has been published.
-            self.marking.step(self.view)
+            self.marking.step(self.view, self.report.confirmed_quarantine)
         if trouble != self._said:
             self._said = trouble
             LOG.warning("%s", trouble or "slices and node are of one mind again")

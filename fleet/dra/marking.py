@@ -146,14 +146,21 @@ class Marking:
         with self._turn:
             self._strays[uid] = name
 
-    def step(self, view: NodeView) -> None:
-        """Let go of what `view` owes, and of strays. Raises nothing: the next step goes on."""
+    def step(self, view: NodeView, seen: Mapping[str, float] | None = None) -> None:
+        """Let go of what `view` owes, and of strays. Raises nothing: the next step goes on.
+
+        `seen`: quarantines read back from the slices, UUID to `since`. A claim whose device has
+        gone bad meanwhile is kept until that can be seen (promise 6). None: nothing is published.
+        """
         self._ask()
         wanted = self._taken([one.uid for one in view.owed])
         if not wanted:
             return
         try:
-            done = self._let_go(self.node.view(), wanted)
+            now = self.node.view()
+            hidden = _hidden(now, seen)
+            unseen = {one.uid for one in now.owed if not hidden.isdisjoint(one.devices)}
+            done = self._let_go(now, wanted - unseen)
             if done:
                 self.node.paid(done)
         except errors.FleetError as error:
@@ -214,9 +221,15 @@ class Marking:
         bad = unverified(one, view) if self.rules.verified_only else ()
         if bad and one.uid in self._kept:
             return False
+        used = [(view.node, had.name) for had in view.devices if had.uuid in one.devices]
         marked = self.holds.release(
-            Name(one.name, one.namespace), one.uid, keep_finalizer=bool(bad)
+            Name(one.name, one.namespace),
+            one.uid,
+            devices=used if len(used) == len(one.devices) else (),
+            keep_finalizer=bool(bad),
         )
+        if marked.left:
+            return True  # another use has them, and they go when that one ends
         if not bad or not marked.finalizer:
             return True
         self._kept.add(one.uid)
@@ -251,6 +264,14 @@ def unverified(one: Owed, view: NodeView) -> tuple[str, ...]:
         if device.uuid in one.devices and (is_quarantined(device) or not clean):
             bad.append(device.name)
     return tuple(bad)
+
+
+def _hidden(view: NodeView, seen: Mapping[str, float] | None) -> frozenset[str]:
+    """UUIDs of devices out of service that the scheduler may not know to be so."""
+    if seen is None:
+        return frozenset()
+    bad = (device for device in view.devices if is_quarantined(device))
+    return frozenset(device.uuid for device in bad if seen.get(device.uuid) != device.since)
 
 
 def claim_name(claim: Object) -> str:

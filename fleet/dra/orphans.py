@@ -3,6 +3,9 @@
 Orphaned is a claim that is not allocated here any more, or reserved for nobody but ourselves
 (DESIGN 4). Only a live answer about exactly that claim says so, twice in a row: an error, a
 time-out or kubelet's silence never does. What follows is the normal teardown, with all proofs.
+
+The same look shows whether our hold is still on a claim that was exposed under it; taken off by
+somebody, it is put back.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from fleet import errors
 from fleet.binding.names import Marks
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim
+from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
 from fleet.dra.reading import Reading, read
 from fleet.dra.serving import Seat, claim_uid
@@ -40,6 +44,8 @@ class Orphans:
     node: Node
     cluster: Cluster
     agents: Agents | None = None
+    marking: Marking | None = None
+    """Puts a hold back that was lost; None: nobody does."""
     _suspects: frozenset[str] = field(default_factory=frozenset)
 
     def step(self) -> tuple[str, ...]:
@@ -68,8 +74,24 @@ class Orphans:
         if self.agents is not None and self.agents.knows(uid):
             return self.agents.unprepare(uid)
         with suppress(errors.DeviceBusy):  # begun; it goes on once its tenant is proven gone
-            self.node.unprepare(TeardownOrder(uid=uid), budget_s=BUDGET_S)
+            order = TeardownOrder(uid=uid, unheld=self._unheld(uid))
+            self.node.unprepare(order, budget_s=BUDGET_S)
         return True
+
+    def _unheld(self, uid: str) -> bool:
+        """Whether nothing at the API keeps others off its devices any more; not known is no."""
+        named = next((one for one in self.node.claims() if one.uid == uid), None)
+        if named is None or not named.name:
+            return False
+        name = Name(named.name, named.namespace)
+        try:
+            found = self.cluster.get(CLAIMS, name)
+        except errors.ApiNotFound:
+            return True
+        except errors.FleetError:
+            return False
+        told = claim_uid(found, name)
+        return bool(told) and (told != uid or not (found.get("status") or {}).get("allocation"))
 
     def _agents_orphaned(self) -> set[str]:
         records = self.agents.records() if self.agents is not None else ()
@@ -93,7 +115,25 @@ class Orphans:
         told = claim_uid(found, name)
         if not told:
             return False  # an answer about something else is none
-        return told != uid or not self._wanted(found, uid)
+        if told != uid or not self._wanted(found, uid):
+            return True
+        if self.marking is not None and _unheld(found, Marks(self.seat.driver)):
+            _contained(uid, self._hold_again, found)
+        return False
+
+    def _hold_again(self, found: Object) -> bool:
+        """Put our hold back on a claim that the node exposes under it; whether it is on now.
+
+        While it is said to be in use nobody lets go of it; once it is buried, it is not held.
+        """
+        if self.marking is None:
+            return False
+        uid = uid_of(found)
+        with self.marking.using(uid):
+            briefs = self.node.view().claims
+            if not any(c.uid == uid and c.held and c.state in SERVED for c in briefs):
+                return False
+            return self.marking.hold(found)
 
     def _wanted(self, found: Object, uid: str) -> bool:
         """Whether the claim is allocated here and somebody but us is to use it."""
@@ -129,6 +169,15 @@ def _contained(uid: str, act: Callable[[T], bool], item: T) -> bool:
         # The others go on; the log names the fault.
         LOG.exception("orphans: claim %s cannot be judged", uid)
     return False
+
+
+def _unheld(found: Mapping[str, object], marks: Marks) -> bool:
+    """Whether the claim is reserved for others and not for us."""
+    status = found.get("status")
+    entries = status.get("reservedFor") if isinstance(status, Mapping) else None
+    if not isinstance(entries, Sequence) or not entries:
+        return False
+    return not any(isinstance(entry, Mapping) and marks.is_hold(entry) for entry in entries)
 
 
 def _only_held(found: Mapping[str, object], reading: Reading, marks: Marks) -> bool:

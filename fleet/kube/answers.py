@@ -10,10 +10,8 @@ about the object, and passes like any other absence of the server.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from fleet import errors
+from fleet.kube import nesting
 from fleet.kube.base import Object, Resource
 
 MESSAGE_MAX = 600
@@ -85,7 +83,7 @@ def unreachable(what: str, why: str, *, timed_out: bool = False) -> errors.ApiUn
 
 def object_of(body: bytes, *, what: str) -> Object:
     """The object in a 2xx answer. Raises `ApiFailed` when there is none."""
-    found = _json(body)
+    found = nesting.parsed(body)
     if not isinstance(found, dict):
         raise errors.ApiFailed(
             f"{what}: the answer is no JSON object ({len(body)} bytes)",
@@ -98,7 +96,7 @@ def object_of(body: bytes, *, what: str) -> Object:
 
 def parsed(body: bytes) -> Object:
     """The JSON object in `body`; {} when there is none."""
-    found = _json(body)
+    found = nesting.parsed(body)
     return found if isinstance(found, dict) else {}
 
 
@@ -123,13 +121,6 @@ def entries(resource: Resource, page: Object, *, what: str) -> tuple[list[Object
         entry.setdefault("apiVersion", resource.api_version)
         entry.setdefault("kind", resource.kind)
     return found, len(listed or []) - len(found)
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _names_the_missing(report: Object, target: str) -> bool:

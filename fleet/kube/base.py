@@ -10,7 +10,7 @@ suite in tests/contracts holds for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", na
 CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 EVENTS = Resource("", "v1", "events", "Event", namespaced=True)
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
@@ -65,6 +66,9 @@ class Selection:
     fields: str = ""
     """Field selector such as ``spec.nodeName=node-1,spec.driver=gpu.example.com``."""
     labels: str = ""
+    trim: Callable[[Object], Object] | None = None
+    """What to keep of each object, for whoever keeps many; applied page by page where the server
+    is far, so that a list never has all of everything at one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Change(StrEnum):
     SYNCED = "SYNCED"
     """The objects delivered since the last (re)start of the watch are all there are: whatever the
     watcher knows and has not seen again since then is gone. `object` is empty."""
+    ALIVE = "ALIVE"
+    """The server is there, and nothing has changed (a bookmark). `object` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +134,12 @@ class Cluster(Protocol):
         selection: Selection = Selection(),
         *,
         timeout_s: float,
+        alive: bool = False,
     ) -> Iterator[Event]:
         """The objects selected now (ADDED, then SYNCED), then their changes, for `timeout_s`.
+
+        With `alive` also ALIVE, at least every minute or so, while the server is there: a watch
+        that stays silent for longer is one whose connection is dead.
 
         Survives closed connections, 410 and gaps inside itself: after each loss it delivers all
         objects again and SYNCED. Ends when `timeout_s` is over; raises `ApiUnavailable` or

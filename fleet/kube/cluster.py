@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 from fleet import errors
 from fleet.clock import Clock
-from fleet.kube import answers, paths
+from fleet.kube import answers, nesting, paths
 from fleet.kube.base import Event, Listing, Name, Object, PatchKind, Resource, Selection, version_of
 from fleet.kube.pacing import Pacer
 from fleet.kube.watching import Act, Step, Watching
@@ -153,10 +153,11 @@ class KubernetesCluster:
         selection: Selection = EVERYTHING,
         *,
         timeout_s: float,
+        alive: bool = False,
     ) -> Iterator[Event]:
         """As `Cluster.watch`. Closing the iterator closes the connection."""
-        what = f"watch of {resource.plural}"
-        watching = Watching(what=what, timeout_s=timeout_s, now=self._clock.monotonic())
+        what, now = f"watch of {resource.plural}", self._clock.monotonic()
+        watching = Watching(what=what, timeout_s=timeout_s, now=now, alive=alive)
         while True:
             step = watching.step(self._clock.monotonic(), chance=random.random())  # noqa: S311
             if step.delay_s:
@@ -190,6 +191,7 @@ class KubernetesCluster:
                 f"a replacement of {resource.plural} {name} carries no resourceVersion",
                 remedy="read the object and write back what was read, or use apply",
             )
+        nesting.refuse_cut(body, f"{resource.plural} {name}")
         return self._object(
             "PUT",
             paths.object_path(resource, name, subresource),
@@ -326,8 +328,10 @@ class KubernetesCluster:
                 raise self._failure(answer, what)
             page = answers.object_of(answer.body, what=what)
             found, bad = answers.entries(resource, page, what=what)
-            items += found
+            items += map(selection.trim, found) if selection.trim else found
             skipped += bad
+            if isinstance(page, nesting.Cut):
+                LOG.warning("%s: nested too deep, read in part: %s", what, nesting.told(found))
             metadata = page.get("metadata")
             head = metadata if isinstance(metadata, dict) else {}
             token = str(head.get("continue") or "")

@@ -8,14 +8,13 @@ and `SYNCED` tells the watcher that what it did not see again is gone.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet import errors
-from fleet.kube import answers
+from fleet.kube import answers, nesting
 from fleet.kube.base import Change, Event, Listing, Object, version_of
 
 SEGMENT_S = 300
@@ -23,6 +22,10 @@ SEGMENT_S = 300
 
 MARGIN_S = 2.0
 """How much longer, s, a stream is waited for than it was asked for: a silent one is dead."""
+
+SILENCE_S = 90.0
+"""Longest silence, s, of a stream: we ask for bookmarks, and a server sends one about every minute,
+so that one silent for longer hangs on a connection whose other end is gone."""
 
 STEADY_S = 5.0
 """Time, s, after which a stream counts as healthy although nothing came."""
@@ -60,9 +63,10 @@ class Step:
 class Watching:
     """The state of one watch of `timeout_s` seconds. All times are monotonic."""
 
-    def __init__(self, *, what: str, timeout_s: float, now: float) -> None:
-        """`what` names the watch in errors."""
+    def __init__(self, *, what: str, timeout_s: float, now: float, alive: bool = False) -> None:
+        """`what` names the watch in errors; `alive`: bookmarks are told too."""
         self._what = what
+        self._alive = alive
         self._ends = now + timeout_s
         self._version = ""
         self._losses = 0
@@ -94,7 +98,7 @@ class Watching:
             delay_s=delay_s,
             resource_version=self._version,
             server_timeout_s=asked_s,
-            read_timeout_s=min(asked_s + MARGIN_S, left_s),
+            read_timeout_s=min(asked_s + MARGIN_S, left_s, SILENCE_S),
         )
 
     def listed(self, listing: Listing) -> Iterator[Event]:
@@ -159,10 +163,7 @@ class Watching:
     def _line(self, line: bytes) -> Event | None:
         if not line.strip():
             return None
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
+        entry = nesting.parsed(line)
         found = entry.get("object") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(found, dict):
             self.skipped += 1
@@ -177,7 +178,7 @@ class Watching:
         metadata = found.get("metadata")
         if kind == "BOOKMARK" and isinstance(metadata, dict):
             self._seen(found)
-            return None
+            return Event(Change.ALIVE) if self._alive else None
         if kind not in _CHANGES or not answers.is_entry(found):
             self.skipped += 1
             return None

@@ -38,6 +38,8 @@ WIPE = "wipe"
 """Attribute of a claim: what it demands of a wipe, a `WipePolicy` as JSON."""
 NOTE = "note"
 """Attribute of a claim: the caller's own text, answered again with every answer."""
+UNHELD = "unheld"
+"""Attribute of a claim: the API has given its allocation up though our marks were on it."""
 HELD = "held"
 """Attribute of a claim: our reservation was seen on it, to be taken off after its burial."""
 
@@ -136,6 +138,8 @@ class Admission:
         """Every pod that ever used the claim is remembered: all of them must be proven gone."""
         consumers = (*known.consumers, *(c for c in order.consumers if c not in known.consumers))
         attributes = {**known.attributes, **_demands(order)}
+        if order.held:
+            attributes.pop(UNHELD, None)
         named = (order.namespace or known.namespace, order.name or known.name)
         return replace(
             known, consumers=consumers, attributes=attributes, namespace=named[0], name=named[1]
@@ -172,7 +176,9 @@ class Admission:
                 other = self.registry.reserve(work)
                 if other is not None:
                     raise errors.DeviceBusy(
-                        f"{device.name} is worked on by {other.operation}", holder=other.operation
+                        f"{device.name} is worked on by {other.operation}",
+                        holder=other.operation,
+                        told=f"{device.name} is worked on by its node",
                     )
                 works.append(work)
                 self._refuse_working(device)
@@ -222,7 +228,9 @@ class Admission:
         for unit in self.registry.units(device):
             if unit.claim not in (None, uid):
                 raise errors.DeviceBusy(
-                    f"{device.name} is held by claim {unit.claim}", holder=f"claim:{unit.claim}"
+                    f"{device.name} is held by claim {unit.claim}",
+                    holder=f"claim:{unit.claim}",
+                    told=f"{device.name} is held by another claim",
                 )
             if unit.state is State.HELD:
                 raise errors.DeviceBusy(
@@ -234,10 +242,10 @@ class Admission:
                 raise errors.DeviceUnfit(f"{device.name} is {unit.state}{_why(unit)}")
 
 
-def policy_of(claim: Claim, policy: WipePolicy) -> WipePolicy:
-    """The node's policy with what the claim demands beyond it."""
+def demand_of(claim: Claim) -> WipePolicy | None:
+    """What the claim demands of a wipe beyond the node's policy."""
     asked = claim.attributes.get(WIPE)
-    return policy.tightened_by(WipePolicy.model_validate_json(asked) if asked else None)
+    return WipePolicy.model_validate_json(asked) if asked else None
 
 
 def held(claim: Claim) -> bool:

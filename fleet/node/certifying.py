@@ -69,7 +69,7 @@ class Certifier:
             claim=task.claim or ClaimUid(""),
             heads={unit: heads.get(unit) for unit in device.units},
             sequences={unit: sequences.get(unit, 0) for unit in device.units},
-            coverage_floor=task.policy.coverage_floor,
+            coverage_floor=task.floor(wipe.coverage),
         )
         issued = issue(
             attested,

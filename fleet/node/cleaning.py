@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from fleet import errors
 from fleet.claims import Claim, ClaimEvent
-from fleet.messages import DeviceResult, Outcome
+from fleet.messages import UNMET, DeviceResult, Outcome
 from fleet.model import Device, OperationId, Unit, Uuid
-from fleet.node.admitting import policy_of
+from fleet.node.admitting import demand_of
 from fleet.node.flights import Flight
 from fleet.node.registry import Registry, Work
 from fleet.node.tasks import WipeTask
@@ -66,10 +66,17 @@ class Cleaner:
             raise result
         if result.outcome is Outcome.QUARANTINED:
             if flight.kind is ClaimEvent.PREPARE:
-                raise errors.DeviceUnfit(f"{result.device} is quarantined: {_said(result)}")
+                raise errors.DeviceUnfit(
+                    f"{result.device} is quarantined: {_said(result)}",
+                    told=f"{result.device} is quarantined: {_checks(result)}",
+                )
+        elif any(found.check == UNMET for found in result.findings):
+            raise errors.ClaimConfigInvalid(f"{result.device}: {_said(result)}")
         elif result.outcome is not Outcome.CERTIFIED:
             raise errors.DeviceBusy(
-                f"{result.device} is {result.outcome}: {_said(result)}", remedy=_remedy(result)
+                f"{result.device} is {result.outcome}: {_said(result)}",
+                remedy=_remedy(result),
+                told=f"{result.device} is {result.outcome}: {_checks(result)}",
             )
         return result
 
@@ -87,11 +94,19 @@ class Cleaner:
             other = self.registry.reserve_over_idle(work, wait_s=self.policy.kill_wait_s * 2)
             if other is not None:
                 results[device.uuid] = errors.DeviceBusy(
-                    f"{device.name} is worked on by {other.operation}", holder=other.operation
+                    f"{device.name} is worked on by {other.operation}",
+                    holder=other.operation,
+                    told=f"{device.name} is worked on by its node",
                 )
                 return
-            policy = policy_of(claim, self.policy)
-            task = WipeTask(work, policy, token=claim.token, claim=claim.uid)
+            task = WipeTask(
+                work,
+                self.policy,
+                token=claim.token,
+                claim=claim.uid,
+                demand=demand_of(claim),
+                binding=flight.kind is ClaimEvent.PREPARE,
+            )
             results[device.uuid] = self.wiper.perform(task)
         except errors.FleetError as error:
             results[device.uuid] = error
@@ -104,6 +119,13 @@ class Cleaner:
 def _remedy(result: DeviceResult) -> str:
     """What to do about the first thing found; "" leaves it to the error's own words."""
     return next((found.remedy for found in result.findings if found.remedy), "")
+
+
+def _checks(result: DeviceResult) -> str:
+    """What was found, without the details: they may name processes and claims of others."""
+    words = {"foreign-holder": "in use by a process outside this claim"}
+    told = dict.fromkeys(words.get(found.check, found.check) for found in result.findings)
+    return ", ".join(told) or "no reason given"
 
 
 def _said(result: DeviceResult) -> str:

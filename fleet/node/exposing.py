@@ -95,17 +95,24 @@ class Exposer:
                 device, lambda u: Event.TRUST_LOST if u.state is State.CLEAN else None, GONE
             )
             who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
-            raise errors.DeviceBusy(f"{device.name} is in use by {who}", holder=who)
+            raise errors.DeviceBusy(
+                f"{device.name} is in use by {who}",
+                holder=who,
+                told=f"{device.name} is in use by a process outside this claim",
+            )
         attached = self.registry.attached((device.uuid,))
         if attached:
             raise errors.DeviceBusy(
                 f"claim {', '.join(attached)} is attached to {device.name}",
                 holder=f"claim:{attached[0]}",
+                told=f"{device.name} is looked into with adminAccess",
             )
 
 
 def _unready(unit: Unit) -> errors.FleetError:
     if unit.state in OUT_OF_SERVICE:
         why = "; ".join(f"{reason.code}: {reason.detail}" for reason in sorted(unit.reasons))
-        return errors.DeviceUnfit(f"{unit.id} is {unit.state}: {why}")
+        codes = ", ".join(sorted({reason.code for reason in unit.reasons}))
+        told = f"{unit.id} is {unit.state} ({codes})"
+        return errors.DeviceUnfit(f"{unit.id} is {unit.state}: {why}", told=told)
     return errors.DeviceBusy(f"{unit.id} is {unit.state} and not clean for this claim any more")

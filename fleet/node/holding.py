@@ -9,15 +9,15 @@ only inside these flights.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet import claims, errors, lifecycle
+from fleet import claims, errors, leases, lifecycle
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.leases import ClosedBy, Closure
 from fleet.messages import ClaimAnswer, ClaimOrder
-from fleet.model import ClaimUid, Holder, HolderKind, Token, Unit, UnitId
-from fleet.node.admitting import NOTE, Admission
+from fleet.model import ClaimUid, Holder, HolderKind, Token, UnitId
+from fleet.node.admitting import NOTE, UNHELD, Admission, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.flights import Flight, Flights
@@ -27,6 +27,8 @@ from fleet.node.securing import Securing
 from fleet.node.teardown import TEARDOWN_AT, Teardown
 
 LOG = logging.getLogger(__name__)
+ABANDON_WAIT_S = 2.0
+"""Longest wait, s, for a wipe that is to stop: who asks has others to see to, and comes again."""
 RESTORE_S = 10.0
 """Period, s, in which the specs of prepared claims are looked for."""
 RETRY_S = 0.5
@@ -99,6 +101,14 @@ class Holding:
             if not flight.done.wait(left_s):
                 raise errors.DeviceBusy(f"the prepare of {uid} has not ended yet")
 
+    def unhold(self, uid: ClaimUid) -> None:
+        """The allocation of the claim is gone: its devices are tainted from now on."""
+        with self.registry.commit() as commit:
+            claim = commit.claim(uid)
+            if claim is not None and held(claim):
+                told = {**claim.attributes, UNHELD: "true"}
+                commit.put_claim(replace(claim, attributes=told))
+
     def _refuse_running(self, uid: ClaimUid, reserved: Sequence[str]) -> None:
         """Kubelet can ask for a teardown while another pod uses the claim (its known defect).
 
@@ -122,40 +132,49 @@ class Holding:
             commit.put_claim(replace(claim, state=state, attributes=begun, consumers=known))
         return self._launch(claim.uid, ClaimEvent.UNPREPARE, self.teardown.run)
 
-    def abandon(self, uid: ClaimUid, token: Token, units: Iterable[Unit]) -> Closure:
+    def abandon(self, uid: ClaimUid, token: Token, devices: Sequence[str]) -> Closure:
         """Close `token` for a claim this node has no record of: the first step of a release.
 
-        A wipe in work under that token is cancelled and joined first. Raises `IllegalTransition`
-        while the claim has a record or a call in work, `EpochForeign` for a token of another store
-        (closing it would refuse every token of ours), `DeviceBusy` when a wipe does not end.
+        `devices`: what the token was for, by device or by id of a unit, which the journal knows
+        when the device is gone. A wipe in work under that token is cancelled and joined first.
+        A token of an epoch put behind by `adopt` is closed already: every act under it is refused.
+        Raises `IllegalTransition` while the claim has a record or a call in work, `EpochForeign`
+        for a token of a newer store (closing it would refuse every token of ours), `DeviceUnknown`
+        where it cannot say what to close, `DeviceBusy` while a wipe has not ended: ask again.
         """
-        ours = self.registry.journal.epoch
-        if token.epoch != ours:
-            raise errors.EpochForeign(
-                f"token {token} is of epoch {token.epoch}; this node follows {ours}",
-                ours=ours,
-                theirs=token.epoch,
-            )
-        named = [unit.id for unit in units]
+        behind = leases.is_behind(token, self.registry.journal.epoch)
+        named = list(dict.fromkeys(unit for name in devices for unit in self._units(name)))
+        if not named:
+            raise errors.DeviceUnknown(f"token {token} of claim {uid} is for no device")
         with self.flights.lock:
             claim = self.registry.journal.claims.get(uid)
             state = claim.state if claim else ClaimState.ABSENT
             idle = frozenset({ClaimFact.IDLE}) if self.flights.get(uid) is None else frozenset()
             claims.step(state, ClaimEvent.ABANDON, idle)
             with self.registry.commit() as commit:
-                for unit_id in named:
+                for unit_id in () if behind else named:
                     commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), token))
         self._stop_wipes(token, frozenset(named))
         return self._closure(uid, token, ClosedBy.ABANDON)
 
+    def _units(self, name: str) -> Sequence[UnitId]:
+        if UnitId(name) in self.registry.journal.units:
+            return (UnitId(name),)
+        return self.registry.device(name).units
+
     def _stop_wipes(self, token: Token, units: frozenset[UnitId]) -> None:
         """End what still works under a closed token; nothing can start under it any more."""
-        for work in self.registry.works():
-            newer = work.token is None or work.token > token
-            if newer or not units.intersection(work.device.units):
-                continue
+        stopped = [
+            work
+            for work in self.registry.works()
+            if work.token is not None
+            and work.token <= token
+            and units.intersection(work.device.units)
+        ]
+        for work in stopped:
             work.cancel.set()
-            if not work.done.wait(self.kill_wait_s * 2):
+        for work in stopped:
+            if not work.done.wait(min(self.kill_wait_s * 2, ABANDON_WAIT_S)):
                 raise errors.DeviceBusy(
                     f"{work.operation} under {token} has not ended yet", holder=work.operation
                 )

@@ -84,14 +84,16 @@ class Outbox:
 
         False when its claim has a record of these units again: its own teardown gives the lease
         back. A record of other devices never would. False too for a lease of another node's units:
-        a named claim may be served there by now.
+        a named claim may be served there by now. Raises `EpochForeign` for a token of a store that
+        this node does not follow yet: it waits.
         """
         mine = lease.units & self.registry.journal.units.keys()
         with self.registry.commit() as commit:
             claim = commit.claim(ClaimUid(lease.holder.name))
             if not mine or (claim is not None and mine.intersection(claim.units)):
                 return False
-            for unit_id in mine:
+            behind = leases.is_behind(lease.token, self.registry.journal.epoch)
+            for unit_id in () if behind else mine:
                 commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
         return True
 

@@ -9,7 +9,7 @@ from fleet import errors, lifecycle
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Event
-from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
+from fleet.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
 from fleet.model import WORKING, NodeName, Reason, State, Unit
 from fleet.node.registry import Registry, Work
 from fleet.wipe.result import WipeResult
@@ -51,6 +51,16 @@ def interrupted(detail: str) -> Finding:
         verdict="fail",
         detail=f"the wipe worker ended before it was done: {detail}",
         remedy="tried again by itself; a third time in a row quarantines the device",
+    )
+
+
+def unmet(why: str) -> Finding:
+    """The device passed, and falls short of what the claim demands beyond the node's policy."""
+    return Finding(
+        check=UNMET,
+        verdict="fail",
+        detail=f"the device cannot meet what the claim demands: {why}",
+        remedy="ask for less in the claim's configuration, or leave it to the node's policy",
     )
 
 

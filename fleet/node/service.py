@@ -88,6 +88,7 @@ class NodeService:
             at=registry.clock.now(),
             simulated=registry.backend.simulated,
             backend=registry.backend.kind,
+            epoch=registry.journal.epoch,
             blocked=self._condition.blocked(),
             degraded=self._condition.degraded(),
             notes=self._parts.lingering.notes if self._parts.lingering else (),
@@ -160,8 +161,10 @@ class NodeService:
             with registry.commit() as commit:
                 commit.put_operation(OperationRow(op, "scrub", device.uuid, request, None, now))
             work = Work(op, device, idle=False, token=token)
-            policy = self._parts.policy.tightened_by(order.wipe)
-            task = WipeTask(work, policy, token=token, run=order.run)
+            own, asked = self._parts.policy, order.wipe
+            if order.run:  # people's word about their devices; a claim's is about itself only
+                own, asked = own.tightened_by(asked), None
+            task = WipeTask(work, own, token=token, run=order.run, demand=asked)
             self._begin(task)
 
     def _begin(self, task: WipeTask) -> None:
@@ -256,6 +259,7 @@ class NodeService:
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a store's new epoch after `fleet store adopt`. Raises `EpochForeign` backwards."""
+        self._adopted()  # a new journal takes over what the store knows, or it would never
         self._decisions.follow_epoch(epoch, operator=operator)
 
     # --- claims ---
@@ -277,9 +281,12 @@ class NodeService:
         budget_s: float = BUDGET_S,
         consumers: Sequence[str] = (),
         reserved: Sequence[str] = (),
+        unheld: bool = False,
     ) -> ClaimAnswer:
-        """Tear a claim down; unknown claims are success. See `TeardownOrder` for the pods."""
+        """Tear a claim down; unknown claims are success. See `TeardownOrder` for the rest."""
         self._serving()
+        if unheld:
+            self._parts.holding.unhold(ClaimUid(uid))
         return self._parts.holding.unprepare(
             ClaimUid(uid), budget_s=budget_s, consumers=consumers, reserved=reserved
         )
@@ -294,13 +301,12 @@ class NodeService:
         self._parts.outbox.paid(uids)
 
     def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
-        """Close a token for a claim this node has no record of. Raises `IllegalTransition`."""
+        """Close a token for a claim this node has no record of; see `Holding.abandon`."""
         self._serving()
         self._adopted()
-        units = [u for name in devices for u in self._registry.units(self._registry.device(name))]
         asked = Token.parse(token)
         confirming.issued(self._parts.store, asked)
-        return self._parts.holding.abandon(ClaimUid(uid), asked, units)
+        return self._parts.holding.abandon(ClaimUid(uid), asked, devices)
 
     # --- time ---
 

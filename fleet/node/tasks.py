@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.backends.base import Coverage
 from fleet.messages import DeviceResult
 from fleet.model import ClaimUid, Device, Token
 from fleet.node.registry import Work
 from fleet.settings import WipePolicy
+from fleet.wipe import plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +18,35 @@ class WipeTask:
 
     work: Work
     policy: WipePolicy
+    """What the worker goes by, time limits too, and what the device is judged by."""
     token: Token | None = None
     """Token of the lease; None for the idle cleaner, which needs none."""
     run: str = ""
     claim: ClaimUid | None = None
     """Claim for which the device is prepared or torn down."""
+    demand: WipePolicy | None = None
+    """What a claim asks for beyond `policy`. A device that does not meet it is no worse for that:
+    the claim is refused, and nobody else."""
+    binding: bool = True
+    """Whether a demand that is not met ends the wipe as refused. Not in a teardown, which has
+    nobody left to refuse."""
 
     @property
     def device(self) -> Device:
         return self.work.device
+
+    @property
+    def asked(self) -> WipePolicy:
+        """The policy with the demand."""
+        return self.policy.tightened_by(self.demand)
+
+    def short(self, coverage: Coverage) -> str:
+        """By what a wipe that passed falls short of the demand; "" when it does not."""
+        return plan.coverage_problem(coverage, self.asked.coverage_floor)
+
+    def floor(self, coverage: Coverage) -> float:
+        """The highest floor asked for that a wipe reached: its certificate names it."""
+        return (self.policy if self.short(coverage) else self.asked).coverage_floor
 
 
 class Stopped(Exception):

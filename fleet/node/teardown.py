@@ -117,6 +117,7 @@ class Teardown:
                 who,
                 holder=f"claim:{others[0] if others else claim.uid}",
                 remedy="it is not killed for you; the teardown goes on once it is gone",
+                told="one of its devices is looked into with adminAccess" if others else "",
             )
         reason = reasons.make(NOT_GONE, Source.TEARDOWN, detail=who, since=now)
         change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")

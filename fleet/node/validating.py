@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from fleet import errors
 from fleet.backends.base import CanReset
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
@@ -36,6 +37,8 @@ class Verdict:
     reasons: frozenset[Reason]
     readings: Readings
     reset: Reset
+    unmet: str = ""
+    """Why a reset that only a claim demanded was not done; its failure is none of the device."""
 
 
 class Validator:
@@ -68,13 +71,22 @@ class Validator:
         """Processes on the device that are neither ours nor infrastructure."""
         return [p for p in self.processes(device) if p.kind is ProcessKind.FOREIGN]
 
-    def judge(self, device: Device, wipe: WipeResult, policy: WipePolicy) -> Verdict:
-        """Judge the device after a verified wipe, resetting it where policy asks."""
+    def judge(
+        self,
+        device: Device,
+        wipe: WipeResult,
+        policy: WipePolicy,
+        *,
+        demand: WipePolicy | None = None,
+    ) -> Verdict:
+        """Judge the device after a verified wipe, resetting it where policy (or demand) asks."""
         now = self.readings(device.accelerator)
         findings = checks.judge(now, self.policy, before=wipe.before, under_load=wipe.under_load)
         asked = checks.needs_reset(findings)
-        reset = self._reset(device, policy, asked=asked)
-        if reset.performed:
+        reset, unmet = self._reset(device, policy, asked=asked), ""
+        if demand is not None and not reset.performed:
+            reset, unmet = self._demanded(device, policy.tightened_by(demand), reset, asked=asked)
+        if reset.performed or unmet:
             now = self.readings(device.accelerator)
             old = _from_before(wipe)
             findings = _after_reset(findings, checks.judge(now, self.policy), old)
@@ -82,7 +94,19 @@ class Validator:
         found = checks.reasons_of(findings, since=self._registry.clock.now())
         if not healthy and not found:
             found = frozenset({self._reason("health-unknown", "a mandatory check is unknown")})
-        return Verdict(healthy, tuple(findings), found, now, reset)
+        return Verdict(healthy, tuple(findings), found, now, reset, unmet)
+
+    def _demanded(
+        self, device: Device, policy: WipePolicy, own: Reset, *, asked: bool
+    ) -> tuple[Reset, str]:
+        """The reset that a claim demands beyond the policy; `own` is what the policy came to.
+
+        Of one that fails only the readings afterwards tell whether the device is at fault.
+        """
+        try:
+            return self._reset(device, policy, asked=asked), ""
+        except errors.BackendFailed as error:
+            return own, f"the reset it demands failed: {error.detail}"
 
     def _reset(self, device: Device, policy: WipePolicy, *, asked: bool) -> Reset:
         backend = self._registry.backend

@@ -51,6 +51,8 @@ def claims(registry: Registry) -> tuple[ClaimBrief, ...]:
             namespace=claim.namespace,
             name=claim.name,
             held=admitting.held(claim),
+            token=str(claim.token),
+            units=claim.units,
         )
         for claim in registry.journal.claims.values()
     )
@@ -64,7 +66,9 @@ def _held(registry: Registry, device: Device, units: Sequence[Unit]) -> bool:
     keepers = {unit.claim for unit in units}
     uid = next(iter(keepers)) if len(keepers) == 1 else None
     claim = registry.journal.claims.get(uid) if uid is not None else None
-    return claim is not None and device.uuid in claim.devices and admitting.held(claim)
+    if claim is None or device.uuid not in claim.devices or admitting.UNHELD in claim.attributes:
+        return False
+    return admitting.held(claim)
 
 
 def _certified_under(units: Sequence[Unit]) -> str:

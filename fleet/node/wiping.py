@@ -310,11 +310,14 @@ class Wiper:
     # --- after ---
 
     def _finish(self, task: WipeTask, wipe: WipeResult) -> DeviceResult:
-        verdict = self._validator.judge(task.device, wipe, task.policy)
+        verdict = self._validator.judge(task.device, wipe, task.policy, demand=task.demand)
         if not verdict.healthy:
             self._end(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
             return self._tell.quarantined(task.work, wipe)
         self._look_again(task, wipe)
+        if task.binding and (unmet := verdict.unmet or task.short(wipe.coverage)):
+            self._end(task, Event.TRUST_LOST, Change(frozenset({Fact.WORKER_GONE})))
+            return self._tell.after(task.work, Outcome.REFUSED, [outcomes.unmet(unmet)], wipe)
         issued = self._certifier.certify(task, wipe, verdict)
         units = self._registry.move(
             task.device,

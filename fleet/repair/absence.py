@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet import errors
 from fleet.binding.claim import read
 from fleet.binding.watching import Cached
 from fleet.kube.base import NODES, Cluster, Name, name_of
 from fleet.messages import NodeView
-from fleet.repair.facts import hold_nodes
+from fleet.model import HolderKind, UnitId
+from fleet.repair.facts import accelerator_of, hold_nodes
 from fleet.repair.forgetting import Parting, forget
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class AbsentNodes:
     """All claims: what is to be given up stands on them."""
     parting: Parting
     lost_after_s: float
+    _devices: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Accelerators of each node that ever answered: garbage collection takes slices with Nodes."""
     _since: dict[str, float] = field(default_factory=dict)
     """When a node was first missed, seconds since the epoch."""
     _given_up: set[str] = field(default_factory=set)
@@ -53,7 +56,9 @@ class AbsentNodes:
             return
         self._looked_at = now
         here = {name_of(found).name for found in self.nodes.items.values()}
-        here |= {name for name, view in views.items() if isinstance(view, NodeView)}
+        answering = {name: view for name, view in views.items() if isinstance(view, NodeView)}
+        self._devices |= {name: _accelerators(view) for name, view in answering.items()}
+        here |= answering.keys()
         missing = set(self._wanted()) - here
         self._given_up -= here
         self._since = {node: min(self._since.get(node, now), now) for node in missing}
@@ -70,7 +75,7 @@ class AbsentNodes:
             )
 
     def _wanted(self) -> Iterator[str]:
-        """Nodes that claims are held for or were given devices of."""
+        """Nodes that claims are held for, were given devices of, or have leases on."""
         for found in self.claims.items.values():
             try:
                 reading = read(found, self.parting.marks)
@@ -78,12 +83,20 @@ class AbsentNodes:
                 continue  # what cannot be read is no reason to give anything up
             yield from reading.nodes
             yield from hold_nodes(reading, self.parting.marks)
+        leased = {
+            accelerator_of(unit)
+            for lease in self.parting.coordinator.leases()
+            if lease.holder.kind is HolderKind.CLAIM
+            for unit in lease.units
+        }
+        yield from (node for node, mine in self._devices.items() if not leased.isdisjoint(mine))
 
     def _give_up(self, node: str) -> tuple[str, ...]:
         try:
             self.cluster.get(NODES, Name(node))
         except errors.ApiNotFound:
-            told = forget(node, self.parting, operator=OPERATOR)
+            devices = frozenset({*self.parting.devices, *self._devices.get(node, ())})
+            told = forget(node, replace(self.parting, devices=devices), operator=OPERATOR)
         else:
             return ()  # it is back, and the watch will say so
         LOG.warning(
@@ -96,3 +109,7 @@ class AbsentNodes:
         if not told.failed:
             self._given_up.add(node)
         return told.failed
+
+
+def _accelerators(view: NodeView) -> frozenset[str]:
+    return frozenset(accelerator_of(UnitId(u)) for device in view.devices for u in device.units)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.messages import NodeView
-from fleet.model import HolderKind, Lease
+from fleet.model import NO_TOKEN, HolderKind, Lease, Token
 from fleet.repair.facts import Api
 from fleet.repair.troubles import AuditFinding, Trouble, finding
 from fleet.slices.rendering import uuid_of
@@ -71,11 +71,19 @@ def _claim(claim: ClaimReading, sources: Compared) -> Iterator[AuditFinding]:
     young = claim.allocated_at is not None and sources.at - claim.allocated_at < sources.settle_s
     if claim.holding and not held and ((claim.gated and claim.bound) or not young):
         devices = ", ".join(f"{one.node}/{one.device}" for one in claim.holding)
+        token = _recorded(claim, sources.views)
+        known = f"; its node has a record of one under {token}" if token else ""
         yield finding(
-            Trouble.ALLOCATED_WITHOUT_LEASE,
+            Trouble.LEASE_MISSING if token else Trouble.ALLOCATED_WITHOUT_LEASE,
             str(claim.name),
-            f"claim {claim.uid} is allocated {devices} and has no lease",
+            f"claim {claim.uid} is allocated {devices} and has no lease{known}",
         )
+
+
+def _recorded(claim: ClaimReading, views: Mapping[str, NodeView]) -> str:
+    """The token under which a node has the claim in its records; "" where none has."""
+    told = [one.token for view in views.values() for one in view.claims if one.uid == claim.uid]
+    return next((token for token in told if Token.parse(token) > NO_TOKEN), "")
 
 
 def _twice(sources: Compared) -> Iterator[AuditFinding]:

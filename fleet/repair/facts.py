@@ -9,9 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from fleet.binding import pledge
 from fleet.binding.claim import ClaimReading
+from fleet.binding.facts import ALLOCATOR
 from fleet.binding.names import Marks
 from fleet.kube.base import Object
+from fleet.leases import is_expired
 from fleet.messages import ClaimBrief, DeviceView, NodeView
 from fleet.model import Lease, UnitId, Uuid
 from fleet.slices.reading import devices_of
@@ -85,6 +88,21 @@ class Facts:
         """A device as its node sees it."""
         view = self.views.get(node)
         return next((d for d in view.devices if d.uuid == uuid), None) if view else None
+
+    def allocating(self, claim: ClaimReading) -> bool:
+        """Whether somebody allocates the claim now, by its pledge and by the store's word."""
+        found = pledge.read(claim.raw, self.marks)
+        if found is None or claim.allocated:
+            return False
+        return any(
+            pledge.covers(lease, claim.uid, found.owner) and not is_expired(lease, self.at)
+            for lease in self.leases
+        )
+
+    def awaiting(self, claim: ClaimReading) -> bool:
+        """Whether it was allocated by ourselves and waits for its first pod, under its lease."""
+        ours = any(claim.receipt(one, ALLOCATOR) for one in claim.holding)
+        return ours and not claim.terminating and bool(self.held(claim.uid))
 
     def held(self, uid: str) -> Collection[Lease]:
         """The leases of a claim."""

@@ -114,6 +114,8 @@ def judge(uid: str, node: str, facts: Facts) -> Verdict:
     claim = api.claims.get(uid)
     if claim is None:
         return Verdict(why="the claim is gone from the API")
+    if facts.allocating(claim):
+        return Verdict()  # it has its lease before its allocation
     if node and node not in {one.node for one in claim.devices}:
         return Verdict(why=f"the claim is not allocated on {node}")
     return _unused(claim, facts)
@@ -132,6 +134,8 @@ def _unused(claim: ClaimReading, facts: Facts) -> Verdict:
     age_s = None if claim.allocated_at is None else facts.at - claim.allocated_at
     if claim.allocated and age_s is not None and age_s < facts.settle_s:
         return Verdict()  # its pod may be on its way
+    if facts.awaiting(claim):
+        return Verdict()  # allocated by `fleet claim bind`, whose pod may come any day
     return Verdict(why="no live pod uses the claim")
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet import errors
-from fleet.binding.claim import read
+from fleet.binding.claim import ClaimReading, read
+from fleet.binding.holding import Marked
 from fleet.binding.names import Marks
 from fleet.binding.ports import Abandonment
 from fleet.kube.base import (
@@ -37,6 +37,7 @@ from fleet.repair.gathering import conditions_of
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)
+BEGUN = "its teardown has begun; the node ends it once its tenant is proven gone"
 
 
 class Releasing(Protocol):
@@ -58,7 +59,7 @@ class Nodes(Protocol):
 class LettingGo(Protocol):
     """What takes our hold and finalizer off a claim; see `fleet.binding.holding.Holds`."""
 
-    def release(self, name: Name, uid: str) -> object: ...
+    def release(self, name: Name, uid: str, *, of: ClaimReading | None = None) -> Marked: ...
 
 
 class SpecFiles(Protocol):
@@ -90,6 +91,8 @@ class Outcome(Message):
     orphan: Orphan
     done: bool
     detail: str = ""
+    begun: bool = False
+    """Whether its end has begun, and comes by itself."""
 
 
 def fix(orphans: Sequence[Orphan], hands: Hands) -> tuple[Outcome, ...]:
@@ -98,6 +101,9 @@ def fix(orphans: Sequence[Orphan], hands: Hands) -> tuple[Outcome, ...]:
     stuck: set[str] = set()
     for one in orphans:
         why = one.why if not one.proven else _carried_out(one, hands, stuck)
+        if why == BEGUN:
+            found.append(Outcome(orphan=one, done=False, detail=why, begun=True))
+            continue
         if why:
             stuck.add(_claim_of(one))
             LOG.warning("%s on %s stays: %s", one.what, one.node or "no node", why)
@@ -122,8 +128,10 @@ def _claim_of(one: Orphan) -> str:
 def _record(one: Orphan, hands: Hands) -> str:
     if hands.tear_down is None:
         return "the node's own look for orphans tears it down within a minute or two"
-    with suppress(errors.DeviceBusy):  # begun; it goes on once the tenant is proven gone
+    try:
         hands.tear_down(one.node, one.subject)
+    except errors.DeviceBusy:
+        return BEGUN
     return ""
 
 
@@ -154,13 +162,29 @@ def _mark(one: Orphan, hands: Hands) -> str:
         return ""
     if uid_of(found) != one.subject:
         return ""
-    if {pod.uid for pod in read(found, hands.marks).pods} - set(one.pods):
+    reading = read(found, hands.marks)
+    if {pod.uid for pod in reading.pods} - set(one.pods):
         return "another pod uses the claim by now"
     answer = hands.nodes.views({one.node: ()}).get(one.node) if one.node else None
     if isinstance(answer, NodeView) and one.subject in records(answer):
         return "its node has a record of the claim by now"
-    hands.holds.release(name, one.subject)
-    return ""
+    marked = hands.holds.release(name, one.subject, of=reading)
+    if marked.left:
+        return "it is used anew by now"
+    left = marked.reading
+    if left is None or (left.terminating and not left.raw["metadata"].get("finalizers")):
+        return ""  # gone, with the finalizer that was taken off last
+    there = left.held if one.kind is Kind.HOLD else left.finalizer
+    return _by_hand(one) if there else ""
+
+
+def _by_hand(one: Orphan) -> str:
+    """A mark that somebody has made his own as well stays when we give it up."""
+    status = " --subresource=status" if one.kind is Kind.HOLD else ""
+    return (
+        f"our {one.kind} is still on it: somebody else owns that field too; take it off with"
+        f" `kubectl edit resourceclaim -n {one.namespace} {one.name}{status}`"
+    )
 
 
 def _spec(one: Orphan, hands: Hands) -> str:

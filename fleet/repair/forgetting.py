@@ -3,12 +3,13 @@
 Its claims' leases, holds and finalizers end here without the node's word, so the order is: first a
 durable mark that the node reads before it accepts any act should it come back (`fleet.node.lost`:
 it starts HELD then, as with a lost journal), then its slices, so that nobody is sent there, then
-the leases, then the marks on its claims.
+the leases, then the marks on its claims. The mark keeps which accelerators were the node's: once
+its slices are gone (we delete them, or garbage collection did with the Node) nothing else tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,11 +19,13 @@ from fleet.binding.names import Marks
 from fleet.kube.base import SLICES, Cluster, Object, name_of, uid_of, version_of
 from fleet.leases import AcquireRequest, ClosedBy, Closure
 from fleet.messages import Message
-from fleet.model import Holder, HolderKind, Lease, NodeName, Uuid
+from fleet.model import Holder, HolderKind, Lease, NodeName, UnitId, Uuid
 from fleet.node.lost import MARK_TTL_S, lost_unit
 from fleet.repair.facts import Api, accelerator_of, hold_nodes, node_of_slice
 from fleet.repair.fixing import LettingGo, released
 from fleet.repair.gathering import read_api
+from fleet.slices.reading import devices_of
+from fleet.slices.rendering import AGENT, attribute
 from fleet.stores.base import Release
 
 
@@ -73,14 +76,17 @@ def forget(node: str, parting: Parting, *, operator: str) -> Forgotten:
     """
     held = parting.coordinator.leases()
     api = _api(parting)
-    token = _mark(node, parting.coordinator, operator)
+    mark = _mark(node, held, {*parting.devices, *_accelerators(node, api)}, parting, operator)
+    token = str(mark.token)
     slices, failed = _delete_slices(node, api, parting)
     if failed:
         return Forgotten(
             node=node, operator=operator, token=token, slices=tuple(slices), failed=tuple(failed)
         )
-    mine = _of_node(node, held, api, parting.devices)
+    devices = {*parting.devices, *_accelerators(node, api), *_remembered(node, mark)}
+    mine = _of_node(node, held, api, devices)
     leases, unreleased = _release_leases(node, mine, parting.coordinator)
+    unreleased |= {} if devices else _unplaced(held, api)
     claims, unmarked = _let_go(node, api, parting, stuck=set(unreleased))
     return Forgotten(
         node=node,
@@ -125,19 +131,40 @@ def _api(parting: Parting) -> Api:
     return api
 
 
-def _mark(node: str, coordinator: Coordinating, operator: str) -> str:
+def _mark(
+    node: str, held: Sequence[Lease], devices: Collection[str], parting: Parting, operator: str
+) -> Lease:
+    """The mark that is there, or a new one that keeps these accelerators."""
+    known = next((one for one in held if lost_unit(node) in one.units), None)
+    if known is not None:
+        return known
+    kept = {UnitId(f"{lost_unit(node)}/{uuid}") for uuid in devices}
     request = AcquireRequest(
-        units=frozenset({lost_unit(node)}),
+        units=frozenset({lost_unit(node), *kept}),
         holder=Holder(HolderKind.OPERATOR, operator),
         ttl_s=MARK_TTL_S,
     )
-    (answer,) = coordinator.acquire([request])
-    if isinstance(answer, Lease):
-        return str(answer.token)
-    if not isinstance(answer, errors.LeaseHeld):
+    (answer,) = parting.coordinator.acquire([request])
+    if isinstance(answer, errors.FleetError):
         raise answer
-    known = [one for one in coordinator.leases() if lost_unit(node) in one.units]
-    return str(known[0].token) if known else ""
+    return answer
+
+
+def _remembered(node: str, mark: Lease) -> set[str]:
+    """The accelerators that the mark keeps."""
+    prefix = f"{lost_unit(node)}/"
+    return {unit.removeprefix(prefix) for unit in mark.units if unit.startswith(prefix)}
+
+
+def _accelerators(node: str, api: Api) -> set[str]:
+    """UUIDs of the accelerators that the node's slices name."""
+    entries = [e for one in api.slices if node_of_slice(one) == node for e in devices_of(one)]
+    return {
+        uuid
+        for entry in entries
+        if entry.get("name") != AGENT
+        and (uuid := attribute(entry, "parentUUID") or attribute(entry, "uuid"))
+    }
 
 
 def _delete_slices(node: str, api: Api, parting: Parting) -> tuple[list[str], list[str]]:
@@ -164,14 +191,25 @@ def _of_node(
     """Leases of claims on the node; one that may be another node's is not among them."""
     homes = {**api.homes, **{Uuid(uuid): node for uuid in devices}}
     for lease in held:
-        if lease.holder.kind is not HolderKind.CLAIM:
-            continue
-        claim = api.claims.get(lease.holder.name)
-        places = {homes.get(accelerator_of(unit), "") for unit in lease.units} - {""}
-        if not places and claim is not None:
-            places = set(claim.nodes)
-        if places == {node}:
+        if lease.holder.kind is HolderKind.CLAIM and _places(lease, api, homes) == {node}:
             yield lease
+
+
+def _places(lease: Lease, api: Api, homes: Mapping[Uuid, str]) -> Collection[str]:
+    """The nodes of a claim's lease; none where nothing tells."""
+    claim = api.claims.get(lease.holder.name)
+    places = {homes.get(accelerator_of(unit), "") for unit in lease.units} - {""}
+    return places or (frozenset() if claim is None else frozenset(claim.nodes))
+
+
+def _unplaced(held: Sequence[Lease], api: Api) -> dict[str, str]:
+    """Leases of claims that may be the node's, since nothing tells whose they are."""
+    return {
+        lease.holder.name: f"lease of {lease.holder}: nothing tells of which node it is; name the"
+        " node's accelerators (`fleet node forget --device`)"
+        for lease in held
+        if lease.holder.kind is HolderKind.CLAIM and not _places(lease, api, api.homes)
+    }
 
 
 def _release_leases(
@@ -201,8 +239,10 @@ def _let_go(
             failed.append(f"marks on claim {claim.name}: its lease has to go first")
             continue
         try:
-            parting.holds.release(claim.name, claim.uid)
-            gone.append(str(claim.name))
+            if parting.holds.release(claim.name, claim.uid, of=claim).left:
+                failed.append(f"marks on claim {claim.name}: it is used anew, and is looked at so")
+            else:
+                gone.append(str(claim.name))
         except errors.FleetError as error:
             failed.append(f"marks on claim {claim.name}: {error}")
     return gone, failed

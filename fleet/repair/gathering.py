@@ -32,6 +32,8 @@ from fleet.stores.base import RunRecord
 
 EVERYTHING = Selection()
 OVER = frozenset({"Succeeded", "Failed"})
+LISTED = frozenset(one.plural for one in (CLAIMS, NODES, PODS, SLICES))
+"""What is read of the API."""
 
 
 class Nodes(Protocol):

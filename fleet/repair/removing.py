@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fleet.binding.alive import LATE_S, Alive
 from fleet.binding.claim import ClaimReading
 from fleet.kube.base import name_of, uid_of, version_of
 from fleet.messages import Message
@@ -41,6 +42,37 @@ def everything(facts: Facts) -> tuple[Orphan, ...]:
 def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
     """Why it must not go yet: somebody uses a device, or it is not known whether."""
     return (*_used(facts), *_unknown(facts), *_published(facts))
+
+
+def around(*, alive: Alive | None, now: float, unasked: str) -> tuple[Obstacle, ...]:
+    """What stands in the way outside of the facts: a coordinator, a cluster that is not asked."""
+    found = []
+    if unasked:
+        what = f"the cluster that is served cannot be asked: {unasked}"
+        found.append(Obstacle(what=what, remedy="name it with --kubeconfig FILE"))
+    if alive is not None and not alive.late_s(now):
+        found.append(
+            Obstacle(
+                what=f"a coordinator runs (pid {alive.pid}, {now - alive.at:.0f} s ago): it would"
+                " take leases and mark claims again",
+                remedy="stop `fleet coordinate` (SIGTERM), or end the actor of the coordinator; one"
+                f" that was killed is no obstacle after {LATE_S:.0f} s",
+            )
+        )
+    return tuple(found)
+
+
+def returned(items: Sequence[Outcome], leases: Sequence[Lease]) -> tuple[Obstacle, ...]:
+    """What came back after it was taken away: a coordinator of another host does that."""
+    gone = {one.orphan.subject: one.orphan.token for one in items if one.done}
+    return tuple(
+        Obstacle(
+            what=f"the lease of {lease.holder} came back: a coordinator runs somewhere",
+            remedy="stop `fleet coordinate`, or end the actor of the coordinator, then repeat",
+        )
+        for lease in leases
+        if gone.get(str(lease.holder), str(lease.token)) != str(lease.token)
+    )
 
 
 def remove(facts: Facts, hands: Hands) -> tuple[Outcome, ...]:

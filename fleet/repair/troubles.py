@@ -28,10 +28,12 @@ class Trouble(StrEnum):
     LEASE_OF_GONE_CLAIM = "lease-of-gone-claim"
     RECORD_OF_GONE_CLAIM = "record-of-gone-claim"
     ALLOCATED_WITHOUT_LEASE = "allocated-without-lease"
+    LEASE_MISSING = "lease-missing-in-store"
     ALLOCATED_TWICE = "allocated-twice"
     FREE_BUT_MARKED = "free-but-marked"
     CLAIM_UNCLEAR = "claim-unclear"
     API_SILENT = "api-silent"
+    COORDINATOR_TROUBLED = "coordinator-troubled"
 
 
 REMEDIES: Mapping[Trouble, str] = {
@@ -41,9 +43,11 @@ REMEDIES: Mapping[Trouble, str] = {
     Trouble.LEASE_FOREIGN: "find out which of the two is right before anybody gets the device",
     Trouble.LEASE_RUN_ENDED: "nothing to do: it expires; a run that still works renews it",
     Trouble.LEASE_CLOSED: "the release waits in the node's outbox; if it stays, restart the node",
-    Trouble.IN_USE_WITHOUT_LEASE: "nothing may be granted on it: end the claim so that it is wiped",
+    Trouble.IN_USE_WITHOUT_LEASE: "the node lets nobody else have it; `fleet store adopt` puts back"
+    " a lease that the store has lost",
     Trouble.TOKEN_AHEAD: "the store is an older copy: run `fleet store adopt`",
-    Trouble.EPOCH_FOREIGN: "node and store do not belong together: see `fleet store adopt`",
+    Trouble.EPOCH_FOREIGN: "node and store do not belong together: mount or restore the store that"
+    " the node knows, or run `fleet store adopt`",
     Trouble.CERTIFICATE_MISSING: "scrub the device; keep the ledger for inquiry",
     Trouble.NODE_DEGRADED: "see `fleet status`",
     Trouble.NODE_SILENT: "start the node's service, then audit again",
@@ -53,10 +57,13 @@ REMEDIES: Mapping[Trouble, str] = {
     Trouble.RECORD_OF_GONE_CLAIM: "the node tears it down; `fleet reconcile` begins it now",
     Trouble.ALLOCATED_WITHOUT_LEASE: "somebody bound our devices around us: find out who writes"
     " allocations; the node refuses them until they have a lease",
+    Trouble.LEASE_MISSING: "the store was lost or is an older copy: run `fleet store adopt`, which"
+    " reinstates it",
     Trouble.ALLOCATED_TWICE: "the node serves one of them only: delete the pod that waits",
     Trouble.FREE_BUT_MARKED: "run `fleet reconcile`",
     Trouble.CLAIM_UNCLEAR: "look at it with `kubectl`; whoever wrote it broke it",
     Trouble.API_SILENT: "see the API server, then audit again",
+    Trouble.COORDINATOR_TROUBLED: "see its log; `fleet claim show` says what it means for a claim",
 }
 
 

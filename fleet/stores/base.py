@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -57,6 +57,7 @@ class Event(StrEnum):
     RELEASED = "released"
     SUSPENDED = "suspended"
     ADOPTED = "adopted"
+    REINSTATED = "reinstated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,17 @@ class LeaseStore(Protocol):
         """Mint an epoch above `at_least` and all own ones, lift a suspension, claim this host.
 
         Leases and history stay; the act is recorded with `operator`. Returns the new `newest`.
+        """
+        ...
+
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """After `adopt`: take in leases of claims that nodes have in their records.
+
+        Whether anything was missing, for each. A unit that another has under an older token is
+        taken from it: its node accepted a newer one, so that one had ended when this copy of the
+        store was made. A quarantine gives way too, and follows again once the claim has left.
+        `LeaseHeld` for a unit that another has under a newer token, `InputInvalid` for what is no
+        claim's or of an epoch that `adopt` has not put behind.
         """
         ...
 
@@ -125,6 +137,10 @@ class LeaseStore(Protocol):
 
     def holder(self, unit: UnitId) -> Lease | None:
         """The lease in force on `unit`."""
+        ...
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, ordered by token: cheap among many others."""
         ...
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:

@@ -39,15 +39,16 @@ class Head:
     newest: Token
     """Last token issued."""
     adopted: int = 0
-    """Newest epoch that an `adopt` has put behind us; 0 for a store never adopted."""
+    """Newest epoch that an `adopt` has put behind us, the one before its own; 0: never adopted."""
     suspended: Token | None = None
     """The floor by which the store was found behind."""
 
     def check(self, floor: Token | None) -> None:
         """Raises `EpochForeign` or `StoreBehind` when a node follows another store than this one.
 
-        A unit's floor stays in an epoch put behind by `adopt` until the first act after it; the
-        node itself refuses our tokens until it follows the new epoch.
+        A unit's floor stays in an epoch put behind by `adopt` (all that are older than the one it
+        minted) until the first act after it; the node itself refuses our tokens until it follows
+        the new epoch.
         """
         if floor is None or floor.epoch > self.adopted:
             check_floor(self.newest, floor)
@@ -76,7 +77,9 @@ def behind(newest: Token, floor: Token) -> errors.StoreBehind:
 def uninitialised() -> errors.SettingsInvalid:
     """The answer of a store without an epoch."""
     return errors.SettingsInvalid(
-        "the lease store is not initialised", remedy="run `fleet store init` once"
+        "the lease store is not initialised: it was never made, or it is gone",
+        remedy="restore it if there was one, then run `fleet store adopt`; else `fleet store init`"
+        " makes it, and where nodes have certified already `fleet store adopt` has them follow",
     )
 
 
@@ -106,6 +109,7 @@ def decide(
             f"{decision.unit} is held by {decision.holder}; {request.holder} got nothing",
             unit=decision.unit,
             holder=decision.holder,
+            told="a device of it is leased to somebody else",
         )
     held = [current[unit] for unit in sorted(request.units) if unit in current]
     expires_at = None if request.ttl_s is None else now + request.ttl_s
@@ -153,7 +157,44 @@ def adopt(head: Head, at_least: Token, now: float, entropy: int) -> tuple[Head, 
     """The head after an `adopt`, and the highest token it puts behind."""
     before = max(head.newest, at_least, head.suspended or NO_TOKEN)
     epoch = mint_epoch(now, entropy, before.epoch)
-    return Head(Token(epoch, before.counter), adopted=before.epoch), before
+    return Head(Token(epoch, before.counter), adopted=epoch - 1), before
+
+
+def reinstate(
+    lease: Lease, current: Mapping[UnitId, Lease], head: Head, now: float
+) -> Lease | errors.FleetError | None:
+    """What of a lease is to be put back over the leases on its units; None: it is all there.
+
+    See `fleet.stores.base.LeaseStore.reinstate`.
+    """
+    missing = set(lease.units)
+    for unit in sorted(lease.units):
+        row = current.get(unit)
+        if row is None or is_expired(row, now) or row.holder.kind is HolderKind.QUARANTINE:
+            continue
+        if row.holder == lease.holder and row.token >= lease.token:
+            missing.discard(unit)
+        elif row.token >= lease.token:
+            return errors.LeaseHeld(
+                f"{unit} is held by {row.holder} under {row.token}, and the node says by"
+                f" {lease.holder} under {lease.token}",
+                unit=unit,
+                holder=row.holder,
+            )
+    if not missing:
+        return None
+    if lease.holder.kind is not HolderKind.CLAIM or not 0 < lease.token.epoch <= head.adopted:
+        return errors.InputInvalid(
+            f"{lease.holder} under {lease.token} cannot be put back: only leases of claims, of an"
+            f" epoch up to {head.adopted}, can",
+            remedy="run `fleet store adopt`, which puts the epochs so far behind",
+        )
+    return Lease(frozenset(missing), lease.holder, lease.token)
+
+
+def reinstated(lease: Lease, now: float) -> HistoryEntry:
+    """The history of a lease put back."""
+    return entry(Event.REINSTATED, now, token=lease.token, lease=lease)
 
 
 def adoption(operator: str, before: Token) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -168,6 +168,14 @@ class KubernetesLeaseStore:
 
         return self._do(act)
 
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """Take in leases of claims that nodes have in their records."""
+
+        def act(state: State) -> list[bool | errors.FleetError]:
+            return [state.reinstate(lease, self._clock.now()) for lease in leases]
+
+        return self._do(act)
+
     def newest(self) -> Token:
         """The epoch and the last counter issued."""
         return self._do(lambda state: state.head.newest)
@@ -244,6 +252,17 @@ class KubernetesLeaseStore:
             if row is None or is_expired(row, self._clock.now()):
                 return None
             return decisions.gathered(state.held(row.holder, row.token))[0]
+
+        return self._do(act)
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, by token."""
+        wanted = frozenset(holders)
+
+        def act(state: State) -> list[Lease]:
+            mine = [row for row in state.rows.values() if row.holder in wanted]
+            now = self._clock.now()
+            return decisions.gathered(row for row in mine if not is_expired(row, now))
 
         return self._do(act)
 

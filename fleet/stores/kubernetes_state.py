@@ -86,6 +86,16 @@ class State:
             self._add(row)
             self.changed = True
 
+    def reinstate(self, lease: Lease, now: float) -> bool | errors.FleetError:
+        """Put back what is missing of a lease; see `fleet.stores.base.LeaseStore.reinstate`."""
+        current = {unit: self.rows[unit] for unit in lease.units if unit in self.rows}
+        put = decisions.reinstate(lease, current, self.head, now)
+        if not isinstance(put, Lease):
+            return put or False
+        self.put(put)
+        self.record([decisions.reinstated(put, now)])
+        return True
+
     def drop(self, unit: UnitId) -> None:
         """Remove what is on a unit."""
         row = self.rows.pop(unit)

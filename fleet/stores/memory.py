@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from fleet import errors
@@ -60,6 +60,22 @@ class MemoryLeaseStore:
             token, detail = self._stored.newest, decisions.adoption(operator, before)
             self._record(Event.ADOPTED, now, token=token, detail=detail)
             return token
+
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """Take in leases of claims that nodes have in their records."""
+        with self._lock:
+            self._head()
+            return [self._reinstate(lease, self._clock.now()) for lease in leases]
+
+    def _reinstate(self, lease: Lease, now: float) -> bool | errors.FleetError:
+        current = {unit: self._rows[unit] for unit in lease.units if unit in self._rows}
+        put = decisions.reinstate(lease, current, self._head(), now)
+        if not isinstance(put, Lease):
+            return put or False
+        for unit in put.units:
+            self._rows[unit] = replace(put, units=frozenset({unit}))
+        self._history.append(decisions.reinstated(put, now))
+        return True
 
     def newest(self) -> Token:
         """The epoch and the last counter issued."""
@@ -152,6 +168,15 @@ class MemoryLeaseStore:
             if row is None or is_expired(row, self._clock.now()):
                 return None
             return decisions.gathered(self._held(row.holder, row.token))[0]
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, by token."""
+        wanted = frozenset(holders)
+        with self._lock:
+            self._head()
+            mine = [row for row in self._rows.values() if row.holder in wanted]
+            now = self._clock.now()
+            return decisions.gathered(row for row in mine if not is_expired(row, now))
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """The leases in force, by token."""

@@ -100,17 +100,27 @@ class StorePlace:
             return shared
         return lambda: self._open_file(clock, expected)
 
-    def _open_file(self, clock: Clock, expected: Callable[[], bool]) -> Stores:
+    def require(self) -> None:
+        """Raises `StoreUnavailable` where the stores are a file of this host that is not there.
+
+        A file system that is not mounted now must not get an empty store with a new epoch.
+        """
         path = store_path(self.state)
-        if expected() and not (path.is_file() and path.stat().st_size):
-            # A file system that is not mounted now must not get an empty store with a new epoch.
+        if not self.shared and not (path.is_file() and path.stat().st_size):
             raise errors.StoreUnavailable(
                 f"the lease store {path} is not there",
-                remedy="mount or restore it; after a restore run `fleet store adopt`",
+                remedy="mount or restore it; after a restore run `fleet store adopt`. Where it is"
+                " lost for good, `fleet store init` and then `fleet store adopt` begin a new one",
             )
+
+    def _open_file(self, clock: Clock, expected: Callable[[], bool]) -> Stores:
+        there_must_be = expected()
+        if there_must_be:
+            self.require()
         stores = self.open(clock)
         try:
-            stores.leases.init()
+            if not there_must_be:
+                stores.leases.init()
         except BaseException:
             stores.close()
             raise

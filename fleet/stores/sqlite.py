@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,6 +164,19 @@ class SqliteLeaseStore:
             self._record([decisions.entry(Event.ADOPTED, now, token=token, detail=detail)])
             return token
 
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """Take in leases of claims that nodes have in their records."""
+        with self._database.transaction():
+            head, now = self._head(), self._clock.now()
+            answers: list[bool | errors.FleetError] = []
+            for lease in leases:
+                put = decisions.reinstate(lease, self._rows(lease.units), head, now)
+                if isinstance(put, Lease):
+                    self._put(put)
+                    self._record([decisions.reinstated(put, now)])
+                answers.append(put if isinstance(put, errors.FleetError) else put is not None)
+            return answers
+
     def newest(self) -> Token:
         """The epoch and the last counter issued."""
         return self._head().newest
@@ -261,6 +274,15 @@ class SqliteLeaseStore:
             return None
         return next(iter(decisions.gathered(self._held(row.holder, row.token))), None)
 
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, by token."""
+        self._head()
+        rows = self._database.query(
+            "SELECT * FROM lease WHERE holder IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted({str(holder) for holder in holders})),),
+        )
+        return self._in_force(rows)
+
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """The leases in force, by token."""
         self._head()
@@ -268,10 +290,11 @@ class SqliteLeaseStore:
             "SELECT * FROM lease WHERE ?1 IS NULL OR holder = ?1",
             (None if holder is None else str(holder),),
         )
+        return self._in_force(rows)
+
+    def _in_force(self, rows: Iterable[Row]) -> list[Lease]:
         now = self._clock.now()
-        return decisions.gathered(
-            lease for lease in map(_lease, rows) if not is_expired(lease, now)
-        )
+        return decisions.gathered(row for row in map(_lease, rows) if not is_expired(row, now))
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """The newest entries first."""
@@ -298,6 +321,7 @@ class SqliteLeaseStore:
         return head
 
     def _read_head(self) -> tuple[decisions.Head, str]:
+        self._database.check_place()  # also of who only reads: what is there now decides
         rows = self._database.query("SELECT epoch, counter, adopted, suspended, host FROM head")
         if not rows:
             raise decisions.uninitialised()
@@ -340,13 +364,9 @@ class SqliteLeaseStore:
         return [_lease(row) for row in rows]
 
     def _budgeted(self) -> list[Lease]:
-        rows: list[Row] = []
-        for kind in sorted(decisions.BUDGETED):
-            rows += self._database.query(
-                "SELECT * FROM lease WHERE holder >= ? AND holder < ?",
-                (f"{kind}:", f"{kind};"),
-            )
-        return [_lease(row) for row in rows]
+        asked = "SELECT * FROM lease WHERE holder >= ? AND holder < ?"
+        kinds = [(f"{kind}:", f"{kind};") for kind in sorted(decisions.BUDGETED)]
+        return [_lease(row) for kind in kinds for row in self._database.query(asked, kind)]
 
     def _put(self, lease: Lease) -> None:
         end = (str(lease.holder), lease.token.epoch, lease.token.counter, lease.expires_at)

@@ -215,8 +215,11 @@ class Story:
         self.telling.expect("carol's prepare was asked while bob's process ran", holds=overlapped)
         refusals = self._refusals("carol")[refused:]
         self.telling.expect(
-            "every refusal of carol's prepare named what it waits for",
-            holds=all(bob.claim_uid in event.detail for event in refusals),
+            "every refusal of carol's prepare said why and named no claim of bob's",
+            holds=all(
+                "another claim" in event.detail and bob.claim_uid not in event.detail
+                for event in refusals
+            ),
         )
         running = self._running(carol)
         self.telling.expect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from fleet.model import Holder, HolderKind, Token, UnitId
 from fleet.planning import CoordinatorPlan
 from fleet.settings import Settings, StoreKind, StoreSettings
 from fleet.stores.base import Release, RunRecord
+from fleet.stores.sqlite import store_path
 
 
 @pytest.fixture
@@ -98,6 +100,7 @@ class Claims:
     """A binder with two claims, over no nodes."""
 
     open_claims = 2
+    troubles: Mapping[str, str] = {}
 
     def step(self, now: float) -> int:
         """Nothing to do."""
@@ -158,6 +161,21 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None
     assert repr(actor) == "CoordinatorActor(not serving)"
     away.clear()
     actor._refused_at = float("-inf")  # as if a second had passed
+    assert LEASES.validate_json(actor.leases()) == ()
+
+
+def test_a_loop_that_begins_anew_gets_the_store_that_is_there_now(tmp_path: Path) -> None:
+    """Promise 7: a store file put back under a running actor is opened when its loop asks."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    actor = CoordinatorActor(plan.model_dump_json())
+    before, path = actor._open(), store_path(tmp_path)
+    assert actor._current() is before
+    path.rename(path.with_suffix(".old"))
+    with pytest.raises(errors.StoreUnavailable, match="is not there"):
+        actor._current()
+    shutil.copy(path.with_suffix(".old"), path)
+    actor._refused_at = float("-inf")  # as if a second had passed
+    assert actor._current() is not before
     assert LEASES.validate_json(actor.leases()) == ()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from actors.handles import RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
-from actors.nodes import LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
+from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
 from fleet import errors
 from fleet.binding.ports import Abandonment
 from fleet.clock import ManualClock
@@ -45,6 +45,8 @@ class Actor:
     node: str
     error: errors.FleetError | None = None
     silent: bool = False
+    slow: str = ""
+    """The method that is not answered in time."""
     asked: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Method:
@@ -58,6 +60,10 @@ class Ref:
     actor: Actor
     method: str
     arguments: tuple[Any, ...]
+
+    def open(self) -> bool:
+        """Whether it is not answered yet."""
+        return self.actor.silent or self.actor.slow == self.method
 
     def answer(self) -> Any:
         """What the actor answers."""
@@ -109,7 +115,7 @@ class Cluster:
         self.held.set()
         self.waits: list[float] = []
         self.nodes = RayNodes(
-            Reach(self.find, self.gather, lambda ref: ref.actor.silent),
+            Reach(self.find, self.gather, Ref.open),
             timeout_s=1.0,
             clock=self.clock,
         )
@@ -126,7 +132,7 @@ class Cluster:
         """As `handles.gather`; nobody waits here."""
         self.waits.append(timeout_s)
         late = errors.RayUnavailable(f"{call}: no answer")
-        return {key: late if ref.actor.silent else ref.answer() for key, ref in refs.items()}
+        return {key: late if ref.open() else ref.answer() for key, ref in refs.items()}
 
 
 @pytest.fixture
@@ -182,6 +188,50 @@ def test_a_silent_node_is_waited_for_once(cluster: Cluster) -> None:
     assert len(cluster.actors["b"].asked) == 3
     cluster.actors["a"].silent = False
     assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+
+
+def test_a_call_that_hangs_stops_its_kind_alone(cluster: Cluster) -> None:
+    """B59: a wipe that will not end makes `abandon` slow: its node's other claims go on, and no
+    batch waits for the same again within seconds, though the call has ended meanwhile."""
+    slow = Abandonment("a", "c", "1.1", ("GPU-1",))
+    cluster.actors["a"].slow = "abandon"
+    for _ in range(3):
+        (found,) = cluster.nodes.abandon([slow])
+        assert isinstance(found, errors.RayUnavailable)
+        assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+        assert kinds(cluster.nodes.scrub({"a": (ORDER,)})) == {"a": tuple}
+    asked = [method for method, _ in cluster.actors["a"].asked]
+    assert asked.count("abandon") == 1
+    cluster.actors["a"].slow = ""
+    assert isinstance(cluster.nodes.abandon([slow])[0], errors.RayUnavailable)
+    cluster.clock.advance(HUNG_S)
+    assert isinstance(cluster.nodes.abandon([slow])[0], Closure)
+
+
+def test_threads_may_decide_side_by_side(cluster: Cluster) -> None:
+    """Writes go in several threads, and each may have to quarantine: every call reaches its node,
+    and one that hangs is asked once however many come."""
+    cluster.nodes.views({"a": ()})
+    start, ends = threading.Barrier(8, timeout=10.0), list[str]()
+    cluster.actors["b"].silent = True
+    cluster.nodes.views({"b": ()})
+
+    def decide(number: int) -> None:
+        start.wait()
+        for node in ("a", "b"):
+            try:
+                cluster.nodes.quarantine_add(node, f"gpu-{number}", detail="x", operator="me")
+                ends.append(node)
+            except errors.RayUnavailable:
+                ends.append(f"not {node}")
+
+    threads = [threading.Thread(target=decide, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert sorted(ends) == ["a"] * 8 + ["not b"] * 8
+    assert [method for method, _ in cluster.actors["b"].asked] == ["view"]
 
 
 def test_actors_are_looked_for_when_one_is_missing(cluster: Cluster) -> None:

@@ -177,6 +177,15 @@ class LeaseStoreContract:
         assert store.holder(UnitId("u1")) == lease
         assert store.release([other, other]) == [True, False]
 
+    def test_the_leases_of_some_holders_are_told_apart(self, store: LeaseStore) -> None:
+        """Of many leases those of the holders named, by token, and no others."""
+        mine = granted(store, ask(claim("c"), "u1", "u2"))
+        granted(store, ask(claim("d"), "u3"))
+        ours = granted(store, ask(claim("e"), "u4"))
+        named = [claim("e"), claim("c"), claim("nobody")]
+        assert store.held_by(named) == [mine, ours]
+        assert store.held_by([]) == []
+
     def test_an_expired_lease_is_anybodys(self, store: LeaseStore, clock: ManualClock) -> None:
         """DESIGN 4: a campaign's lease ends by itself; until then it holds to the second."""
         old = granted(store, ask(campaign("r"), "u1", "u2"))

@@ -231,7 +231,14 @@ def test_a_version_that_is_no_number_is_a_500(ground: Ground) -> None:
 
 
 def test_a_deleted_claim_or_slice_is_sent_a_lease_is_not(ground: Ground) -> None:
-    """DELETE answers with the object for claims and slices, with a Status for leases."""
+    """DELETE answers with the object for pods, claims and slices, with a Status for leases."""
+    pods = "/api/v1/namespaces/default/pods"
+    body = {
+        "metadata": {"generateName": "row-"},
+        "spec": {"containers": [{"name": "main", "image": "none"}], "schedulerName": "nobody"},
+    }
+    pod = ground.send("POST", pods, body).ok()["metadata"]["name"]
+    assert ground.send("DELETE", f"{pods}/{pod}?gracePeriodSeconds=0").body["kind"] == "Pod"
     assert ground.send("DELETE", ground.claim()).body["kind"] == "ResourceClaim"
     made = ground.publish([{"name": "d0"}]).ok()["metadata"]["name"]
     assert ground.send("DELETE", f"{SLICES}/{made}").body["kind"] == "ResourceSlice"

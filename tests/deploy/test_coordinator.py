@@ -16,6 +16,7 @@ from fleet.binding.visibility import Visible
 from fleet.clock import ManualClock, SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
+from fleet.kube import identity
 from fleet.kube.base import NODES, PODS, Name
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
@@ -147,6 +148,7 @@ def test_the_roles_are_what_the_coordinator_calls() -> None:
         taken_over(site, cluster)
         told(cluster)
         stored(cluster)
+        identity.meet(site.state, cluster, [NODE])
         asked, granted = called(cluster), rights(*ROLES)
         asked |= {(group, what, "list") for group, what, verb in asked if verb == "watch"}
         assert asked <= granted

@@ -154,7 +154,7 @@ def _orphan(site: Bench, plugin: Plugin) -> None:
     site.node.tick(site.node.view().at)  # gives the lease of the claim before it back
     order = ClaimOrder(uid="nameless", node=NODE, devices=("gpu-0",), consumers=("pod-x",))
     site.node.prepare(order, budget_s=20.0)
-    assert plugin.orphans.step() == ()
+    plugin._judge_orphans()
     assert plugin.orphans.step() == ("nameless",)
 
 

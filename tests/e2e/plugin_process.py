@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -10,11 +11,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet import errors
+from fleet.cli.main import main
 from fleet.clock import SystemClock
 from fleet.door import paths
 from fleet.door.calling import DoorNode
@@ -145,10 +147,11 @@ class PluginProcess:
 
     def command(self, *words: str) -> str:
         """What `fleet ... --state` of this plugin prints; it must end well."""
-        command = [sys.executable, "-m", "fleet.cli.main", *words, "--state", str(self.state)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        output, trouble = io.StringIO(), io.StringIO()
+        with redirect_stdout(output), redirect_stderr(trouble):
+            code = main([*words, "--state", str(self.state)])
+        assert code == 0, trouble.getvalue()
+        return output.getvalue()
 
     # --- what it says ---
 
@@ -206,12 +209,12 @@ class PluginProcess:
             return door.claims()
         return None
 
-    def leases(self) -> list[Lease]:
-        """Leases of claims in the store."""
+    def leases(self, kind: HolderKind = HolderKind.CLAIM) -> list[Lease]:
+        """Leases of claims, or of another kind of holder, in the store."""
         place = StorePlace(Settings(), self.state)
         store = LateStore(place.opener(SystemClock(), expected=lambda: False))
         try:
-            return [one for one in store.leases() if one.holder.kind is HolderKind.CLAIM]
+            return [one for one in store.leases() if one.holder.kind is kind]
         finally:
             store.close()
 

@@ -14,11 +14,13 @@ from kubernetes import client as library
 from kubernetes import config as library_config
 
 from fleet import errors
+from fleet.binding import claim as claims
+from fleet.binding.names import Marks
 from fleet.kube import client
 from fleet.kube.base import EVENTS, PODS, Name, Object, Resource, name_of
 from tests.deploy import manifests
 from tests.e2e.ground import Ground
-from tests.e2e.plugin_process import PluginProcess
+from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, TEMPLATES, program
 
@@ -75,8 +77,8 @@ def kubeconfig(admin: Path, secret: str, path: Path) -> Path:
 
 @pytest.mark.timeout(300)
 def test_the_plugin_needs_no_more_rights_than_are_shipped(ground: Ground, account: Path) -> None:
-    """A5: with the shipped role alone the plugin publishes, prepares and tears down; it could not
-    make itself pods, nor read what is none of its business."""
+    """A5: with the shipped role alone the plugin publishes, holds, prepares and tears down; it
+    could not make itself pods, nor read what is none of its business."""
     assert ground.plugin.stop() == 0
     limited = client.connect(str(account), qps=100.0, timeout_s=10.0)
     for resource in (EVENTS, ACCOUNTS):
@@ -90,7 +92,9 @@ def test_the_plugin_needs_no_more_rights_than_are_shipped(ground: Ground, accoun
     eventually("it serves", other.serves, timeout_s=60, tell=other.told)
     pod = ground.run(program(STAY), ground.claim_template())
     ground.in_phase(pod, "Running")
-    eventually("it is tainted", lambda: any(map(ground.taints, ground.published())), timeout_s=10)
+    claim = claims.read(ground.claim_of(pod), Marks(DRIVER))
+    assert (claim.held, claim.finalizer) == (True, True)
+    assert not any(map(ground.taints, ground.published()))
     ground.delete(pod)
     eventually("nothing is left", lambda: not ground.left(), timeout_s=30, tell=other.told)
     assert "forbidden" not in other.log.read_text().lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,10 @@ from fleet import coordinating, errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.running import Loop
 from fleet.dra.asking import AskedClaim
-from fleet.kube.base import CLAIMS
+from fleet.kube import identity
+from fleet.kube.base import CLAIMS, NODES
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
 from fleet.planning import FleetPlan, plan_fleet
 from fleet.profiles import Profile
 from fleet.settings import MIB
@@ -112,3 +116,15 @@ def test_without_a_configuration_nothing_is_begun(host: Host) -> None:
     """A wrong kubeconfig is for people: it is told before anything runs."""
     with pytest.raises(errors.SettingsInvalid):
         coordinating.of_host(host.plan, "/nonexistent")
+
+
+def test_another_cluster_is_refused(host: Host, tmp_path: Path) -> None:
+    """Promise 7: a coordinator of the wrong cluster would call every claim gone."""
+    Loop(coordinating.of_host(host.plan, host.kubeconfig)).turn()
+    assert identity.recorded(host.site.state)
+    with StandIn(Engine(seed="theirs")) as theirs:
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        MemoryCluster(theirs.engine).create(NODES, body)
+        wrong = theirs.kubeconfig(tmp_path / "wrong")
+        with pytest.raises(errors.ClusterForeign):
+            coordinating.of_host(host.plan, str(wrong))

@@ -59,3 +59,14 @@ def test_unknown_field() -> None:
     with pytest.raises(AttributeError, match="LeaseHeld has no field 'holder'"):
         _ = error.holder
     assert getattr(error, "holder", None) is None
+
+
+def test_the_owner_of_a_claim_is_told_less() -> None:
+    """T8: what names other tenants stays with operators, also when the error comes from another
+    process; without such a text both read the same."""
+    told = errors.DeviceBusy("gpu-0 is held by claim x", holder="claim:x", told="gpu-0 is held")
+    for error in (told, pickle.loads(pickle.dumps(told))):  # noqa: S301
+        assert error.told == f"gpu-0 is held — {error.remedy}"
+        assert "claim x" in str(error)
+    plain = errors.DeviceBusy("gpu-0 is held")
+    assert plain.told == str(plain)

@@ -165,6 +165,14 @@ def test_the_fence_knows_its_epoch() -> None:
             leases.check_token([Unit(A)], Token(epoch, 9), epoch=2)
 
 
+def test_a_token_of_an_epoch_put_behind_is_closed_by_definition() -> None:
+    """Promise 7: older is behind, ours is not, and of a newer store nothing is said."""
+    assert leases.is_behind(Token(1, 9), 2)
+    assert not leases.is_behind(Token(2, 1), 2)
+    with pytest.raises(errors.EpochForeign):
+        leases.is_behind(Token(3, 1), 2)
+
+
 def test_a_claims_lease_goes_only_after_closure() -> None:
     """V3, V4: without the node's word for this holder and token a claim's lease stays."""
     node = NodeName("n1")

@@ -163,3 +163,19 @@ def test_a_later_command_wipes_by_the_policy_the_node_is_served_with(tmp_path: P
     plan_fleet(tmp_path, simulate="1x1", memory_bytes=SIZE, settings=settings, serve="worker-1")
     (node,) = plan_fleet(tmp_path, profile="lab").nodes
     assert (node.settings.profile, node.settings.wipe) == (Profile.FAST, wipe)
+
+
+def test_the_plugins_kubeconfig_is_kept_for_every_verb(tmp_path: Path) -> None:
+    """Promise 7: whoever opens the fleet later asks the cluster that its plugin serves."""
+    served(tmp_path / "s")
+    planning.record_kubeconfig(tmp_path / "s", "a:/b")
+    told = f"{Path('a').absolute()}:/b"
+    for plan in (plan_fleet(tmp_path / "s"), plan_fleet(tmp_path / "s", simulate="1x1")):
+        assert plan.nodes[0].kubeconfig == told
+        assert plan.coordinator.kubeconfig == told
+    served(tmp_path / "s")
+    assert plan_fleet(tmp_path / "s").nodes[0].kubeconfig == told
+    planning.record_kubeconfig(tmp_path / "s", "")
+    assert plan_fleet(tmp_path / "s").nodes[0].kubeconfig == ""
+    with pytest.raises(errors.InputInvalid, match="start the node plugin"):
+        planning.record_kubeconfig(tmp_path / "none", "a")

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.binding import pledge
+from fleet.binding.claim import read
+from fleet.binding.names import Marks
 from fleet.evidence.segments import Damage, Place
 from fleet.messages import DeviceView, NodeView
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
@@ -15,6 +18,7 @@ from fleet.repair.troubles import REMEDIES, Trouble
 from jobs.audit import Evidence, compare
 
 NOW = 1000.0
+DRIVER = "gpu.example.com"
 CERTIFICATE = "sha256:" + "ab" * 32
 CLAIM = Holder(HolderKind.CLAIM, "claim-1")
 RUN = Holder(HolderKind.CAMPAIGN, "run-1")
@@ -139,6 +143,25 @@ def test_a_store_behind_its_nodes_is_found(floor: str, trouble: Trouble) -> None
     assert trouble in troubles(replace(evidence(free), leases=()))
 
 
+def test_floors_that_an_adopt_put_behind_are_no_finding() -> None:
+    """Promise 7: an idle device keeps its old floor until its next act; its node follows the store
+    that was adopted. One that does not, and one that has seen a newer, are foreign still."""
+    free = device(state="CLEAN", claim="")
+    adopted = replace(evidence(free), leases=(), newest=Token(9, 9))
+
+    def follows(epoch: int, floor: str) -> Evidence:
+        (view,) = adopted.views
+        shown = device(state="CLEAN", claim="", floor=floor)
+        return replace(
+            adopted, views=(view.model_copy(update={"epoch": epoch, "devices": (shown,)}),)
+        )
+
+    assert troubles(follows(9, "7.3")) == set()
+    assert troubles(follows(7, "7.3")) == {Trouble.EPOCH_FOREIGN}
+    assert troubles(follows(9, "10.1")) == {Trouble.EPOCH_FOREIGN}
+    assert troubles(follows(9, "9.10")) == {Trouble.TOKEN_AHEAD}
+
+
 @pytest.mark.parametrize("certificate", ["", "sha256:" + "cd" * 32])
 def test_clean_without_a_certificate_in_the_ledger_is_found(certificate: str) -> None:
     """Promise 8: CLEAN or IN_USE under no certificate, or under one in no ledger, is reported."""
@@ -175,6 +198,34 @@ def test_the_mark_of_a_lost_node_is_no_lease_of_an_unknown_unit() -> None:
     assert troubles(evidence(free, lease=lease)) == set()
 
 
+def test_the_right_to_allocate_a_claim_is_no_lease_of_an_unknown_unit() -> None:
+    """T3: `fleet claim bind` holds it while it works; it is of no device."""
+    right = Lease(frozenset({pledge.unit("u")}), pledge.holder("me"), Token(7, 4), NOW + 30)
+    found = evidence()
+    assert troubles(replace(found, leases=(*found.leases, right))) == set()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_lease_is_without_a_holder_only_where_nobody_waits_for_it(*, used: bool) -> None:
+    """T9: a claim that is made ready for its pod has a lease and no record yet."""
+    entry = {"driver": DRIVER, "pool": "node-0", "device": "gpu-0", "request": "r"}
+    body = {
+        "metadata": {"name": "c", "namespace": "n", "uid": "claim-1", "resourceVersion": "1"},
+        "status": {
+            "allocation": {"devices": {"results": [entry]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "pod"}],
+        },
+    }
+    marks = Marks(DRIVER)
+    api = Api(
+        claims={"claim-1": read(body, marks)},
+        nodes=frozenset({"node-0"}),
+        pods=frozenset({"pod"} if used else ()),
+    )
+    found = replace(evidence(device(state="CLEAN", claim="")), api=api, marks=marks)
+    assert (Trouble.LEASE_WITHOUT_HOLDER in troubles(found)) is not used
+
+
 def test_broken_evidence_is_found_with_its_place() -> None:
     """B8: a chain that is not whole is a finding that names file and entry."""
     defect = Damage("forged", "the signature is not that of key ab", Place("ledger", entry=3))
@@ -189,3 +240,21 @@ def test_what_was_not_compared_is_said() -> None:
     found = compare(replace(evidence(), api=Api(), certificates=None))
     assert "ledgers" in found.skipped[0]
     assert {one.trouble for one in found.findings} == {Trouble.LEASE_OF_GONE_CLAIM}
+
+
+def test_a_coordinator_that_stands_still_is_found() -> None:
+    """E5: strict pods wait for it; where none reports that is only said."""
+    told = "no coordinator has stepped for 83 s"
+    found = compare(replace(evidence(), coordinator=(told,)))
+    assert [one.detail for one in found.findings] == [told]
+    found = compare(replace(evidence(), uncoordinated=(told,)))
+    assert (found.findings, found.skipped[-1], found.exit_code) == ((), told, 0)
+
+
+def test_what_could_not_be_asked_is_found() -> None:
+    """Promise 7: silence is exit 1, and 2 where nobody at all answered."""
+    assert compare(replace(evidence(), unasked="no file")).exit_code == 1
+    mute = replace(evidence(), views=(), silent={"node-0": "away"})
+    assert compare(mute).exit_code == 2
+    some = replace(mute, api=Api())
+    assert compare(some).exit_code == 1

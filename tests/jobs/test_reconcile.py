@@ -149,3 +149,23 @@ def test_nodes_at_hand_answer_each_for_itself() -> None:
         at_hand.tear_down("n1", "u")
     with pytest.raises(errors.NotOwner):
         at_hand.tear_down("n9", "u")
+
+
+def test_what_was_not_looked_at_makes_the_exit_code(site: Site) -> None:
+    """Promise 7: 0 only when everything was seen; 2 when nothing was."""
+
+    def exit_code() -> int:
+        return run(bench(site), now=site.clock.now(), dry_run=False).exit_code
+
+    assert exit_code() == 0
+    site.n1.away = True
+    assert exit_code() == 1
+    site.n1.away, site.cluster.faults.offline = False, True
+    assert exit_code() == 1
+    site.n1.away = site.n2.away = True
+    assert exit_code() == 2
+    bare = Bench(replace(site.sources, cluster=None), site.hands, unasked="no file")
+    site.n1.away = site.n2.away = False
+    report = run(bare, now=0.0, dry_run=True)
+    assert (report.exit_code, report.unseen) == (1, True)
+    assert "no file" in report.notes[0]

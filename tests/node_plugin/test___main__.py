@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.kube import client
+from fleet.kube import client, identity
 from fleet.kube.base import Cluster
+from fleet.planning import plan_fleet
 from node_plugin import __main__ as program
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.standins import told
@@ -134,6 +135,7 @@ def test_the_life_of_a_plugin(process: Process) -> None:
     site = process.site
     first = process.start()
     assert site.registry == ["gpu.fleetscrub.dev-reg.sock"]
+    assert plan_fleet(site.root / "state").nodes[0].kubeconfig == str(process.kubeconfig)
     status, text = process.page("/readyz")
     assert status == 503
     assert "kubelet has not registered the plugin yet" in text
@@ -259,3 +261,19 @@ def test_addresses_and_names_come_from_the_pod() -> None:
     assert program._address(program.HTTP_DEFAULT) == ("127.0.0.1", 8086)
     asked = program._parser().parse_args(["--memory", "1MiB"])
     assert (asked.memory, str(asked.state)) == (1024 * 1024, "/var/lib/fleetscrub")
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_plugin_of_another_cluster_is_refused(
+    process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise 7: nothing is published, and verbs keep asking the cluster they asked before."""
+    state = process.site.root / "state"
+    state.mkdir()
+    (state / identity.FILE).write_text(f'{{"Node {NODE}": "of-another-cluster"}}')
+    assert program.main(process.command[3:]) == 2
+    told = capsys.readouterr().err
+    assert "this is another cluster" in told
+    assert identity.FILE in told
+    assert process.site.registry == []
+    assert [path.name for path in state.iterdir()] == [identity.FILE]

@@ -39,7 +39,11 @@ Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
 
 FAULTS = {
-    "refused": errors.DeviceBusy("gpu-0 is held by claim other", remedy="wait for its end"),
+    "refused": errors.DeviceBusy(
+        "gpu-0 is held by claim other",
+        remedy="wait for its end",
+        told="gpu-0 is held by another claim",
+    ),
     "cancelled": asyncio.CancelledError(),
     "cancelled-future": concurrent.futures.CancelledError(),
     "broken": ZeroDivisionError("division"),
@@ -69,7 +73,7 @@ def test_each_uid_gets_one_entry_whatever_fails(place: Path) -> None:
     found = asyncio.run(story())
     assert set(found) == {"a", "b", *FAULTS}
     assert {uid for uid, entry in found.items() if entry.error} == set(FAULTS)
-    assert found["refused"].error == "gpu-0 is held by claim other — wait for its end"
+    assert found["refused"].error == "gpu-0 is held by another claim — wait for its end"
     assert "cut off" in found["cancelled"].error
     assert "cut off" in found["cancelled-future"].error
     assert "ZeroDivisionError" in found["broken"].error

@@ -95,7 +95,7 @@ def test_b16_of_two_writers_at_one_version_one_is_heard() -> None:
     assert bench.raw("claim-x") == after_first
     assert [call.verb for call in bench.cluster.calls][-1] == "get"
     second.step(bench.clock.now())
-    assert about(bench.cluster.writes(), "claim-x") == ["apply status", "apply"]
+    assert about(bench.cluster.writes(), "claim-x") == ["apply status", "patch"]
     assert len({order.operation for order in bench.nodes.orders}) == 1
     sent = [*first_api.writes(), *bench.cluster.writes()]
     assert all({"uid", "resourceVersion"} <= call.body["metadata"].keys() for call in sent)
@@ -110,7 +110,7 @@ def test_b16_a_binding_half_written_is_completed_or_undone(wanted: bool) -> None
     uid = bench.reading("claim-x").uid
     bench.step()
     assert bench.reading("claim-x").held
-    bench.cluster.faults.fail_next("apply", errors.ApiConflict("changed"))
+    bench.cluster.faults.fail_next("patch", errors.ApiConflict("changed"))
     bench.step()
     assert not bench.reading("claim-x").finalizer
     if not wanted:
@@ -296,7 +296,7 @@ def test_b27_an_answer_that_was_lost_is_our_own_write() -> None:
     bench.step()
     said = bench.raw()["status"]
     bench.run(3.0)
-    assert about(bench.cluster.writes(), "c") == ["apply status", "apply"]
+    assert about(bench.cluster.writes(), "c") == ["apply status", "patch"]
     assert bench.raw()["status"] == said
 
 
@@ -423,7 +423,7 @@ def test_b45_an_old_coordinator_beside_the_new_one() -> None:
     assert (bench.raw("claim-a"), bench.device("a"), bench.lease(a)) == running
     assert not bench.reading("claim-c").marked
     assert len(bench.nodes.orders) == orders
-    assert about(bench.cluster.writes()[writes:], "claim-c") == ["patch status", "apply"]
+    assert about(bench.cluster.writes()[writes:], "claim-c") == ["patch status", "patch"]
     assert [one.holder.name for one in bench.store.leases()] == [a]
 
 
@@ -582,7 +582,7 @@ def test_b75_claims_in_deletion_are_served_at_the_start() -> None:
     loops(bench, who)
     sent = bench.cluster.writes()[before:]
     assert bench.raw("done")["metadata"]["finalizers"] == [BUILTIN]
-    assert about(sent, "done") == ["apply status", "apply"]
+    assert about(sent, "done") == ["apply status", "patch"]
     assert all({"uid", "resourceVersion"} <= call.body["metadata"].keys() for call in sent)
     assert (about(sent, "dirty"), about(sent, "shared")) == ([], [])
     assert bench.raw("shared") == shared

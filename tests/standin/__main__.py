@@ -6,11 +6,13 @@ For tests that kill the processes which talk to it. Ends at SIGTERM or when its 
 from __future__ import annotations
 
 import argparse
+import secrets
 import signal
 import sys
 import threading
 from pathlib import Path
 
+from fleet.kube.memory.engine import Engine
 from tests.standin.server import StandIn
 
 
@@ -27,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: ended.set())
     if chosen.until_eof:
         threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    with StandIn(token=chosen.token) as standin:
+    # Another server is another cluster; the same token after a restart is the same one.
+    engine = Engine(seed=chosen.token or secrets.token_hex(8))
+    with StandIn(engine, token=chosen.token) as standin:
         standin.kubeconfig(chosen.kubeconfig)
         whole = chosen.port_file.with_name(chosen.port_file.name + ".tmp")
         whole.write_text(f"{standin.port}\n")

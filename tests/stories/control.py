@@ -129,8 +129,9 @@ class Noting:
         selection: Selection = Selection(),  # noqa: B008 - frozen
         *,
         timeout_s: float,
+        alive: bool = False,
     ) -> Iterator[Event]:
-        return self._cluster.watch(resource, selection, timeout_s=timeout_s)
+        return self._cluster.watch(resource, selection, timeout_s=timeout_s, alive=alive)
 
     def create(self, resource: Resource, body: Object) -> Object:
         with self._noted(resource):

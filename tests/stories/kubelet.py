@@ -224,7 +224,8 @@ class Life:
     def _told_end(self, code: int | None) -> None:
         message = self._log.read_text()[:MESSAGE_MAX] if self._log.exists() else ""
         phase = "Succeeded" if code == 0 else "Failed"
-        self._tell(phase, {"terminated": {"exitCode": code, "message": message}}, ready=False)
+        ended = {"terminated": {"exitCode": code, "message": message}}
+        self._tell(phase, {"waiting": {}} if code is None else ended, ready=False)
         self._ending.wait()
         if not self._cut.is_set():
             with suppress(errors.ApiConflict):  # another pod of that name
@@ -232,11 +233,10 @@ class Life:
 
     def _tell(self, phase: str, state: Object, *, ready: bool) -> None:
         """The pod's status, unless it is gone."""
-        container = self._pod["spec"]["containers"][0]["name"]
-        status = {
-            "phase": phase,
-            "containerStatuses": [{"name": container, "ready": ready, "state": state}],
-        }
+        container = self._pod["spec"]["containers"][0]
+        told = {"name": container["name"], "image": container["image"], "imageID": ""}
+        told |= {"restartCount": 0, "ready": ready, "state": state}
+        status = {"phase": phase, "containerStatuses": [told]}
         body = {"metadata": {"uid": self.uid}, "status": status}
         while not self._cut.is_set():
             try:

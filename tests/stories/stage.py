@@ -163,7 +163,7 @@ class Stage(Footing):
 
     def slow_down(self, device: str) -> None:
         """Let wipes of this device take some seconds, which is no fault."""
-        rate = 2_000_000 if self.world.real else 8_000_000
+        rate = 2_000_000 if self.world.real else 12_000_000
         self.break_device(device, "slow-memory", "--set", f"bytes_per_s={rate}")
 
     def mend(self) -> None:

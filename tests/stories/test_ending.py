@@ -6,7 +6,8 @@ import secrets
 
 import pytest
 
-from fleet.kube.base import CLAIMS, PODS, SLICES, Change, Object, uid_of
+from fleet.kube.base import CLAIMS, SLICES, Change, Object, uid_of, version_of
+from fleet.model import HolderKind
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import COUNT, FILL, NOT_ZERO, STAY, program
 from tests.stories.latency import measured
@@ -113,8 +114,7 @@ def test_a_named_claim_is_wiped_again_for_its_second_pod(stage: Stage) -> None:
     assert after.held
     for key in ("token", "certificate"):
         assert after.receipt(after.holding[0], key) != before.receipt(before.holding[0], key)
-    stage.cluster.delete(PODS, second)
-    stage.gone(second)
+    stage.delete(second)
     stage.undone(stage.named(source))
 
 
@@ -143,11 +143,12 @@ def test_the_hold_ends_when_the_device_is_clean(stage: Stage) -> None:
     stage.in_phase(pod, "Running")
     claim = stage.claim_of(pod)
     before = len(stage.plugin.certificates("gpu-3"))
+    slices = {int(version_of(one)) for one in stage.slices()}
     with stage.recording() as record:
         stage.delete(pod)
         let_go(stage, record, claim)
         assert len(stage.plugin.certificates("gpu-3")) > before
-        assert not record.told(SLICES)[len(stage.slices()) :]
+        assert {one.version for one in record.told(SLICES)} == slices
     stage.undone(claim)
 
 
@@ -167,6 +168,14 @@ def test_the_hold_ends_when_the_quarantine_is_visible(stage: Stage) -> None:
     view = stage.plugin.device("gpu-1")
     assert view is not None
     assert view.state == "QUARANTINED"
+    eventually(
+        "a quarantine lease has the device",
+        lambda: (
+            [one.holder.name for one in stage.plugin.leases(HolderKind.QUARANTINE)] == [view.uuid]
+        ),
+        timeout_s=WAIT_S,
+        tell=stage.coordinator.told,
+    )
 
 
 def test_pod_start_latency(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from fleet.stores.base import LeaseStore
 from tests.twin.journal import Hardware, Journal
 from tests.twin.wiping import Wiping
 
-NOTE, HELD = "note", "held"
+NOTE, HELD, UNHELD = "note", "held", "unheld"
 
 
 @dataclass
@@ -28,9 +28,9 @@ class Admission:
     store: LeaseStore
 
     def device(self, name: str) -> Device:
-        """A device by UUID or name."""
+        """A device by UUID, name or one of its units."""
         for device in self.hardware.devices.values():
-            if name in (device.uuid, device.name):
+            if name in (device.uuid, device.name, *device.units):
                 return device
         raise errors.DeviceUnknown(f"node {self.hardware.node} has no device {name!r}")
 
@@ -89,4 +89,10 @@ def renewed(known: Claim, order: ClaimOrder) -> Claim:
         attributes[NOTE] = order.note
     if order.held:
         attributes[HELD] = "true"
+        attributes.pop(UNHELD, None)
     return replace(known, consumers=consumers, attributes=attributes)
+
+
+def is_held(claim: Claim) -> bool:
+    """Whether our reservation keeps the allocation of a claim that has a record."""
+    return HELD in claim.attributes and UNHELD not in claim.attributes

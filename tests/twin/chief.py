@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from fleet import errors
 from fleet.binding.claim import ClaimReading
@@ -19,11 +20,12 @@ from fleet.binding.quarantines import QuarantineLeases
 from fleet.binding.running import Reconciling
 from fleet.binding.service import Binder
 from fleet.binding.surroundings import BinderTerms, Surroundings
+from fleet.binding.trimming import trimmed
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
 from fleet.coordinator import Coordinator
 from fleet.evidence.ledger import LedgerHead
-from fleet.kube.base import CLAIMS, Change, Cluster, Event
+from fleet.kube.base import CLAIMS, Change, Cluster, Event, Selection
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.feeds import Feed
 from fleet.kube.memory.refusal import Refusal
@@ -65,12 +67,16 @@ class Wire:
     cluster: Cluster
     engine: Engine
     dice: Dice
+    deaf: bool = False
+    """The watch stands, and nothing comes through it."""
     _feed: Feed | None = None
     _round: int = 0
     _late: list[Event] = field(default_factory=list)
 
     def pump(self) -> None:
         """Deliver what has come since the last time."""
+        if self.deaf or self.dice.outage:
+            return
         if self._feed is None or self.dice.strikes("break"):
             self._connect()
             return
@@ -135,7 +141,7 @@ class Chief:
     trouble: str = ""
     alarm: Alarm = field(init=False)
     _rounds: Reconciling = field(init=False)
-    _wire: Wire = field(init=False)
+    wire: Wire = field(init=False)
 
     def __post_init__(self) -> None:
         means = self.means
@@ -144,7 +150,8 @@ class Chief:
         self.coordinator = Coordinator(
             means.store, means.runs, clock=clock, signer=NoSigner(), incarnation="twin"
         )
-        claims = Cached(means.cluster, CLAIMS, clock=clock)
+        kept = Selection(trim=partial(trimmed, marks=marks))
+        claims = Cached(means.cluster, CLAIMS, kept, clock=clock)
         leases = ClaimLeases(self.coordinator, means.nodes)
         around = Surroundings(
             cluster=means.cluster,
@@ -166,7 +173,7 @@ class Chief:
                 "quarantine leases": QuarantineLeases(self.coordinator),
             },
         )
-        self._wire = Wire(claims, means.cluster, means.engine, means.dice)
+        self.wire = Wire(claims, means.cluster, means.engine, means.dice)
         self.alarm = Alarm(clock, self._step, "coordinator")
         self.alarm.wake(means.delay_s())
 
@@ -183,7 +190,7 @@ class Chief:
 
     def _stepped(self) -> float:
         self.steps += 1
-        self._wire.pump()
+        self.wire.pump()
         now = self.means.timeline.now()
         try:
             self._rounds.step(now)

@@ -52,7 +52,7 @@ class Controller:
         self.sight.listen(self._changed)
 
     def _changed(
-        self, resource: Resource, name: Name, before: Object | None, after: Object | None
+        self, resource: Resource, name: Name, _before: Object | None, after: Object | None
     ) -> None:
         if resource == PODS:
             self._pods.add(name)
@@ -101,9 +101,23 @@ class Controller:
         pod = self.sight.all(PODS).get(name)
         if pod is None or objects.deleting(pod) or objects.ended(pod):
             return
+        if objects.node_name(pod):
+            self._adopt(pod)
         missing = {key: None for key, found in objects.claim_names(pod).items() if found is None}
         if missing:
             self._make_claims(pod, list(missing))
+
+    def _adopt(self, pod: Object) -> None:
+        """A pod that has a node gets the reservation it lacks, where there is an allocation."""
+        entry = {"resource": "pods", "name": name_of(pod).name, "uid": uid_of(pod)}
+        for name in objects.claim_names(pod).values():
+            claim = self.sight.all(CLAIMS).get(name) if name is not None else None
+            if claim is None or objects.allocation(claim) is None or objects.deleting(claim):
+                continue
+            entries = objects.reserved(claim)
+            if not any(one.get("uid") == entry["uid"] for one in entries):
+                body = objects.with_status(claim, reservedFor=[*entries, entry])
+                self.cluster.replace(CLAIMS, body, subresource="status")
 
     def _make_claims(self, pod: Object, missing: list[str]) -> None:
         namespace = name_of(pod).namespace

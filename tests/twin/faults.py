@@ -1,10 +1,10 @@
-"""Trouble of API server, store and network by seed: what goes wrong next is drawn, never planned."""
+"""Trouble of API server, store and network by seed: what goes wrong is drawn, never planned."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -36,6 +36,8 @@ class Dice:
     rng: random.Random
     rates: Mapping[str, float]
     on: bool = True
+    outage: bool = False
+    """Nothing of ours reaches the API server."""
     struck: int = 0
 
     def strikes(self, kind: str) -> bool:
@@ -65,9 +67,15 @@ class FaultyCluster:
         return self._read("list", lambda: self.inner.list(resource, selection))
 
     def watch(
-        self, resource: Resource, selection: Selection = EVERYTHING, *, timeout_s: float
+        self,
+        resource: Resource,
+        selection: Selection = EVERYTHING,
+        *,
+        timeout_s: float,
+        alive: bool = False,  # noqa: ARG002 - lists tell enough
     ) -> Iterator[Event]:
         """All objects, SYNCED, and the end: time stands still within a call."""
+        assert timeout_s > 0.0
         for item in self.list(resource, selection).items:
             yield Event(Change.ADDED, item)
         yield Event(Change.SYNCED)
@@ -125,7 +133,7 @@ class FaultyCluster:
 
     def _read(self, verb: str, act: Callable[[], T]) -> T:
         self._count(verb)
-        if self.dice.strikes("read"):
+        if self.dice.outage or self.dice.strikes("read"):
             raise errors.ApiUnavailable(f"{verb}: no answer")
         return act()
 
@@ -134,7 +142,7 @@ class FaultyCluster:
         dice = self.dice
         if dice.strikes("conflict"):
             raise errors.ApiConflict(f"{verb}: the object has been modified", reason="Conflict")
-        if dice.strikes("before"):
+        if dice.outage or dice.strikes("before"):
             raise errors.ApiUnavailable(f"{verb}: no connection")
         if dice.strikes("failed"):
             raise errors.ApiFailed(f"{verb}: 500")
@@ -178,6 +186,10 @@ class FaultyStore:
         """Mint a newer epoch."""
         return self.inner.adopt(at_least, operator)
 
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """Put leases back."""
+        return self.inner.reinstate(leases)
+
     def newest(self) -> Token:
         """Last token issued."""
         return self._ask(self.inner.newest)
@@ -213,6 +225,10 @@ class FaultyStore:
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """Leases in force."""
         return self._ask(lambda: self.inner.leases(holder))
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """Leases of these holders."""
+        return self._ask(lambda: self.inner.held_by(holders))
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """What happened."""

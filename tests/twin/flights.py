@@ -24,33 +24,23 @@ from fleet.model import (
     State,
     Token,
     Unit,
+    UnitId,
     Uuid,
 )
 from fleet.node import confirming
 from fleet.profiles import Profile
 from fleet.stores.base import LeaseStore
-from tests.twin.admission import HELD, NOTE, Admission, renewed
+from tests.twin.admission import HELD, NOTE, UNHELD, Admission, renewed
 from tests.twin.clock import Timeline
-from tests.twin.journal import Hardware, Journal, Row, Work
+from tests.twin.journal import Flight, Hardware, Journal, Row, Work
 from tests.twin.wiping import Wiping
 
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 VISIBLE_WAIT_S = 60.0
 POLL_S = 0.25
 SETTLED = (State.CLEAN, State.QUARANTINED)
-
-
-@dataclass
-class Flight:
-    """One operation on one claim; lost in a crash."""
-
-    uid: ClaimUid
-    kind: ClaimEvent
-    begun: float
-    works: list[Work] = field(default_factory=list)
-    results: list[DeviceResult] = field(default_factory=list)
-    done: bool = False
-    error: errors.FleetError | None = None
+_REREAD = (Fact.HOLDERS_REREAD, Fact.CERTIFICATE_ACCEPTED, Fact.NO_SURVIVOR, Fact.SAME_BOOT)
+EXPOSABLE = frozenset({Fact.LEASE_OF_CLAIM, *_REREAD})
 
 
 @dataclass
@@ -125,7 +115,15 @@ class Holding:
             flight = self._launch_teardown(uid)
         return self._answered(flight)
 
-    def abandon(self, uid: ClaimUid, token: Token, devices: Sequence[Device]) -> Closure:
+    def unhold(self, uid: ClaimUid) -> None:
+        """The API has given the claim up: its devices are tainted until they are at rest."""
+        claim = self.journal.claims.get(uid)
+        if claim is not None and HELD in claim.attributes:
+            told = {**claim.attributes, UNHELD: "true"}
+            self.journal.claims[uid] = replace(claim, attributes=told)
+            self.wiping.changed()
+
+    def abandon(self, uid: ClaimUid, token: Token, names: Sequence[str]) -> Closure:
         """Close a token for a claim without a record."""
         if token.epoch != self.journal.epoch:
             raise errors.EpochForeign("another epoch", ours=self.journal.epoch, theirs=token.epoch)
@@ -134,15 +132,21 @@ class Holding:
         flight = self.flights.get(uid)
         idle = frozenset({ClaimFact.IDLE}) if flight is None or flight.done else frozenset()
         claims.step(claim.state if claim else ClaimState.ABSENT, ClaimEvent.ABANDON, idle)
-        for device in devices:
-            for unit in self.wiping.units(device):
-                self.journal.units[unit.id] = lifecycle.close_floor(unit, token)
-            work = self.wiping.work_on(device)
-            if work is not None and work.token is not None and work.token <= token:
+        units = [unit for name in names for unit in self._units(name)]
+        for unit in units:
+            self.journal.units[unit] = lifecycle.close_floor(self.journal.units[unit], token)
+        for work in {id(w): w for unit in units if (w := self.wiping.works.get(unit))}.values():
+            if work.token is not None and work.token <= token:
                 self.wiping.cancel(work)
         self.wiping.changed()
         holder = Holder(HolderKind.CLAIM, uid)
         return Closure(holder, token, NodeName(self.node), ClosedBy.ABANDON)
+
+    def _units(self, name: str) -> Sequence[UnitId]:
+        """A unit, or those of a device."""
+        if name in self.journal.units:
+            return (UnitId(name),)
+        return self.admission.device(name).units
 
     # --- prepare ---
 
@@ -245,16 +249,7 @@ class Holding:
         self.wake(RETRY_S)
 
     def _expose(self, claim: Claim) -> None:
-        facts = frozenset(
-            {
-                Fact.LEASE_OF_CLAIM,
-                Fact.HOLDERS_REREAD,
-                Fact.CERTIFICATE_ACCEPTED,
-                Fact.NO_SURVIVOR,
-                Fact.SAME_BOOT,
-            }
-        )
-        change = Change(facts, claim=claim.uid, token=claim.token)
+        change = Change(EXPOSABLE, claim=claim.uid, token=claim.token)
         for device in self._devices(claim):
             if self.wiping.work_on(device) is not None:
                 raise errors.DeviceBusy(f"{device.name} is worked on")
@@ -363,8 +358,6 @@ class Holding:
         self.wiping.changed()
         self.wake(0.05)
 
-    # --- by itself ---
-
     def resume(self) -> None:
         """Go on with teardowns that nobody calls for."""
         now = self.timeline.now()
@@ -381,8 +374,6 @@ class Holding:
         for uid in self._pauses.keys() - self.journal.claims.keys():
             del self._pauses[uid]
 
-    # --- shared ---
-
     def _stop(self, flight: Flight) -> None:
         """A running prepare is cancelled and joined."""
         flight.done = True
@@ -395,7 +386,9 @@ class Holding:
 
     def answer(self, claim: Claim) -> ClaimAnswer:
         """A claim as callers see it."""
-        ids = {uuid: (f"fleetscrub.dev/gpu={claim.uid}-{uuid}",) for uuid in claim.devices}
+        ids: dict[str, tuple[str, ...]] = {
+            uuid: (f"fleetscrub.dev/gpu={claim.uid}-{uuid}",) for uuid in claim.devices
+        }
         return ClaimAnswer(
             uid=claim.uid,
             state=claim.state,

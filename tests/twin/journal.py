@@ -7,13 +7,15 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fleet.claims import Claim
+from fleet import errors
+from fleet.claims import Claim, ClaimEvent
 from fleet.clock import Clock
 from fleet.kube.base import Object
 from fleet.messages import DeviceResult, Owed
 from fleet.model import BootId, ClaimUid, Device, Digest, OperationId, Token, Unit, UnitId, Uuid
 from tests.twin.clock import Timer
 
+FIRST_BOOT = BootId("boot-1")
 MEMORY_BYTES = 80 << 30
 IDLE = Token(0, 0)
 TROUBLES = ("memory-mismatch", "interrupted", "interrupted", "hang", "ecc-uncorrectable")
@@ -66,6 +68,19 @@ class Work:
 
 
 @dataclass
+class Flight:
+    """One operation on one claim; lost in a crash."""
+
+    uid: ClaimUid
+    kind: ClaimEvent
+    begun: float
+    works: list[Work] = field(default_factory=list)
+    results: list[DeviceResult] = field(default_factory=list)
+    done: bool = False
+    error: errors.FleetError | None = None
+
+
+@dataclass
 class Row:
     """One thing owed to the lease store, and after it to the API."""
 
@@ -90,7 +105,7 @@ class Journal:
     results: dict[OperationId, DeviceResult] = field(default_factory=dict)
     outbox: list[Row] = field(default_factory=list)
     epoch: int = 0
-    boot_id: BootId = BootId("boot-1")
+    boot_id: BootId = FIRST_BOOT
 
 
 @dataclass

@@ -242,7 +242,7 @@ class Kubelet:
         self._era += 1
 
     def power_on(self, pods: list[Object]) -> None:
-        """The node is back with these pods at the API; its checkpoint survived, no container did."""
+        """Back with these pods at the API; the checkpoint has survived, no container did."""
         self.down = False
         self._era += 1
         living = {uid_of(pod): pod for pod in pods if objects.node_name(pod) == self.node.name}

@@ -43,7 +43,7 @@ from fleet.model import (
 from fleet.node import confirming
 from fleet.profiles import Profile
 from fleet.stores.base import LeaseStore
-from tests.twin.admission import HELD, Admission
+from tests.twin.admission import HELD, Admission, is_held
 from tests.twin.clock import Alarm, Timeline
 from tests.twin.flights import Holding
 from tests.twin.journal import Fates, Hardware, Journal, Work
@@ -229,7 +229,7 @@ class TwinNode:
             operation=work.operation if work else "",
             certificate=certificate or "",
             certified_under=str((units[0].token if certificate else None) or NO_TOKEN),
-            held=claim is not None and HELD in claim.attributes,
+            held=claim is not None and is_held(claim),
             floor=str(newest.floor),
             closed=newest.closed,
             since=max(unit.since for unit in units),
@@ -293,13 +293,14 @@ class TwinNode:
     def unprepare(self, order: TeardownOrder, *, budget_s: float = 0.0) -> ClaimAnswer:  # noqa: ARG002
         """Tear down, or say that it is still in work."""
         self._serving()
+        if order.unheld:
+            self.holding.unhold(ClaimUid(order.uid))
         return self.holding.unprepare(ClaimUid(order.uid), order.consumers, order.reserved)
 
     def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
         """Close a token for a claim without a record."""
         self._serving()
-        named = [self.admission.device(name) for name in devices]
-        return self.holding.abandon(ClaimUid(uid), Token.parse(token), named)
+        return self.holding.abandon(ClaimUid(uid), Token.parse(token), devices)
 
     def published(self, published: Published) -> None:
         """What was read back from the slices."""
@@ -314,7 +315,8 @@ class TwinNode:
     def quarantine_add(
         self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> DeviceView:
-        """Take a device out of service."""
+        """Take a device out of service; who says so, and why, is not kept here."""
+        assert detail and operator  # noqa: PT018 - both are demanded, neither is looked at
         self._serving()
         found, source = self.admission.device(device), Source.OPERATOR
         for code in codes or ("operator",):
@@ -377,12 +379,8 @@ class TwinNode:
             due = min(due, now + IDLE_DELAY_S)
         return due
 
-    def _idled(self, result: DeviceResult) -> None:
+    def _idled(self, _result: DeviceResult) -> None:
         self._alarm.wake(IDLE_DELAY_S)
-
-    def wake(self) -> None:
-        """Look at once at what is due."""
-        self._alarm.wake(0.01)
 
     def lose_trust(self, uuid: str) -> None:
         """A foreign process was seen on a device that nobody has: dirty."""

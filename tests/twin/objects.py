@@ -107,7 +107,8 @@ def is_pod(entry: Object) -> bool:
 
 def allocation(found: Object) -> Object | None:
     """A claim's allocation."""
-    return found.get("status", {}).get("allocation")
+    allocated: Object | None = found.get("status", {}).get("allocation")
+    return allocated
 
 
 def results(found: Object) -> Iterator[Object]:

@@ -1,8 +1,9 @@
-"""The node plugin of a twin node: the product's own serving and keeping, stepped by virtual time."""
+"""The node plugin of a twin node: the product's own serving and keeping, in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,10 +122,8 @@ class Plugin:
         self.keeper.step(now)
         if now >= self._orphans_at:
             self._orphans_at = now + ORPHANS_S
-            try:
+            with suppress(errors.FleetError):  # the next look
                 self._orphans.step()
-            except errors.FleetError:
-                pass  # the next look
         settled = self.keeper.report.settled and not self.node_owes()
         return now + (IDLE_PERIOD_S if settled else 1.0)
 

@@ -13,7 +13,7 @@ from fleet.binding.names import Marks
 from fleet.claims import Claim
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
 from fleet.messages import DeviceView
-from fleet.model import ClaimUid, HolderKind, State, Token, UnitId
+from fleet.model import ClaimUid, HolderKind, State, UnitId, Uuid
 from fleet.profiles import Profile
 from fleet.slices.reading import devices_of
 from fleet.stores.memory import MemoryLeaseStore
@@ -41,8 +41,6 @@ class Checker:
     exposures: int = 0
     bindings: int = 0
     failures: int = 0
-    tokens: dict[Token, str] = field(default_factory=dict)
-    """Holder of every token granted to a claim."""
     excused: set[str] = field(default_factory=set)
     """Claims whose hold an administrator has taken away."""
     _revisions: dict[str, int] = field(default_factory=dict)
@@ -135,25 +133,28 @@ class Checker:
                 if condition["status"] != "True" or was == "True":
                     continue
                 if kind == self.marks.failed:
-                    self._failed(after, place[1], place[2])
+                    self._failed(place[1], place[2])
                 elif kind == self.marks.sanitized:
                     self._sanitized(after, place[1], place[2])
 
     def _sanitized(self, claim: Object, node_name: str, device: str) -> None:
-        """True only with a certificate of this device, made under a token of this very claim."""
+        """True only with a certificate of this device, made under the token of its lease."""
         self.bindings += 1
         node, uid = self.nodes[node_name], uid_of(claim)
-        self._learn_tokens()
         uuid = _uuid(node, device)
-        tokens = {token for token, holder in self.tokens.items() if holder == f"claim:{uid}"}
-        made = [one for one in node.hardware.ledger if one.device == uuid and one.token in tokens]
-        if not made:
-            raise Broken(f"promise 1: {device} on {node_name} is Sanitized for {uid} unproven")
+        for unit in node.hardware.devices[uuid].units:
+            row = self.store._rows.get(unit)
+            mine = row is not None and str(row.holder) == f"claim:{uid}"
+            if not any(
+                mine and row is not None and one.device == uuid and one.token == row.token
+                for one in node.hardware.ledger
+            ):
+                raise Broken(f"promise 1: {device} on {node_name} Sanitized for {uid}: {row}")
         entries = objects.reserved(claim)
         if not any(self.marks.is_hold(entry) for entry in entries) and not objects.deleting(claim):
             raise Broken(f"hold: {device} is Sanitized for {uid} without our hold")
 
-    def _failed(self, claim: Object, node_name: str, device: str) -> None:
+    def _failed(self, node_name: str, device: str) -> None:
         """Promise 6: what is out of service is seen to be so before the scheduler is told."""
         self.failures += 1
         node = self.nodes[node_name]
@@ -195,11 +196,6 @@ class Checker:
             if found["spec"].get("nodeName") == node:
                 yield from devices_of(found)
 
-    def _learn_tokens(self) -> None:
-        for entry in self.store.history(len(self.tokens) * 4 + 200):
-            if entry.holder.startswith("claim:"):
-                self.tokens.setdefault(entry.token, entry.holder)
-
     # --- at rest ---------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
@@ -224,7 +220,7 @@ class Checker:
             for unit in node.journal.units.values()
             if unit.state is State.QUARANTINED
         }
-        held = set()
+        held: set[UnitId] = set()
         for lease in self.store.leases():
             if lease.holder.kind is HolderKind.QUARANTINE:
                 held |= lease.units
@@ -257,5 +253,5 @@ class Checker:
             yield f"{node}: {device.name} ({device.state}) has taints {taints}"
 
 
-def _uuid(node: TwinNode, device: str) -> str:  # names in the slice are the node's own here
+def _uuid(node: TwinNode, device: str) -> Uuid:  # names in the slice are the node's own here
     return next(d.uuid for d in node.hardware.devices.values() if d.name == device)

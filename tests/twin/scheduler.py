@@ -90,11 +90,8 @@ class Scheduler:
         self, resource: Resource, name: Name, before: Object | None, after: Object | None
     ) -> None:
         if resource != PODS:
-            if resource == CLAIMS and before is not None and after is not None:
-                if before.get("status") == after.get("status") and objects.deleting(
-                    before
-                ) == objects.deleting(after):
-                    return
+            if resource == CLAIMS and _alike(before, after):
+                return
             for turn in self._turns.values():
                 turn.stale = True
             return
@@ -119,7 +116,7 @@ class Scheduler:
             try:
                 self._take(name, turn)
             except errors.FleetError:
-                self._give_up(name, turn)
+                self._give_up(turn)
             self.sight.refresh()
         return min((t.due for t in self._turns.values() if t.due > self.clock.now()), default=NEVER)
 
@@ -244,11 +241,11 @@ class Scheduler:
         seen = [_seen(one) for one in found]
         if Seen.FAILED in seen:
             self.failures += 1
-            self._give_up(name_of(pod), turn)
+            self._give_up(turn)
         elif all(one is Seen.READY for one in seen):
             self._bind(pod, turn)
         elif now >= self._deadline(found, turn):
-            self._give_up(name_of(pod), turn)
+            self._give_up(turn)
         else:
             ticks = int((now - turn.begun) / self.tick_s + 1e-6) + 1
             late = max(self._deadline(found, turn), now + 0.1)
@@ -266,7 +263,7 @@ class Scheduler:
         self.bound += 1
         self.on_bound[name] = self.clock.now()
 
-    def _give_up(self, name: Name, turn: Turn) -> None:
+    def _give_up(self, turn: Turn) -> None:
         """Unreserve: the pod's own entry goes, the allocation stays; then back off."""
         turn.failures += 1
         turn.stand = Stand.BACKOFF
@@ -283,6 +280,14 @@ class Scheduler:
                 self.cluster.replace(CLAIMS, body, subresource="status")
             except errors.FleetError:
                 continue  # seen again in the next cycle: a reservation of its own is harmless
+
+
+def _alike(before: Object | None, after: Object | None) -> bool:
+    """Whether a claim has not changed in what scheduling looks at."""
+    if before is None or after is None:
+        return False
+    same = before.get("status") == after.get("status")
+    return same and objects.deleting(before) == objects.deleting(after)
 
 
 def _seen(claim: Object) -> Seen:

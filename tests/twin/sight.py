@@ -20,6 +20,7 @@ from fleet.kube.base import (
     Object,
     Resource,
     name_of,
+    version_of,
 )
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.feeds import Feed
@@ -95,11 +96,12 @@ class Fed(Cache):
             self._feeds[resource] = engine.watch(resource, since=listing.resource_version)
 
     def refresh(self) -> bool:
-        """Take over all changes since the last time, kind by kind."""
+        """Take over all changes since the last time, in the order in which they happened."""
         version = self._engine.version
         if version == self._version:
             return False
         self._version = version
+        happened: list[tuple[int, Resource, Object, bool]] = []
         for resource, feed in self._feeds.items():
             try:
                 seen = feed.poll(0.0)
@@ -109,7 +111,9 @@ class Fed(Cache):
             for one in seen:
                 found = json.loads(one.text)
                 gone = one.change is Change.DELETED
-                self.put(resource, name_of(found), None if gone else found)
+                happened.append((int(version_of(found)), resource, found, gone))
+        for _, resource, found, gone in sorted(happened, key=lambda one: one[0]):
+            self.put(resource, name_of(found), None if gone else found)
         return True
 
     def _again(self, resource: Resource) -> None:

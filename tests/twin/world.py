@@ -1,221 +1,21 @@
-"""`World`: API server, scheduler, controllers, kubelets, nodes, plugins and coordinators, together.
-
-Everything that happens is an event of one timeline; all randomness comes from the seed. The checker
-looks after every event.
-"""
+"""`World`: one cluster and what users and misfortune may do to it."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from fleet.binding.names import Marks
-from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Resource, uid_of
-from fleet.kube.memory.access import Caller
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine, Target
+from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Selection, uid_of
+from fleet.kube.memory.engine import Target
 from fleet.kube.memory.kinds import CLAIM_TEMPLATES
 from fleet.kube.memory.removal import Preconditions
-from fleet.profiles import Profile
-from fleet.settings import KubernetesSettings, Settings
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.twin import objects
-from tests.twin.chief import Chief, Means
-from tests.twin.clock import Alarm, Timeline, Timer
-from tests.twin.controller import Controller
-from tests.twin.faults import Dice, FaultyCluster, FaultyStore
-from tests.twin.journal import Fate, Fates, drawn
-from tests.twin.kubelet import Kubelet
-from tests.twin.node import Build, TwinNode
-from tests.twin.nodes import TwinNodes
-from tests.twin.plugin import Plugin
-from tests.twin.pools import Pools
-from tests.twin.promises import Checker
-from tests.twin.scheduler import Scheduler
-from tests.twin.sight import Fed
+from tests.twin.assembly import SPACE, Assembly, Plan
 
-SPACE = "t"
-TRACE_KEPT = 400
+__all__ = ["Plan", "World"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a world is made of."""
-
-    seed: int = 0
-    nodes: int = 2
-    devices: int = 4
-    profile: str = "strict"
-    rates: Mapping[str, float] = field(default_factory=dict)
-    """Probability of each kind of trouble; see `tests.twin.faults`."""
-    trouble: float = 0.0
-    """Share of wipes that go wrong."""
-    slow: float = 0.0
-    """Share of wipes that take long."""
-    timeout_s: float = 600.0
-    grace_s: tuple[float, float] = (0.1, 2.0)
-    """How long tenants take to leave."""
-    delay_s: tuple[float, float] = (0.02, 0.4)
-    """How long it takes to hear of a change."""
-    period_s: float = 0.5
-    """Period of a coordinator's step, though nothing is heard of."""
-    checked: bool = True
-
-
-class World:
+class World(Assembly):
     """One cluster. Methods act at once; time passes in `run` and `settle`."""
-
-    def __init__(self, plan: Plan | None = None, *, fates: Fates | None = None) -> None:
-        """`fates`: how wipes end, instead of what the plan's share of trouble draws."""
-        self.plan = plan or Plan()
-        self.timeline = Timeline()
-        self.trace: list[str] = []
-        self._rng = self.random("world")
-        self.engine = Engine(clock=self.timeline, seed=str(self.plan.seed))
-        self.sight = Fed(self.engine)
-        self.store = MemoryLeaseStore(self.timeline)
-        self.runs = MemoryRunStore(self.timeline)
-        self.store.init()
-        self.settings = Settings(
-            profile=Profile(self.plan.profile),
-            kubernetes=KubernetesSettings(binding_timeout_s=self.plan.timeout_s),
-        )
-        self.driver = self.settings.kubernetes.driver
-        self.dice = Dice(self.random("dice"), self.plan.rates)
-        self.nodes: dict[str, TwinNode] = {}
-        self.kubelets: dict[str, Kubelet] = {}
-        self.plugins: dict[str, Plugin] = {}
-        self.chiefs: list[Chief] = []
-        self._pods = 0
-        self.stolen: set[Name] = set()
-        """Claims that were given a device which another claim has."""
-        self.checker = Checker(
-            self.timeline,
-            self.sight,
-            self.store,
-            self.nodes,
-            Marks(self.driver),
-            self.settings.profile,
-        )
-        fated = fates or drawn(self.random("fates"), trouble=self.plan.trouble, slow=self.plan.slow)
-        self.lucky = False
-        self._fates = lambda node, device: Fate() if self.lucky else fated(node, device)
-        self._make_kubernetes()
-        for index in range(self.plan.nodes):
-            self._make_node(f"n{index}")
-        self.sight.listen(self._changed)
-        self.timeline.each.append(self._after)
-        self.start_coordinator()
-
-    def random(self, name: str) -> random.Random:
-        """A source of its own for each part, so that one more draw here changes nothing there."""
-        return random.Random(f"{self.plan.seed}/{name}")
-
-    # --- making ----------------------------------------------------------------------------------
-
-    def _make_kubernetes(self) -> None:
-        self.admin = self._cluster("admin")
-        self._scheduler_rng = self.random("scheduler")
-        self.scheduler = self._new_scheduler()
-        controllers = self._cluster("kube-controller-manager")
-        self.controller = Controller(controllers, self.sight, self.timeline)
-        self._controller_alarm = Alarm(self.timeline, self.controller.step, "controller")
-
-    def _new_scheduler(self) -> Scheduler:
-        found = Scheduler(
-            self._cluster("kube-scheduler"),
-            self.sight,
-            self.timeline,
-            Pools({objects.CLASS: (self.driver, 1 << 30)}),
-            self._scheduler_rng,
-            timeout_s=self.plan.timeout_s,
-        )
-        self._scheduler_alarm = Alarm(self.timeline, found.step, "scheduler")
-        return found
-
-    def _cluster(self, who: str) -> MemoryCluster:
-        return MemoryCluster(self.engine, caller=Caller(manager=who))
-
-    def _faulty(self, who: str) -> FaultyCluster:
-        return FaultyCluster(self._cluster(who), self.dice, self.timeline)
-
-    def _make_node(self, name: str) -> None:
-        self.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-        build = Build(
-            name=name,
-            devices=self.plan.devices,
-            timeline=self.timeline,
-            store=FaultyStore(self.store, self.dice),
-            fates=self._fates,
-            profile=self.settings.profile,
-            exposed=self.checker.exposed,
-            changed=self._node_changed,
-        )
-        self.dice.on = False
-        self.nodes[name] = TwinNode(build)
-        self.dice.on = True
-        self._plug(name)
-        self.kubelets[name] = Kubelet(
-            self.nodes[name],
-            self._cluster("kubelet"),
-            self.timeline,
-            self.random(f"kubelet/{name}"),
-            lambda: self.plugins[name],
-            self._draw(*self.plan.grace_s, f"grace/{name}"),
-        )
-
-    def _plug(self, name: str) -> None:
-        self.plugins[name] = Plugin(
-            self.nodes[name],
-            self._faulty("fleetscrub"),
-            self.timeline,
-            self.settings,
-            self._draw(0.1, 0.9, f"plugin/{name}"),
-        )
-
-    def _draw(self, low: float, high: float, name: str) -> Callable[[], float]:
-        rng = self.random(name)
-        return lambda: rng.uniform(low, high)
-
-    # --- what follows from what ------------------------------------------------------------------
-
-    def _node_changed(self, node: TwinNode) -> None:
-        if node.name in self.plugins:
-            self.plugins[node.name].node_changed()
-
-    def _changed(
-        self, resource: Resource, name: Name, before: Object | None, after: Object | None
-    ) -> None:
-        self.checker.changed(resource, name, before, after)
-        if resource == PODS:
-            for node in {objects.node_name(one) for one in (before, after) if one is not None}:
-                if node in self.kubelets:
-                    self.kubelets[node].changed(before, after)
-        elif resource == SLICES:
-            node = (after or before or {})["spec"].get("nodeName", "")
-            if node in self.plugins:
-                self.plugins[node].slice_changed(before, after)
-        self._scheduler_alarm.wake(self._rng.uniform(0.01, 0.05))
-        self._controller_alarm.wake(self._rng.uniform(0.02, 0.08))
-        if resource == CLAIMS:
-            for chief in self.chiefs:
-                chief.alarm.wake(self._rng.uniform(*self.plan.delay_s))
-
-    def _after(self, timer: Timer) -> None:
-        self.sight.refresh()
-        if self.plan.checked:
-            self.checker.check()
-        if self.plan.rates or self.plan.trouble:
-            self.note(timer.name, event=True)
-
-    def note(self, text: str, *, event: bool = False) -> None:
-        """A line of the trace."""
-        if event and text.startswith(("plugin", "tick", "coordinator", "kubelet", "scheduler")):
-            return
-        if text and text not in ("visible?", "controller"):
-            self.trace.append(f"{self.timeline.monotonic():9.3f} {text}")
-            del self.trace[:-TRACE_KEPT]
 
     # --- pods ------------------------------------------------------------------------------------
 
@@ -315,28 +115,6 @@ class World:
 
     # --- trouble ---------------------------------------------------------------------------------
 
-    def start_coordinator(self) -> Chief:
-        """One more coordinator."""
-        nodes = TwinNodes(self.nodes, self._existing, self.dice)
-        means = Means(
-            timeline=self.timeline,
-            settings=self.settings,
-            cluster=self._faulty("fleetscrub"),
-            engine=self.engine,
-            store=FaultyStore(self.store, self.dice),
-            runs=self.runs,
-            nodes=nodes,
-            dice=self.dice,
-            delay_s=self._draw(*self.plan.delay_s, f"chief/{len(self.chiefs)}"),
-            period_s=self.plan.period_s,
-        )
-        self.note("coordinator starts")
-        on, self.dice.on = self.dice.on, False
-        chief = Chief(means)
-        self.dice.on = on
-        self.chiefs.append(chief)
-        return chief
-
     def kill_coordinator(self, index: int = 0) -> None:
         """kill -9 of a coordinator."""
         self.note("coordinator is killed")
@@ -390,8 +168,22 @@ class World:
         self._plug(name)
         self.kubelets[name].power_on(list(self.sight.all(PODS).values()))
 
-    def _existing(self) -> list[str]:
-        return sorted(name.name for name in self.sight.all(NODES))
+    def wipe_slices(self, name: str) -> None:
+        """All slices of a node go, as when its kubelet starts."""
+        self.note(f"slices of {name} are deleted")
+        self.engine.delete_collection(SLICES, Selection(fields=f"spec.nodeName={name}"))
+
+    def forget_node(self, name: str) -> None:
+        """The Node object is deleted, and with it go its slices."""
+        self.note(f"Node {name} is deleted")
+        self.admin.delete(NODES, Name(name))
+        self.wipe_slices(name)
+
+    def register_node(self, name: str) -> None:
+        """The Node object is made again, under another UID."""
+        if Name(name) not in self.sight.all(NODES):
+            self.note(f"Node {name} is registered")
+            self._register(name)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -411,9 +203,12 @@ class World:
     def recover(self) -> None:
         """All trouble over: everything that is down comes back."""
         self.note("peace")
-        self.dice.on = False
+        self.dice.on = self.dice.outage = False
         self.lucky = True
+        for chief in self.chiefs:
+            chief.wire.deaf = False
         for name in list(self.nodes):
+            self.register_node(name)
             self.power_on(name)
             self.start_node(name)
             self.nodes[name].silent = False

@@ -95,8 +95,10 @@ class MemoryCluster:
         selection: Selection = EVERYTHING,
         *,
         timeout_s: float,
+        alive: bool = False,
     ) -> Iterator[Event]:
-        """The objects selected, SYNCED, then changes; all again after each loss.
+        """The objects selected, SYNCED, then changes; all again after each loss. ALIVE is told
+        every `POLL_S`.
 
         Raises what kept the server away until the end of `timeout_s`; `ApiInvalid` at once.
         """
@@ -105,7 +107,9 @@ class MemoryCluster:
         while True:
             lost: FleetError | None = None
             try:
-                yield from self._connection(resource, selection, deadline)
+                for event in self._connection(resource, selection, deadline):
+                    if alive or event.change is not Change.ALIVE:
+                        yield event
             except ApiInvalid:
                 raise
             except FleetError as error:
@@ -145,6 +149,7 @@ class MemoryCluster:
                 with self._lock:
                     if self._breaks != breaks:
                         return
+                yield Event(Change.ALIVE)
         except Refusal as refusal:
             if refusal.code != 410:
                 raise _told(call, refusal) from refusal

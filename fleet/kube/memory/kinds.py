@@ -14,6 +14,7 @@ from fleet.kube.base import (
     CONFIGMAPS,
     EVENTS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODS,
     SLICES,
@@ -77,6 +78,7 @@ def table(
             selectable=(*_NAMES, "spec.nodeName", "status.phase", "spec.restartPolicy",
                         "spec.schedulerName", "spec.serviceAccountName"),
         ),
+        Kind(NAMESPACES, schema.OPEN, plain, has_status=True, generation=False),
         Kind(NODES, schema.NODE, plain, has_status=True, generation=False,
              selectable=("metadata.name", "spec.unschedulable")),
         Kind(

@@ -100,11 +100,19 @@ class Node:
     owed: dict[str, Owed] = field(default_factory=dict)
     working: dict[str, ScrubOrder] = field(default_factory=dict)
     results: dict[str, DeviceResult] = field(default_factory=dict)
+    lost: dict[str, DeviceView] = field(default_factory=dict)
+    """Devices that the journal knows and the driver does not show any more."""
     incarnation: int = 1
+
+    def uuids(self, name: str) -> list[str]:
+        """The device that is, or has, `name`: its UUID or the id of a unit."""
+        known = {**self.lost, **self.devices}.items()
+        return [uuid for uuid, device in known if name == uuid or name in device.units]
 
     def change(self, uuid: str, **fields: object) -> None:
         """Set fields of a device."""
-        self.devices[uuid] = self.devices[uuid].model_copy(update=fields)
+        there = self.devices if uuid in self.devices else self.lost
+        there[uuid] = there[uuid].model_copy(update=fields)
 
 
 class Nodes:
@@ -121,6 +129,8 @@ class Nodes:
         self.orders: list[ScrubOrder] = []
         self.looks: list[Mapping[str, Sequence[str]]] = []
         self.abandoned: list[Abandonment] = []
+        self.batches: list[int] = []
+        """How much each call to abandon asked for."""
         self.chatter: tuple[Acceptance, ...] = ()
         """Answers to orders that were never given."""
         self.busy = 0
@@ -202,7 +212,7 @@ class Nodes:
         if outcome is Outcome.QUARANTINED:
             after |= {"state": "QUARANTINED", "reasons": (scenes.reason(),)}
         node.change(uuid, **after)
-        device = node.devices[uuid]
+        device = {**node.lost, **node.devices}[uuid]
         node.results[operation] = DeviceResult(
             operation=operation, node=node.name, device=device.name, uuid=uuid, outcome=outcome,
             state=device.state, certificate=device.certificate,
@@ -215,25 +225,30 @@ class Nodes:
 
     def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
         """As real nodes."""
+        self.batches.append(len(asked))
         return [self._abandon(one) for one in asked]
 
     def _abandon(self, asked: Abandonment) -> Closure | errors.FleetError:
         self.abandoned.append(asked)
-        node = self.by_name[asked.node]
-        if asked.node in self.silent:
+        node = self.by_name.get(asked.node)
+        if node is None or asked.node in self.silent:
             return errors.NotOwner(f"node {asked.node} does not answer")
         if asked.uid in node.claims:
             return errors.IllegalTransition(f"claim {asked.uid} has a record")
-        for uuid in asked.devices:
+        named = [node.uuids(name) for name in asked.devices]
+        if not named or not all(named):
+            return errors.DeviceUnknown(f"{asked} names no device of {node.name}")
+        meant = [uuid for each in named for uuid in each]
+        for uuid in meant:
             self.close(node, uuid, asked.token)
         for operation, order in list(node.working.items()):
-            if order.token == asked.token and order.device in asked.devices:
+            if order.token == asked.token and order.device in meant:
                 self._end(node, operation, Outcome.INTERRUPTED)
         return closure(asked.uid, asked.token, node.name, ClosedBy.ABANDON)
 
     def close(self, node: Node, uuid: str, token: str) -> None:
         """Refuse a token, and all older ones, from now on."""
-        floor = Token.parse(node.devices[uuid].floor)
+        floor = Token.parse({**node.lost, **node.devices}[uuid].floor)
         if Token.parse(token) >= floor:
             node.change(uuid, floor=token, closed=True)
 
@@ -495,6 +510,11 @@ class Bench:
     def device(self, device: str, node: str = "n1") -> DeviceView:
         """A device now."""
         return self.nodes.by_name[node].devices[self.uuid(device, node)]
+
+    def lose(self, device: str, node: str = "n1") -> None:
+        """The driver does not show a device any more."""
+        there, uuid = self.nodes.by_name[node], self.uuid(device, node)
+        there.lost[uuid] = there.devices.pop(uuid)
 
     def change(self, device: str, *, node: str = "n1", **fields: object) -> None:
         """Set fields of a device."""

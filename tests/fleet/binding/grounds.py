@@ -74,6 +74,9 @@ class Leases:
     def leases(self, holder: Holder | None = None) -> Sequence[Lease]:
         return self.store.leases(holder)
 
+    def held_by(self, holders: Collection[Holder]) -> Sequence[Lease]:
+        return self.store.held_by(holders)
+
 
 @dataclass
 class Nodes:
@@ -199,10 +202,10 @@ class Nodes:
             return errors.IllegalTransition(f"claim {one.uid} has a record")
         self.abandoned.append(one)
         token = Token.parse(one.token)
-        for uuid in one.devices:
-            machine = self.machines[one.node][uuid]
-            if machine.accepts(token):
-                machine.floor, machine.closed = token, True
+        for name in one.devices:
+            for uuid, machine in self.machines[one.node].items():
+                if name in (uuid, *machine.seen.units) and machine.accepts(token):
+                    machine.floor, machine.closed = token, True
         holder = Holder(HolderKind.CLAIM, one.uid)
         return Closure(holder, token, NodeName(one.node), ClosedBy.ABANDON)
 

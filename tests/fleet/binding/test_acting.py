@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet import errors
-from fleet.binding.acting import Writer
+from fleet.binding.acting import AGAIN_S, Writer
 from fleet.binding.decisions import Fault
 from fleet.kube.memory.access import Rule
 from fleet.messages import DeviceResult, Outcome
@@ -87,6 +87,26 @@ def test_a_missing_right_costs_the_hold_alone() -> None:
     writer.bind(bench.reading("d"), LEASE, {"b": proof("b")}, now=NOW)
     assert bench.reading("d").bound
     assert writer.writes == 3
+
+
+def test_a_right_that_was_missing_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    """E7: granted later, it is used without a restart; until then one claim a minute asks."""
+    bench = Bench(rights=BARE)
+    bench.given("c", "a")
+    writer = writer_of(bench)
+    bind(bench, writer, "a")
+    proofs = {"a": proof("a")}
+    for after, writes in ((AGAIN_S - 1.0, 3), (AGAIN_S, 5), (AGAIN_S + 1.0, 6)):
+        writer.bind(bench.reading(), LEASE, proofs, now=NOW + after)
+        assert (writer.writes, bench.reading().held, "holds" in writer.troubles) == (
+            writes,
+            False,
+            True,
+        )
+    assert caplog.text.count("cannot be held") == 1
+    writer.cluster = bench.admin
+    writer.bind(bench.reading(), LEASE, proofs, now=NOW + 2 * AGAIN_S)
+    assert (bench.reading().held, writer.holds, writer.troubles) == (True, True, {})
 
 
 def test_another_missing_right_is_no_matter_of_holds() -> None:

@@ -75,7 +75,7 @@ def test_nothing_is_true_before_the_allocation_stood_alone() -> None:
         ("replace", ""),
         ("replace", "status"),
         ("apply", "status"),
-        ("apply", ""),
+        ("patch", ""),
         ("patch", ""),
     ]
     calls = [call.verb for call in ground.connection.calls]
@@ -385,6 +385,7 @@ def test_two_of_us_never_work_on_one_claim() -> None:
     faults.before_next("replace", second)
     first.allocate(name)
     assert told == ["claim tenant/c is being allocated by somebody else"]
+    assert not [x for x in ground.store.leases() if x.holder.kind is HolderKind.OPERATOR]
     assert list(ground.exposable(name)) == ["n1/gpu-0"]
 
 
@@ -533,9 +534,11 @@ def test_the_coordinator_leaves_it_alone() -> None:
     assert len(bench.nodes.orders) == 1
 
 
-def test_what_the_dead_had_leased_is_given_back() -> None:
+@pytest.mark.parametrize("backed", [True, False])
+def test_what_the_dead_had_leased_is_given_back(*, backed: bool) -> None:
     """No state is a trap: an allocator killed in mid-wipe leaves a lease and a pledge; once the
-    pledge is over the coordinator gives the lease back."""
+    pledge is over the coordinator gives the lease back. T3: a pledge that the store does not
+    confirm is a tenant's own writing, and keeps no lease at all."""
     bench = Bench()
     name = Name("c", SPACE)
     uid = uid_of(bench.admin.create(CLAIMS, claim()))
@@ -546,10 +549,13 @@ def test_what_the_dead_had_leased_is_given_back() -> None:
     bench.admin.replace(CLAIMS, made)
     holder = Holder(HolderKind.CLAIM, uid)
     unit = UnitId(bench.nodes.by_name["n1"].devices["GPU-n1-a"].units[0])
-    bench.coordinator.acquire([AcquireRequest(frozenset({unit}), holder)])
+    right = AcquireRequest(
+        frozenset({pledge.unit(uid)}), pledge.holder("dead"), ttl_s=pledge.LIFETIME_S
+    )
+    bench.coordinator.acquire([AcquireRequest(frozenset({unit}), holder), *[right] * backed])
     bench.survey()
     bench.run(pledge.LIFETIME_S / 2, wait_s=5.0)
-    assert bench.store.leases(holder)
+    assert bool(bench.store.leases(holder)) == backed
     bench.run(2 * pledge.LIFETIME_S, wait_s=5.0)
     assert not bench.store.leases(holder)
 

@@ -7,6 +7,7 @@ import pytest
 from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.bodies import MESSAGE_MAX, Told, Word
+from fleet.binding.claim import read
 from fleet.binding.names import MANAGER
 from fleet.kube.base import CLAIMS, Object
 from tests.fleet.binding.benches import MARKS, NOW, Bench
@@ -90,3 +91,22 @@ def test_a_share_is_named_and_no_receipt_is_no_data() -> None:
     (entry,) = said(bench, receipt=False)["status"]["devices"]
     assert "data" not in entry
     assert "shareID" not in entry
+
+
+def test_a_finalizer_never_takes_others_along() -> None:
+    """D3: the list is whole: what other parties put on the claim stays, whoever owns its fields."""
+    claim = {
+        "metadata": {
+            "name": "c",
+            "namespace": "ns",
+            "uid": "u",
+            "resourceVersion": "7",
+            "finalizers": ["a.example.com/x", MARKS.finalizer, "b.example.com/y"],
+        }
+    }
+    reading = read(claim, MARKS)
+    put_on = bodies.finalizer(reading, MARKS, present=True)["metadata"]
+    taken_off = bodies.finalizer(reading, MARKS, present=False)["metadata"]
+    assert put_on["finalizers"] == ["a.example.com/x", "b.example.com/y", MARKS.finalizer]
+    assert taken_off["finalizers"] == ["a.example.com/x", "b.example.com/y"]
+    assert (taken_off["uid"], taken_off["resourceVersion"]) == ("u", "7")

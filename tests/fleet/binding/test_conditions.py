@@ -6,6 +6,7 @@ import pytest
 
 from fleet import errors
 from fleet.binding.conditions import RESYNC_S, RebootConditions
+from fleet.binding.watching import Cached
 from fleet.clock import ManualClock
 from fleet.health.reboots import REMEDIES
 from fleet.kube.base import NODES, Name, Object
@@ -112,6 +113,29 @@ def test_a_new_process_writes_nothing_new(site: Site) -> None:
     site.conditions = RebootConditions(site.cluster, "gpu.fleetscrub.dev")
     site.step(REBOOT)
     assert site.written() == 1
+
+
+def test_a_start_asks_for_no_node_that_is_watched(site: Site) -> None:
+    """A coordinator that starts in a big fleet reads no Node one by one: what the watch shows is
+    enough where nothing is to be said, or where it is said already."""
+    known = Cached(site.cluster, NODES, clock=site.clock)
+    site.conditions.nodes = known
+
+    def gets() -> int:
+        return len([c for c in site.cluster.calls if c.verb == "get"])
+
+    site.step()
+    assert gets() == 0
+    known.refresh()
+    site.step()
+    assert (gets(), site.written()) == (0, 0)
+    site.step(REBOOT)
+    assert (gets(), site.written()) == (1, 1)
+    site.conditions = RebootConditions(site.cluster, site.conditions.driver, known)
+    known.refresh()
+    site.step(REBOOT)
+    site.step(REBOOT, after=RESYNC_S)
+    assert (gets(), site.written()) == (1, 1)
 
 
 def test_a_condition_that_somebody_took_away_comes_back(site: Site) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from fleet.binding import bodies, pledge
 from fleet.binding.claim import read
-from fleet.binding.deciding import MARGIN_S, UNUSED_S, decide
+from fleet.binding.deciding import ATTEMPTS_MAX, MARGIN_S, UNUSED_S, WATCHED_S, decide
 from fleet.binding.decisions import (
     Acquire,
     Bind,
@@ -28,7 +29,7 @@ from fleet.binding.decisions import (
 from fleet.binding.facts import Facts, Rules
 from fleet.binding.names import Marks
 from fleet.kube.base import Object
-from fleet.messages import ClaimBrief, DeviceResult, DeviceView, Outcome, Owed
+from fleet.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Finding, Outcome, Owed
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 
@@ -115,7 +116,10 @@ CASES: dict[str, tuple[Callable[[], Facts], type, str]] = {
     # not ours, or not any more
     "nothing of ours": (lambda: facts(result("a") | {"driver": "x"}), Rest, "nothing"),
     "allocated by us soon": (
-        lambda: facts(allocated=False, lease=OURS, annotations=PLEDGED), Wait, "by us"),
+        lambda: facts(allocated=False, lease=OURS, annotations=PLEDGED, pledged=True),
+        Wait, "by us"),
+    "pledged by its owner only": (
+        lambda: facts(allocated=False, lease=OURS, annotations=PLEDGED), Undo, "not allocated"),
     "deallocated": (lambda: facts(allocated=False, lease=OURS), Undo, "not allocated"),
     "deallocated, marks left": (
         lambda: facts(allocated=False, users=(HOLD,), finalizer=True), LetGo, "not allocated"),
@@ -329,13 +333,59 @@ def test_only_a_device_at_fault_is_taken_out_of_service() -> None:
     assert {fault.device: bool(fault.codes) for fault in one.faults} == {"a": True, "b": False}
 
 
+@pytest.mark.parametrize("number", [1, ATTEMPTS_MAX + 1])
+def test_a_demand_that_is_not_met_takes_no_device_out_of_service(number: int) -> None:
+    """T2: what only a tenant's demand refuses fails his claim, at once, and quarantines nothing."""
+    finding = Finding(check=UNMET, verdict="fail", detail="cannot meet what the claim demands")
+    refused = VAIN.model_copy(update={"outcome": Outcome.REFUSED, "findings": (finding,)})
+    dirty = facts(lease=OURS, devices=(device("a", state="DIRTY"),), pods=UNBOUND)
+    found = decide(replace(dirty, results={A: refused}, attempts={A: number}), RULES)
+    assert isinstance(found, Fail)
+    assert [(fault.visible, fault.codes) for fault in found.faults] == [(False, ())]
+    assert "cannot meet" in found.why
+
+
+@pytest.mark.parametrize(("left_s", "share_s"), [(inf, 285.0), (400.0, 200.0), (0.0, WATCHED_S)])
+def test_no_claim_fails_by_the_clock_alone(left_s: float, share_s: float) -> None:
+    """B6: a claim that is late by the clock is given the time that we have to watch it for."""
+    late = facts(lease=OURS, ordered=frozenset({A}), at=LATE, pods=UNBOUND, left_s=left_s)
+    kinds = [type(decide(replace(late, pending_s=share_s + more), RULES)) for more in (-1.0, 0.0)]
+    assert kinds == [Wait, Fail]
+    silent = replace(late, view=None, pending_s=share_s - 1.0)
+    assert isinstance(decide(silent, RULES), Wait)
+    assert isinstance(decide(replace(late, pending_s=9999.0, now=NOW - 60.0), RULES), Wait)
+
+
+def test_a_wipe_that_was_ordered_of_late_is_not_blamed() -> None:
+    """B6: its claim fails, and its device stays in service."""
+    late = facts(
+        lease=OURS, ordered=frozenset({A}), at=LATE, pods=UNBOUND, left_s=inf, pending_s=300.0
+    )
+    found = [decide(replace(late, ordered_s={A: s}), RULES) for s in (142.0, 143.0)]
+    assert [fault.codes for one in found if isinstance(one, Fail) for fault in one.faults] == [
+        (), ("timed-out",),
+    ]  # fmt: skip
+
+
+def test_a_pledge_counts_by_our_watching_too() -> None:
+    """B5: an allocator whose clock is an hour off keeps its lease, and for two minutes at most."""
+    late = {pledge.key(MARKS): f"me {int(NOW) - 3600}"}
+    off = facts(allocated=False, lease=OURS, annotations=late, pledged=True)
+    assert isinstance(decide(replace(off, pledged_s=2 * pledge.LIFETIME_S - 1.0), RULES), Wait)
+    assert isinstance(decide(replace(off, pledged_s=2 * pledge.LIFETIME_S), RULES), Undo)
+
+
 def test_a_claim_is_told_nothing_of_other_tenants() -> None:
     """What goes into a condition, and from there into a pod's event, names no other holder."""
     held = facts(refused="claim:somebody-else", at=LATE, pods=UNBOUND)
     found = decide(held, RULES)
     assert isinstance(found, Fail)
     assert "somebody-else" not in found.why
-    assert "somebody-else" in decide(replace(held, now=NOW - 60.0), RULES).why
+    waits = decide(replace(held, now=NOW - 60.0), RULES)
+    assert isinstance(waits, Wait)
+    assert "somebody-else" in waits.why
+    assert "somebody-else" not in waits.told
+    assert "held" in waits.told
 
 
 def test_until_verified_keeps_marks_on_a_quarantined_device() -> None:

@@ -6,12 +6,13 @@ import pytest
 
 from fleet.binding import pledge
 from fleet.binding.claim import read
-from fleet.binding.explaining import ClaimStory, explain
+from fleet.binding.deciding import ATTEMPTS_MAX
+from fleet.binding.explaining import ClaimStory, explain, operations
 from fleet.binding.facts import Rules
 from fleet.binding.names import Marks
 from fleet.binding.pledge import Pledge
 from fleet.kube.base import Object
-from fleet.messages import ClaimBrief, NodeView
+from fleet.messages import ClaimBrief, DeviceResult, NodeView, Outcome
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, allocated, claim, device, reason, result, view
 
@@ -27,6 +28,13 @@ GATED = {
 def story(found: Object, seen: NodeView | None, *leases: Lease) -> ClaimStory:
     """The claim's story."""
     return explain(read(found, MARKS), seen, leases, (), rules=RULES, now=NOW)
+
+
+def awaited() -> Object:
+    """A claim that a pod waits for in PreBind."""
+    found = allocated(GATED)
+    found["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    return found
 
 
 def lease() -> Lease:
@@ -48,7 +56,11 @@ def test_an_unallocated_claim_names_the_verb_that_allocates_it() -> None:
     assert "fleet claim bind tenant/c" in found.missing[0].remedy
     body = pledge.body(unallocated(), MARKS, Pledge("me", NOW + 30))
     annotations = body["metadata"]["annotations"]
-    busy = story(unallocated(annotations=annotations), None, lease())
+    right = Lease(frozenset({pledge.unit("u")}), pledge.holder("me"), Token(1, 8), NOW + 30)
+    own = story(unallocated(annotations=annotations), None, lease())
+    assert own.allocating_until is None  # T3: the owner's own word alone is none
+    busy = story(unallocated(annotations=annotations), None, lease(), right)
+    assert busy.leases == ("1.7",)
     assert busy.allocating_until == NOW + 30
     assert busy.coordinator == "it is being allocated by us"
     assert "wait" in busy.missing[0].remedy
@@ -110,3 +122,47 @@ def test_conditions_that_are_pending_are_said() -> None:
     assert {"lease", "conditions"} <= {one.check for one in found.missing}
     assert found.gated
     assert not found.bound
+
+
+@pytest.mark.parametrize(
+    ("holder", "command"),
+    [
+        (Holder(HolderKind.CLAIM, "uid-x"), "fleet reconcile"),
+        (Holder(HolderKind.QUARANTINE, "GPU-n1-gpu-0"), "fleet quarantine clear gpu-0"),
+        (Holder(HolderKind.CAMPAIGN, "r1"), "fleet runs r1"),
+        (Holder(HolderKind.OPERATOR, "me"), "ask me"),
+    ],
+)
+def test_who_has_a_device_leased_is_named(holder: Holder, command: str) -> None:
+    """E7: "why does it stand" is answered with the holder, and with what decides."""
+    theirs = Lease(frozenset({UnitId("GPU-n1-gpu-0/all")}), holder, Token(1, 6))
+    found = story(awaited(), view(device("gpu-0")), theirs)
+    assert found.leases == ()
+    (one,) = [one for one in found.missing if "store" in one.detail]
+    assert str(holder) in one.detail
+    assert command in one.remedy
+    assert str(holder) in found.coordinator
+
+
+def test_the_reason_is_the_coordinators_own() -> None:
+    """E7: what was ordered and what became of it is the node's to tell, and is in the reason."""
+    reading = read(awaited(), MARKS)
+    seen = view(device("gpu-0", state="WIPING"))
+    found = story(awaited(), seen, lease())
+    assert found.coordinator == "gpu-0 is wiped and checked"
+    asked = operations(reading, seen, [lease()])
+    assert len(asked) == ATTEMPTS_MAX
+    results = tuple(
+        DeviceResult(
+            operation=name,
+            node="n1",
+            device="gpu-0",
+            uuid=seen.devices[0].uuid,
+            outcome=Outcome.FAILED,
+            state="DIRTY",
+        )
+        for name in asked
+    )
+    dirty = view(device("gpu-0", state="DIRTY")).model_copy(update={"results": results})
+    assert "its wipe was not proven" in str(story(awaited(), dirty, lease()).coordinator)
+    assert operations(reading, seen, []) == ()

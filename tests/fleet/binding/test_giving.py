@@ -9,6 +9,7 @@ from fleet.binding import pledge
 from fleet.binding.allocation import BUILTIN_FINALIZER
 from fleet.binding.choosing import Choice, choose
 from fleet.binding.giving import Giving, Overtaken
+from fleet.binding.leasing import ClaimLeases
 from fleet.binding.pledge import LIFETIME_S
 from fleet.binding.proving import Proven
 from fleet.kube.base import CLAIMS, Name, uid_of, version_of
@@ -16,7 +17,7 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.leases import AcquireRequest
 from fleet.messages import DeviceResult, Outcome
 from fleet.model import Holder, HolderKind, Lease, UnitId
-from tests.fleet.binding.grounds import MARKS, POD, Ground
+from tests.fleet.binding.grounds import MARKS, POD, Ground, Leases
 from tests.fleet.binding.scenes import device, scene, view
 
 
@@ -24,7 +25,8 @@ def giving(ground: Ground, name: Name) -> Giving:
     """One attempt, over a connection of its own."""
     uid = uid_of(ground.cluster.get(CLAIMS, name))
     connection = MemoryCluster(ground.engine)
-    return Giving(connection, name, uid, MARKS, ground.clock, ground.clock.advance)
+    leases = ClaimLeases(Leases(ground.store), ground.nodes)
+    return Giving(connection, name, uid, MARKS, ground.clock, ground.clock.advance, leases)
 
 
 def choice(ground: Ground, name: Name) -> Choice:
@@ -45,6 +47,9 @@ def test_a_pledge_is_renewed_at_half_of_its_life() -> None:
     assert version_of(ground.cluster.get(CLAIMS, name)) == version
     ground.clock.advance(LIFETIME_S / 2 + 1)
     mine.keep_pledge()
+    (right,) = ground.store.leases(pledge.holder(mine.owner))
+    assert right.units == {pledge.unit(mine.uid)}
+    assert right.expires_at == ground.clock.now() + LIFETIME_S
     found = pledge.read(ground.cluster.get(CLAIMS, name), MARKS)
     assert found is not None
     assert found.until > ground.clock.now() + LIFETIME_S - 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from fleet.binding.claim import ClaimReading, read
 from fleet.binding.holding import TORN_DOWN, Holds
 from fleet.binding.names import MANAGER, Marks
 from fleet.clock import ManualClock
-from fleet.kube.base import CLAIMS, Name, Object, PatchKind, uid_of
+from fleet.kube.base import CLAIMS, PODS, Name, Object, PatchKind, uid_of
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
@@ -176,8 +176,7 @@ def test_a_claim_deleted_under_the_write_goes_on_without(site: Site) -> None:
 def test_a_finalizer_refused_for_a_claim_that_is_ending_leaves_the_hold(site: Site) -> None:
     """D3: between the two writes the claim is deleted: held, without a finalizer, no error."""
     reading = site.create()
-    site.cluster.faults.before_next("apply", lambda: None)
-    site.cluster.faults.before_next("apply", site.delete)
+    site.cluster.faults.before_next("patch", site.delete)
     marked = site.holds.ensure(reading)
     assert (marked.held, marked.finalizer) == (True, False)
 
@@ -295,7 +294,7 @@ def test_the_finalizer_is_the_last_to_go(site: Site) -> None:
     kinds = [(c.verb, c.subresource) for c in site.cluster.writes()]
     site.holds.release(NAME, uid)
     sent = [(c.verb, c.subresource) for c in site.cluster.writes()][len(kinds) :]
-    assert sent == [("apply", "status"), ("apply", "")]
+    assert sent == [("apply", "status"), ("patch", "")]
 
 
 def test_until_verified_the_finalizer_stays(site: Site) -> None:
@@ -316,16 +315,86 @@ def test_a_claim_that_is_gone_or_another_needs_nothing(site: Site) -> None:
     assert site.now.held
 
 
-def test_a_pod_that_comes_under_the_release_keeps_its_allocation(site: Site) -> None:
-    """B5: reserved between look and write: 409, then only our entry goes."""
+def test_a_pod_that_comes_under_the_release_keeps_everything(site: Site) -> None:
+    """B5: reserved between look and write: it is the next use, and the marks are that one's."""
     uid = site.create().uid
     hold = MARKS.hold(node="n1", uid=uid)
     site.prove()
-    site.reserve(hold)
+    ended = site.reserve(hold)
     site.cluster.faults.before_next("patch", lambda: site.reserve(hold, POD))
     done = site.holds.release(NAME, uid)
-    assert done.writes == 3
-    assert (site.now.allocated, site.entries) == (True, [POD])
+    assert (done.left, done.writes) == (True, 1)
+    assert site.writes(lambda: site.holds.release(NAME, uid, of=ended)) == 0
+    assert (site.now.held, site.now.finalizer, site.entries) == (True, True, [hold, POD])
+
+
+@pytest.mark.parametrize("devices", [("gpu-0", "gpu-1"), ("gpu-1",)])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_use_begun_after_a_lost_answer_keeps_its_marks(
+    site: Site, devices: tuple[str, ...], *, told: bool
+) -> None:
+    """B5, D3: the release was carried out, its answer lost; the claim is used anew, and is exposed
+    under marks of its own by the time the releaser looks again."""
+    uid = site.create().uid
+    site.prove()
+    ended = site.reserve(MARKS.hold(node="n1", uid=uid))
+    site.cluster.faults.lose_answer_next("patch")
+
+    def again(pause_s: float) -> None:
+        site.clock.advance(pause_s)
+        site.allocate(*devices)
+        site.reserve(POD)
+        site.holds.ensure(site.now)
+
+    releasing = replace(site.holds, pause=again)
+    done = releasing.release(NAME, uid, of=ended if told else None)
+    assert (done.left, done.writes) == (True, 1)
+    assert (site.now.held, site.now.finalizer, len(site.now.pods)) == (True, True, 1)
+
+
+def test_the_hold_of_a_claim_that_the_scheduler_binds_passes_to_its_next_pod(site: Site) -> None:
+    """DESIGN 5: nobody but the coordinator puts it on again, and not before a pod is bound."""
+    gates = {"bindingConditions": [MARKS.sanitized, MARKS.healthy]}
+    uid = site.create(**gates).uid
+    site.prove()
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    names = [Name(name, NAME.namespace) for name in ("next", "last")]
+    pods = [
+        uid_of(
+            site.cluster.create(PODS, body | {"metadata": {"name": n.name, "namespace": "tenant"}})
+        )
+        for n in names
+    ]
+    hold = MARKS.hold(node="n1", uid=uid)
+    entries = [
+        {"resource": "pods", "name": name.name, "uid": pod}
+        for name, pod in zip(names, pods, strict=True)
+    ]
+    site.reserve(*entries, POD, hold)
+    done = site.holds.release(NAME, uid)
+    assert (done.left, done.writes) == (True, 1)
+    assert (site.now.held, site.now.finalizer, site.now.bound) == (True, True, False)
+    assert site.writes(lambda: site.holds.release(NAME, uid)) == 0
+    site.cluster.delete(PODS, names[0])
+    ended = site.cluster.get(PODS, names[1]) | {"status": {"phase": "Succeeded"}}
+    site.cluster.replace(PODS, ended, subresource="status")
+    assert not site.holds.release(NAME, uid).left
+    assert (site.now.marked, len(site.now.pods)) == (False, 3)
+
+
+def test_devices_of_another_use_say_whose_marks_they_are(site: Site) -> None:
+    """B5: a node that comes late to what it owes: the claim was allocated elsewhere since."""
+    uid = site.create().uid
+    site.prove()
+    for other in ([("n1", "gpu-0")], [("n2", "gpu-0"), ("n2", "gpu-1")]):
+        assert site.holds.release(NAME, uid, devices=other).left
+    assert site.now.held
+    site.holds.release(NAME, uid, devices=[("n1", "gpu-1"), ("n1", "gpu-0")])
+    assert not site.now.marked
 
 
 @pytest.mark.parametrize("verb", ["patch", "apply"])
@@ -344,14 +413,13 @@ def test_a_claim_gone_in_the_middle_is_done(site: Site) -> None:
     """D3: the controller may be faster than our second write."""
     uid = site.create().uid
     site.prove()
-    site.cluster.faults.before_next("apply", lambda: None)
 
     def gone() -> None:
         paths = [{"op": "remove", "path": "/metadata/finalizers"}]
         site.cluster.patch(CLAIMS, NAME, paths, kind=PatchKind.JSON)
         site.cluster.delete(CLAIMS, NAME)
 
-    site.cluster.faults.before_next("apply", gone)
+    site.cluster.faults.before_next("patch", gone)
     assert site.holds.release(NAME, uid).reading is None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fleet import errors
-from fleet.binding.informing import QuarantineNotices
+from fleet.binding.informing import SURVEY_MAX, QuarantineNotices
 from fleet.binding.names import Marks
 from fleet.kube.base import Object
 from fleet.kube.telling import Kind, Regarding
@@ -102,6 +102,29 @@ def test_who_uses_or_never_had_the_device_is_not_told_here(state: State, of: str
 def test_a_claim_that_is_gone_or_unreadable_harms_nobody(found: Object | None) -> None:
     """B19: the node is told all the same."""
     assert told("xid", found=found).about("DeviceQuarantined") == [("Node", "n1")]
+
+
+def test_what_is_told_in_one_survey_is_bounded_and_nobody_is_left_out() -> None:
+    """Followers are paced: of many notices each survey tells some, in turn, and comes round."""
+    reason = ReasonView(code="xid", source="health", liftable=True)
+    views: dict[str, NodeView | errors.FleetError | None] = {}
+    for number in range(2 * SURVEY_MAX + 5):
+        device = DeviceView(
+            uuid="g", name="gpu-0", accelerator="g", units=("g/all",), memory_bytes=1,
+            state=State.QUARANTINED, reasons=(reason,),
+        )  # fmt: skip
+        name = f"n{number}"
+        views[name] = NodeView(
+            node=name, incarnation="i", boot_id="b", at=1.0, simulated=True, backend="simulated",
+            devices=(device,),
+        )  # fmt: skip
+    heard = Heard()
+    follower = QuarantineNotices(heard, {}, Marks(DRIVER))
+    follower.step(views, 1.0)
+    assert len(heard.said) == SURVEY_MAX
+    follower.step(views, 3.0)
+    follower.step(views, 5.0)
+    assert {name for _, name, *_ in heard.said} == views.keys()
 
 
 def test_a_device_in_order_is_no_news() -> None:

@@ -122,6 +122,72 @@ def test_a_silent_node_keeps_the_lease(bench: Bench) -> None:
     assert leases.by_claim() == {"u": [first]}
 
 
+def seen(bench: Bench) -> tuple[dict[UnitId, str], dict[str, NodeView | None]]:
+    """Node of each unit, and the nodes."""
+    found = bench.nodes.views(dict.fromkeys(bench.nodes.names(), ()))
+    views = {name: one if isinstance(one, NodeView) else None for name, one in found.items()}
+    where = {
+        UnitId(unit): node.name
+        for node in bench.nodes.by_name.values()
+        for device in {**node.lost, **node.devices}.values()
+        for unit in device.units
+    }
+    return where, views
+
+
+def test_many_leases_are_one_batch_and_one_transaction(bench: Bench) -> None:
+    """Of many claims one is refused by its node; all the others are given back together."""
+    leases = leases_of(bench)
+    granted = [
+        lease
+        for lease in leases.acquire(
+            [
+                ("u", [bench.device("a")]),
+                ("v", [bench.device("b")]),
+                ("w", [bench.device("a", "n2")]),
+            ]
+        )
+        if isinstance(lease, Lease)
+    ]
+    bench.nodes.by_name["n1"].claims["v"] = ClaimBrief(uid="v", state="PREPARED")
+    words = leases.close(granted, *seen(bench))
+    assert bench.nodes.batches == [3]
+    assert ["record" in word if isinstance(word, str) else word.holder.name for word in words] == [
+        "u", True, "w",
+    ]  # fmt: skip
+    before = len(bench.store.history(99))
+    assert leases.release([word for word in words if not isinstance(word, str)]) == ["", ""]
+    assert [lease.holder.name for lease in bench.store.leases()] == ["v"]
+    assert len(bench.store.history(99)) == before + 2
+    assert leases.release([]) == ()
+
+
+def test_a_lease_of_a_lost_device_is_closed_by_its_units(bench: Bench) -> None:
+    """D6: the journal knows the units of a device that the view does not show any more."""
+    (lease,) = leases_of(bench).acquire([("u", [bench.device("a"), bench.device("b")])])
+    assert isinstance(lease, Lease)
+    bench.lose("a")
+    (word,) = leases_of(bench).close([lease], *seen(bench))
+    assert not isinstance(word, str)
+    floors = {d.name: (d.floor, d.closed) for there in (bench.nodes.by_name["n1"].lost,
+              bench.nodes.by_name["n1"].devices) for d in there.values()}  # fmt: skip
+    assert floors == {"a": (str(lease.token), True), "b": (str(lease.token), True)}
+
+
+def test_nothing_is_signed_for_units_that_a_node_never_had(bench: Bench) -> None:
+    """Promise 1: a word about nothing would release a device that somebody may have."""
+    (lease,) = leases_of(bench).acquire([("u", [bench.device("a")])])
+    assert isinstance(lease, Lease)
+    where, views = seen(bench)
+    (word,) = leases_of(bench).close([lease], dict.fromkeys(where, "n2"), views)
+    assert isinstance(word, str)
+    assert "names no device" in word
+    half = {unit: node for unit, node in where.items() if unit not in lease.units}
+    assert leases_of(bench).close([lease], half, views) == [
+        "the node of its units is not known yet"
+    ]
+
+
 def test_a_lease_of_unknown_units_waits(bench: Bench) -> None:
     """Units no node was ever seen with are not released by guess."""
     lease = Lease(frozenset({UnitId("z/0")}), Holder(HolderKind.CLAIM, "u"), Token(1, 1))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
+
+import pytest
 
 from fleet import errors
-from fleet.binding.looking import Case, touched
+from fleet.binding import pledge
+from fleet.binding.looking import FORGOTTEN_S, Case, touched
 from fleet.binding.tracking import Track
-from fleet.kube.base import PODS, Name, Object
+from fleet.kube.base import CLAIMS, PODS, Name, Object, PatchKind
+from fleet.leases import AcquireRequest
 from fleet.messages import ClaimBrief, Owed
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding import scenes
@@ -17,7 +22,7 @@ from tests.fleet.binding.benches import MARKS, SPACE, Bench, terms
 def case_of(bench: Bench, name: str = "c") -> Case:
     """The claim as a step sees it, its node asked."""
     bench.claims.refresh()
-    (case,) = bench.binder.look.cases([bench.reading(name).uid])
+    (case,) = bench.binder.look.cases([bench.reading(name).uid], bench.clock.now())
     bench.binder.look.ask([case])
     return case
 
@@ -62,7 +67,7 @@ def test_a_claim_that_is_none_of_ours_is_no_case() -> None:
     bench = Bench()
     uid = bench.create()
     bench.claims.refresh()
-    assert bench.binder.look.cases([uid, "unknown"]) == []
+    assert bench.binder.look.cases([uid, "unknown"], bench.clock.now()) == []
     assert bench.binder.look.tracks == {}
 
 
@@ -158,3 +163,149 @@ def test_a_case_that_was_put_off_says_why() -> None:
     case.put_off("later", 7.0)
     assert (case.again_s, case.track.why, case.decision.why) == (7.0, "later", "later")
     assert case.node == "n1"
+
+
+# --- what is not there any more -------------------------------------------------------------------
+
+
+def test_a_lost_device_makes_the_claims_lease_no_stray() -> None:
+    """B6: units nobody lists any more cannot be compared: the newest lease is the claim's own."""
+    bench = Bench()
+    uid = bench.given("c", "a", "b")
+    bench.run(1.0, work=False)
+    own = bench.lease(uid)
+    assert own is not None
+    older = replace(own, units=frozenset({UnitId("x/all")}), token=Token(own.token.epoch, 0))
+    bench.lose("a")
+    case = case_of(bench)
+    case.leases = (older, own)
+    facts = bench.binder.look.facts(case, bench.clock.now())
+    assert (facts.lease, facts.strays, facts.stuck) == (own, (), (older,))
+
+
+def test_a_node_that_is_gone_is_not_believed() -> None:
+    """B4: what was seen of a node that a survey does not name any more is nothing; its leases
+    are in nobody's way, and it is forgotten in the end.
+    """
+    bench = Bench()
+    look = bench.binder.look
+    bench.survey()
+    here, there = look.views["n1"], look.views["n2"]
+    assert here is not None
+    assert there is not None
+    del bench.nodes.by_name["n2"]
+    bench.survey()
+    assert (look.views["n1"] is not None, look.views["n2"]) == (True, None)
+    bench.run(FORGOTTEN_S - 20.0, wait_s=10.0)
+    bench.survey()
+    assert set(look.views) == {"n1", "n2"}
+    bench.run(40.0, wait_s=10.0)
+    bench.survey()
+    assert set(look.views) == {"n1"}
+    assert set(look.where.values()) == {"n1"}
+
+
+def test_a_node_that_comes_back_is_not_forgotten() -> None:
+    """Absence counts from the last time it was there."""
+    bench = Bench()
+    node = bench.nodes.by_name["n2"]
+    bench.survey()
+    for _ in range(3):
+        del bench.nodes.by_name["n2"]
+        bench.survey()
+        bench.run(FORGOTTEN_S * 0.6, wait_s=30.0)
+        bench.nodes.by_name["n2"] = node
+        bench.survey()
+        assert bench.binder.look.views["n2"] is not None
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def timed(bench: Bench) -> tuple[float, float]:
+    """How long the claim is said to have waited, and what it had left at first."""
+    case = case_of(bench)
+    facts = bench.binder.look.facts(case, bench.clock.now())
+    return facts.pending_s, facts.left_s
+
+
+def test_waiting_is_measured_by_our_own_watching() -> None:
+    """B6: a clock that leaps ages no claim; a claim found at the start was not followed."""
+    bench = Bench()
+    bench.given("c", "a")
+    bench.run(20.0, wait_s=1.0, work=False)
+    bench.clock.advance(600.0)
+    bench.step()
+    assert timed(bench) == (19.0, 600.0)
+
+
+def test_a_claim_that_comes_later_is_followed() -> None:
+    """What was there at the start, even if it was allocated afterwards only, is told apart."""
+    bench = Bench()
+    bench.create("c")
+    bench.step()
+    bench.allocate("c", "a")
+    bench.reserve("c", bench.pod("p"))
+    bench.run(2.0, work=False)
+    assert timed(bench) == (1.75, inf)
+
+
+def test_clocks_that_differ_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A claim allocated just now, long ago by our clock: said in the log, and until it is well."""
+    bench = Bench()
+    look, skew_s = bench.binder.look, 575.0
+    bench.step()
+    for name, device in (("c", "a"), ("d", "b")):
+        bench.given(name, device)
+        bench.claims.refresh()
+        bench.binder.step(bench.clock.now() + skew_s)
+    assert "575 s ago by our clock" in look.trouble
+    assert list(bench.binder.troubles) == ["clocks"]
+    assert len([one for one in caplog.records if "by our clock" in one.message]) == 1
+    bench.given("e", "a", node="n2")
+    bench.step()
+    assert bench.binder.troubles == {}
+
+
+# --- who took a lease and died --------------------------------------------------------------------
+
+
+def test_a_pledged_claim_stays_a_case_until_the_pledge_is_over() -> None:
+    """B5: a lease that is taken under a pledge changes no claim, and must be found all the same."""
+    bench = Bench()
+    uid = bench.create()
+    text = pledge.Pledge("me", float(int(bench.clock.now()) + 60))
+    bench.admin.patch(
+        CLAIMS, Name("c", SPACE), pledge.body(bench.raw(), MARKS, text), kind=PatchKind.MERGE
+    )
+    bench.run(2 * pledge.LIFETIME_S - 5.0, wait_s=1.0)
+    assert uid in bench.binder.look.tracks
+    bench.run(40.0, wait_s=1.0)
+    assert bench.binder.look.tracks == {}
+
+
+def test_only_what_is_no_case_is_noticed() -> None:
+    """A lease of a claim that is looked at anyway costs no look more."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.step()
+    bench.binder.look.notice([uid, "other"])
+    assert bench.binder.look.take_noticed() == {"other"}
+    assert bench.binder.look.take_noticed() == set()
+
+
+def test_a_malformed_claim_with_a_lease_is_noticed_once() -> None:
+    """B19: what cannot be read is not looked at again with every survey."""
+    bench = Bench()
+    uid = bench.create()
+    bench.claims.refresh()
+    raw = bench.raw()
+    raw["metadata"]["resourceVersion"] = "999999"
+    raw["status"] = {"reservedFor": "nobody"}
+    bench.claims.learn(raw)
+    unit = UnitId(bench.device("a").units[0])
+    holder = Holder(HolderKind.CLAIM, uid)
+    bench.coordinator.acquire([AcquireRequest(frozenset({unit}), holder)])
+    assert bench.binder.look.cases([uid], bench.clock.now()) == []
+    bench.binder.look.notice([uid])
+    assert bench.binder.look.take_noticed() == set()

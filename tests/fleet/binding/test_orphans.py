@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.binding.leasing import ClaimLeases
-from fleet.binding.orphans import OrphanLeases
+from fleet.binding.orphans import PAUSE_MAX, OrphanLeases
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimBrief
 from fleet.model import Holder, HolderKind, Lease, UnitId
@@ -63,3 +63,85 @@ def test_an_incomplete_cache_makes_no_orphans() -> None:
     for _ in range(3):
         chore.step({}, bench.clock.now())
     assert len(bench.store.leases()) == 1
+
+
+def test_a_lease_of_a_claim_that_nobody_looks_at_is_noticed() -> None:
+    """B5, B42: `fleet claim bind` was killed after it had the lease, and before the claim showed
+    it: the lease is given back once its pledge is over.
+    """
+    bench = Bench()
+    uid = bench.create()
+    bench.run(1.0)
+    lease = lease_of(bench, uid)
+    chore = orphans(bench)
+    bench.run(10.0, wait_s=1.0)
+    assert bench.store.leases() == [lease]
+    chore.step({}, bench.clock.now())
+    bench.run(1.0)
+    assert bench.store.leases() == []
+    assert bench.device("a").closed
+
+
+def test_a_quarantine_is_visible_before_an_orphan_goes() -> None:
+    """Promise 6: the lease of a device that failed stays until the slice says so, claim or not."""
+    bench = Bench()
+    lease = lease_of(bench, "gone")
+    bench.change("a", state="QUARANTINED")
+    bench.claims.refresh()
+    chore = orphans(bench)
+    for _ in range(3):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == [lease]
+    bench.publish("n1")
+    chore.step({}, bench.clock.now())
+    assert bench.store.leases() == []
+
+
+def test_an_orphan_that_is_refused_is_asked_about_ever_more_slowly() -> None:
+    """A wipe that does not stop holds up no survey for ever, and no other orphan at all."""
+    bench = Bench()
+    bench.nodes.by_name["n1"].claims["gone"] = ClaimBrief(uid="gone", state="PREPARED")
+    lease_of(bench, "gone")
+    bench.claims.refresh()
+    chore = orphans(bench)
+    for _ in range(64):
+        chore.step({}, bench.clock.now())
+    assert 6 <= len(bench.nodes.abandoned) <= 9
+    del bench.nodes.by_name["n1"].claims["gone"]
+    for _ in range(PAUSE_MAX):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == []
+
+
+def test_a_watch_that_was_cut_off_makes_no_orphans() -> None:
+    """B42: a coordinator that hears nothing any more takes no lease from a claim it never saw."""
+    bench = Bench()
+    bench.claims.refresh()
+    uid = bench.given("c", "a")
+    lease = lease_of(bench, uid)
+    chore = orphans(bench)
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == [lease]
+    assert bench.nodes.abandoned == []
+    assert bench.claims.get(uid) is not None
+
+
+def test_the_server_is_only_asked_when_it_matters() -> None:
+    """No list is made for leases that nobody can be asked to close; and none without suspects."""
+    bench = Bench()
+    lease_of(bench, "gone")
+    bench.claims.refresh()
+    chore = orphans(bench)
+    bench.nodes.silent.add("n1")
+    bench.survey()
+    before = len(bench.cluster.calls)
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert len(bench.cluster.calls) == before
+    bench.nodes.silent.clear()
+    bench.survey()
+    for _ in range(PAUSE_MAX):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == []
+    assert len(bench.cluster.calls) == before + 1

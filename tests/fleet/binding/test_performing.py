@@ -7,9 +7,11 @@ import pytest
 from fleet import errors
 from fleet.binding.deciding import UNUSED_S
 from fleet.binding.performing import REFUSED_S
+from fleet.binding.undoing import UNDONE_NODE_MAX
 from fleet.kube.base import CLAIMS, PODS
 from fleet.messages import Acceptance
 from fleet.settings import Unexposed
+from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import MARKS, Bench
 
 
@@ -23,8 +25,8 @@ def proven(name: str = "c", **terms: object) -> Bench:
 
 
 def applies(bench: Bench) -> int:
-    """Applies to claims so far."""
-    return sum(1 for call in bench.cluster.writes() if call.verb == "apply")
+    """Writes to claims so far."""
+    return sum(1 for call in bench.cluster.writes() if call.verb in ("apply", "patch"))
 
 
 def test_a_stale_reading_is_read_and_decided_anew() -> None:
@@ -217,3 +219,101 @@ def test_a_node_that_refuses_our_word_is_asked_again_soon() -> None:
     bench.run(8.0, wait_s=1.0, work=False)
     assert bench.nodes.busy == 0
     assert bench.device("a").reasons
+
+
+# --- giving back ----------------------------------------------------------------------------------
+
+
+def leaving(bench: Bench, count: int = 1) -> list[str]:
+    """Claims with leases that the scheduler has given up; their UIDs."""
+    for number in range(count):
+        added = scenes.device(f"x{number}", node=f"n{number % 2 + 1}")
+        bench.nodes.by_name[f"n{number % 2 + 1}"].devices[added.uuid] = added
+    uids = [bench.given(f"c{n}", f"x{n}", node=f"n{n % 2 + 1}") for n in range(count)]
+    bench.survey()
+    bench.run(1.0, work=False)
+    for number in range(count):
+        bench.deallocate(f"c{number}")
+    return uids
+
+
+def test_a_claim_that_is_wanted_again_keeps_its_lease() -> None:
+    """B5: a pod was reserved after the last look: the claim is read live, and decided anew."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(3.0)
+    bench.reserve("c")
+    bench.run(UNUSED_S, wait_s=1.0)
+    bench.claims.refresh()
+    bench.clock.advance(0.5)
+    bench.reserve("c", bench.pod("late"))
+    bench.binder.step(bench.clock.now())
+    assert bench.cluster.calls[-1].verb == "get"
+    assert bench.nodes.abandoned == []
+    bench.run(3.0)
+    assert bench.lease(uid) is not None
+    assert not bench.device("a").closed
+    assert bench.reading().bound
+
+
+def test_what_is_given_back_in_one_step_is_one_batch() -> None:
+    """However many claims: one call to the nodes, one transaction, a bounded part at a time."""
+    bench = Bench()
+    leaving(bench, 20)
+    bench.step()
+    assert bench.nodes.batches == [2 * UNDONE_NODE_MAX]
+    assert len(bench.store.leases()) == 20 - 2 * UNDONE_NODE_MAX
+    bench.step()
+    assert bench.store.leases() == []
+    assert bench.nodes.batches == [2 * UNDONE_NODE_MAX, 20 - 2 * UNDONE_NODE_MAX]
+
+
+def test_a_server_that_is_away_is_asked_once_in_a_step() -> None:
+    """A time-out for each claim would hold up all the others; nothing is given back meanwhile."""
+    bench = Bench()
+    leaving(bench, 6)
+    bench.claims.refresh()
+    bench.cluster.faults.fail_next("get", errors.ApiUnavailable("away"), times=2)
+    before = sum(1 for call in bench.cluster.calls if call.verb == "get")
+    bench.binder.step(bench.clock.now())
+    assert sum(1 for call in bench.cluster.calls if call.verb == "get") == before + 1
+    assert bench.nodes.abandoned == []
+    bench.run(4.0)
+    assert bench.store.leases() == []
+
+
+def test_a_node_that_does_not_answer_costs_no_reading() -> None:
+    """What cannot be given back now anyway is not asked about again and again."""
+    bench = Bench()
+    leaving(bench, 1)
+    bench.nodes.silent.add("n1")
+    bench.survey()
+    bench.run(20.0, wait_s=1.0)
+    assert "get" not in {call.verb for call in bench.cluster.calls}
+    assert "does not answer" in bench.binder.why(bench.reading("c0").uid)
+    bench.nodes.silent.clear()
+    bench.survey()
+    bench.run(10.0, wait_s=1.0)
+    assert bench.store.leases() == []
+
+
+def test_a_lease_that_waits_elsewhere_holds_up_nobody() -> None:
+    """B5: a wipe that does not stop on one node keeps the claim from no other, and is seen to."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.survey()
+    bench.run(1.0, work=False)
+    close = bench.nodes.abandon
+    bench.nodes.abandon = lambda asked: [errors.DeviceBusy("has not ended yet") for _ in asked]  # type: ignore[method-assign]
+    entries = [one for one in bench.reserved() if not MARKS.is_hold(one)]
+    bench.deallocate("c")
+    bench.allocate("c", "b", node="n2")
+    bench.reserve("c", *entries)
+    bench.run(3.0)
+    assert bench.reading().bound
+    assert len(bench.store.leases()) == 2
+    bench.nodes.abandon = close  # type: ignore[method-assign]
+    bench.run(60.0, wait_s=1.0)
+    (left,) = bench.store.leases()
+    assert left == bench.lease(uid)
+    assert left.units == set(bench.device("b", "n2").units)

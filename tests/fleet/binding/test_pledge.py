@@ -7,6 +7,7 @@ import pytest
 from fleet.binding import pledge
 from fleet.binding.names import Marks
 from fleet.binding.pledge import LIFETIME_S, Pledge
+from fleet.model import Lease, Token
 from tests.fleet.binding.scenes import DRIVER, NOW
 
 MARKS = Marks(DRIVER)
@@ -33,6 +34,21 @@ def test_what_is_no_pledge_binds_nobody(text: object) -> None:
     assert pledge.read(annotated(text), MARKS) is None
     assert pledge.read({"metadata": {"annotations": []}}, MARKS) is None
     assert pledge.read({}, MARKS) is None
+
+
+def test_an_owner_is_short() -> None:
+    """T3: what a tenant writes there is not carried to the store whatever it is."""
+    long = "9" * 65
+    assert pledge.read(annotated(f"{long} 5"), MARKS) is None
+    assert pledge.read(annotated(f"me {long}"), MARKS) is None
+
+
+def test_a_lease_is_of_one_claim_and_one_owner() -> None:
+    """T3: only the lease that its owner has for this very claim makes a pledge good."""
+    lease = Lease(frozenset({pledge.unit("u")}), pledge.holder("me"), Token(1, 1), 5.0)
+    assert pledge.covers(lease, "u", "me")
+    assert not pledge.covers(lease, "v", "me")
+    assert not pledge.covers(lease, "u", "you")
 
 
 def test_a_pledge_ends_by_itself() -> None:

@@ -15,6 +15,6 @@ def test_a_node_that_is_silent_is_an_error_in_its_place() -> None:
     found = nodes.views({"n1": (), "n2": ()})
     assert isinstance(found["n2"], errors.FleetError)
     assert not isinstance(found["n1"], errors.FleetError)
-    asked = [Abandonment(node, "u", "1.1", ()) for node in ("n2", "n1")]
+    asked = [Abandonment(node, "u", "1.1", (f"GPU-{node}-a/all",)) for node in ("n2", "n1")]
     answers = nodes.abandon(asked)
     assert [isinstance(one, errors.FleetError) for one in answers] == [True, False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +21,14 @@ from fleet.binding.running import (
 )
 from fleet.binding.watching import Cached
 from fleet.clock import ManualClock
+from fleet.coordinator import Coordinator
+from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.messages import DeviceView, NodeView
-from fleet.model import Token, UnitId
+from fleet.model import NodeName, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore
+from fleet.stores.sqlite import open_stores
 
 
 def view(node: str, **floors: str) -> NodeView:
@@ -77,6 +81,7 @@ class Notes:
     steps: list[float] = field(default_factory=list)
     seen: list[Views] = field(default_factory=list)
     error: BaseException | None = None
+    troubles: dict[str, str] = field(default_factory=dict)
 
     def step(self, now: float) -> int:
         """One step."""
@@ -95,9 +100,11 @@ class Floors:
     """A store that follows what it learns, like `fleet.coordinator.Coordinator`."""
 
     store: MemoryLeaseStore
+    told: list[Mapping[UnitId, Token]] = field(default_factory=list)
 
     def learn(self, floors: Mapping[UnitId, Token]) -> None:
         """As the coordinator does."""
+        self.told.append(floors)
         if floors:
             self.store.learn(max(floors.values()))
 
@@ -199,6 +206,34 @@ def test_a_node_of_another_store_stops_nobody_else(stage: Stage) -> None:
     assert stage.loop.view().trouble == ""
 
 
+def test_a_survey_asks_the_store_once_however_many_nodes(stage: Stage) -> None:
+    """What a step costs does not grow with the fleet: all floors of an epoch are told together."""
+    newest = stage.store.newest()
+    stage.nodes.answers = {f"n{i}": view(f"n{i}", a=str(newest), b="0.0") for i in range(50)}
+    stage.nodes.answers |= {
+        "old": view("old", a=str(Token(newest.epoch - 1, 1))),
+        "new": view("new"),
+    }
+    stage.nodes.answers["silent"] = errors.NotOwner("away")
+    floors = Floors(stage.store)
+    stepped = Reconciling(stage.notes, stage.nodes, floors)
+    stepped.step(1000.0)
+    together, *rest = floors.told
+    assert together == {UnitId(f"n{i}/a/all"): newest for i in range(50)}
+    assert [set(one) for one in rest] == [{"old/a/all"}] * 2
+    assert set(stepped.foreign) == {"old"}
+
+
+def test_what_the_binder_lacks_is_said(stage: Stage) -> None:
+    """E7: a right that is missing shows in the view as long as it does, though steps end well."""
+    stage.notes.troubles["holds"] = "claims cannot be held after use"
+    stage.loop.turn()
+    assert stage.loop.view().trouble == "claims cannot be held after use"
+    stage.notes.troubles.clear()
+    stage.loop.turn()
+    assert stage.loop.view().trouble == ""
+
+
 @pytest.mark.parametrize("error", [errors.StoreUnavailable("away"), KeyError("a bug")])
 def test_a_step_that_fails_is_tried_again_ever_more_slowly(stage: Stage, error: Exception) -> None:
     """The loop never ends: pauses grow to their limit, and the first good step ends the trouble."""
@@ -247,6 +282,31 @@ def test_followers_get_every_survey_and_fail_for_themselves(stage: Stage) -> Non
     assert len(stage.notes.steps) == 4
 
 
+def test_claims_never_wait_for_the_followers(stage: Stage) -> None:
+    """A first lease is granted before leases, notices and conditions of nodes are looked at; and
+    claims in trouble keep nobody from looking at the nodes.
+    """
+
+    class Late:
+        """Notes how many steps of the claims came before it."""
+
+        after: list[int] = []  # noqa: RUF012 - of this test alone
+
+        def step(self, views: Views, now: float) -> None:  # noqa: ARG002 - of the protocol
+            """One survey."""
+            self.after.append(len(stage.notes.steps))
+
+    stage.nodes.answers = {"a": view("a")}
+    followers = {"x": Late()}
+    stepped = Reconciling(stage.notes, stage.nodes, Floors(stage.store), followers=followers)
+    stepped.step(1000.0)
+    stepped.step(1000.1)
+    stage.notes.error = errors.StoreUnavailable("away")
+    with pytest.raises(errors.StoreUnavailable):
+        stepped.step(1000.0 + SURVEY_S)
+    assert Late.after == [1, 2]
+
+
 def test_what_cannot_be_opened_is_opened_later(stage: Stage) -> None:
     """Without kubeconfig or API server the host stays up, and goes on once it is there."""
     stage.refusal = errors.SettingsInvalid("there is no kubeconfig")
@@ -257,6 +317,46 @@ def test_what_cannot_be_opened_is_opened_later(stage: Stage) -> None:
     stage.loop.turn()
     stage.loop.turn()
     assert (stage.openings, len(stage.notes.steps)) == (4, 2)
+
+
+def test_a_store_that_was_replaced_is_opened_anew(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Promise 7: a store file deleted or put back under a running loop is noticed though nobody
+    asks for a lease, is never told to be well, and what is there in the end is opened.
+    """
+    path = tmp_path / "store.db"
+
+    def opened() -> Reconciling:
+        if not path.exists():
+            raise errors.StoreUnavailable("the store is not there")
+        stores = open_stores(path, clock=stage.clock)
+        stores.leases.init()
+        coordinator = Coordinator(stores.leases, stores.runs, clock=stage.clock, signer=Unsigned())
+        return Reconciling(stage.notes, stage.nodes, coordinator, closing=(stores.close,))
+
+    open_stores(path, clock=stage.clock).close()
+    loop = Loop(opened, clock=stage.clock)
+    loop.turn()
+    assert loop.view().trouble == ""
+    kept = path.rename(tmp_path / "away.db")
+    for trouble in ("was removed or replaced", "is not there", "is not there"):
+        stage.clock.advance(SURVEY_S)
+        loop.turn()
+        assert trouble in loop.view().trouble
+    assert caplog.text.count("claims are reconciled") == 1
+    kept.rename(path)
+    loop.turn()
+    assert loop.view().trouble == ""
+    loop.stop()
+    loop.run()
+
+
+class Unsigned:
+    """Signs nothing."""
+
+    def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
+        """Nothing."""
 
 
 def test_nothing_is_done_before_all_claims_are_known(stage: Stage) -> None:

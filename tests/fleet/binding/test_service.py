@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from fleet import errors
-from fleet.binding.deciding import MARGIN_S, UNUSED_S
-from fleet.binding.service import RESYNC_S
+from fleet.binding.deciding import MARGIN_S, UNUSED_S, WATCHED_S
+from fleet.binding.decisions import Undo, Wait
+from fleet.binding.looking import Case
+from fleet.binding.service import RESYNC_S, words
+from fleet.binding.tracking import Track
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name
 from fleet.leases import AcquireRequest
 from fleet.messages import Outcome
@@ -41,7 +44,7 @@ def test_the_whole_life_of_a_named_claim() -> None:
     uid = bench.given("c", "a", "b")
     bench.run(3.0)
     assert bound(bench)
-    assert written(bench) == ["apply resourceclaims/status", "apply resourceclaims/"]
+    assert written(bench) == ["apply resourceclaims/status", "patch resourceclaims/"]
     assert (bench.reading().held, bench.reading().finalizer) == (True, True)
     assert [order.device for order in bench.nodes.orders] == [bench.uuid("a"), bench.uuid("b")]
     bench.bind("c-pod")
@@ -54,7 +57,7 @@ def test_the_whole_life_of_a_named_claim() -> None:
     bench.bury("c")
     bench.nodes.by_name["n1"].owed.clear()
     bench.run(UNUSED_S + 4.0)
-    assert written(bench)[2:] == ["patch resourceclaims/status", "apply resourceclaims/"]
+    assert written(bench)[2:] == ["patch resourceclaims/status", "patch resourceclaims/"]
     reading = bench.reading()
     assert (reading.allocated, reading.marked, bench.lease(uid)) == (False, False, None)
     assert bench.binder.open_claims == 0
@@ -355,6 +358,108 @@ def test_a_device_that_fails_after_it_was_said_ready() -> None:
     assert undone(bench, uid)
 
 
+def test_a_device_that_is_lost_while_it_is_wiped() -> None:
+    """B6: its claim fails by it, once nobody can choose it, and only then is the lease given back:
+    the node closes the token for units that it knows, and does not show any more.
+    """
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(1.0, work=False)
+    lease = bench.lease(uid)
+    assert lease is not None
+    bench.lose("a")
+    bench.run(8.0, work=False)
+    assert bench.lease(uid) == lease
+    assert not bench.reading().failed
+    bench.run(5.0, work=False)
+    assert undone(bench, uid)
+    assert bench.binder.look.around.visible.hidden("n1", ["a"]) == frozenset()
+    (lost,) = bench.nodes.by_name["n1"].lost.values()
+    assert (lost.floor, lost.closed) == (str(lease.token), True)
+    assert bench.nodes.by_name["n1"].working == {}
+
+
+def test_a_device_is_lost_while_no_coordinator_looks() -> None:
+    """B6, B42: one that has never seen the device closes the token all the same."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(1.0, work=False)
+    bench.lose("a")
+    bench.restart()
+    bench.run(14.0, work=False)
+    assert undone(bench, uid)
+
+
+@pytest.mark.parametrize("how", ["deallocated", "unused"])
+def test_a_claim_given_up_while_its_device_fails(how: str) -> None:
+    """B5, promise 6: its lease goes when the scheduler can see the device out of service."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.survey()
+    bench.run(1.0, work=False)
+    bench.nodes.outcomes[bench.uuid("a")] = Outcome.QUARANTINED
+    bench.nodes.work()
+    if how == "deallocated":
+        bench.deallocate("c")
+    else:
+        bench.reserve("c")
+    bench.run(UNUSED_S + 3.0)
+    assert bench.lease(uid) is not None
+    assert bench.device("a").closed
+    bench.publish("n1")
+    bench.run(2.0)
+    assert bench.lease(uid) is None
+
+
+def test_a_clock_that_leaps_costs_no_device_its_service() -> None:
+    """B6: our clock goes ten minutes ahead while wipes have run for a second."""
+    bench = Bench()
+    uids = [bench.given("c", "a"), bench.given("d", "b")]
+    bench.run(1.0, work=False)
+    ahead = bench.clock.now() + 600.0
+    for number in range(40):
+        bench.claims.refresh()
+        bench.binder.step(ahead + number)
+    assert not [reason for name in "ab" for reason in bench.device(name).reasons]
+    assert [bench.reading(name).failed for name in "cd"] == [False, False]
+    bench.nodes.work()
+    bench.change("a", checked_at=bench.clock.now())
+    bench.binder.touch(uids, ahead + 40.0)
+    bench.binder.step(ahead + 40.0)
+    assert [bench.reading(name).bound for name in "cd"] == [True, True]
+
+
+def test_a_late_claim_is_watched_before_it_is_failed() -> None:
+    """B6, B42: a coordinator that begins anew gives a claim past its time a moment more."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(1.0, work=False)
+    bench.clock.advance(LATE_S + 10.0)
+    bench.restart()
+    bench.run(WATCHED_S - 2.0, wait_s=1.0, work=False)
+    assert not bench.reading().failed
+    assert not bench.device("a").reasons
+    bench.run(16.0, wait_s=1.0, work=False)
+    assert undone(bench, uid)
+    assert [one.code for one in bench.device("a").reasons] == ["timed-out"]
+
+
+def test_a_node_that_is_gone_for_good_keeps_no_claim() -> None:
+    """B6: the fleet does not name the node any more; the lease left there is in nobody's way."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.survey()
+    bench.run(1.0, work=False)
+    del bench.nodes.by_name["n1"]
+    bench.deallocate("c")
+    bench.allocate("c", "a", node="n2")
+    bench.reserve("c", bench.pod("again"))
+    bench.survey()
+    bench.run(3.0)
+    assert bench.reading().bound
+    assert len(bench.store.leases(Holder(HolderKind.CLAIM, uid))) == 2
+
+
 # --- whose claims ---------------------------------------------------------------------------------
 
 
@@ -622,6 +727,20 @@ def test_a_hold_that_outlives_its_use_is_told() -> None:
     assert "fleet claim show" in message
 
 
+def test_the_owner_reads_what_was_decided_and_not_what_nodes_answered() -> None:
+    """T12: nodes and store name other claims and their operations to operators; an event that the
+    owner of a claim reads has our own decision only."""
+    bench = Bench()
+    bench.given("c", "a")
+    track = Track(why="nobody is reserved for it; claim/secret/1.2/u/0 under 1.3 has not ended yet")
+    case = Case(bench.reading(), track, decision=Undo((), "nobody is reserved for it"))
+    assert words(case) == "nobody is reserved for it"
+    case.decision = Wait("a device is held by claim:secret", told="a device is held by somebody")
+    assert words(case) == "a device is held by somebody"
+    case.decision = Wait("it waits")
+    assert words(case) == "it waits"
+
+
 def test_events_that_cannot_be_told_stop_nothing() -> None:
     """An owner who cannot be told keeps nobody's claim from being looked at again."""
     bench = Bench(hold_event_after_s=0.5)
@@ -652,6 +771,7 @@ def test_a_view_that_comes_by_hastens_what_it_is_about() -> None:
     bench = Bench()
     uid = bench.given("c", "a")
     bench.run(3.0)
+    bench.bind("c-pod")
     bench.prepare("c")
     bench.run(1.0)
     bench.unprepare("c")
@@ -662,6 +782,9 @@ def test_a_view_that_comes_by_hastens_what_it_is_about() -> None:
     bench.step()
     assert bench.binder.looked_at == before + 1
     assert uid in bench.binder.look.tracks
+    bench.survey()
+    bench.step()
+    assert bench.binder.looked_at == before + 1, "what is as it was wakes nobody"
 
 
 def test_slices_are_only_written_where_a_node_does_not() -> None:

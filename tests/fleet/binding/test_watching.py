@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet import errors
-from fleet.binding.watching import Cached
+from fleet.binding.watching import QUIET_MAX_S, Cached
 from fleet.clock import ManualClock
 from fleet.kube.base import (
     CLAIMS,
@@ -224,6 +224,49 @@ def test_what_was_learnt_while_a_list_was_under_way_is_not_undone_by_it(server: 
     server.during = lambda: None
     cached.refresh()
     assert versions(cached) == {"a": "1", "c": "1"}
+
+
+@pytest.mark.parametrize("told", ["list", "watch", "answer"])
+def test_a_late_answer_revives_nothing(server: Scripted, told: str) -> None:
+    """A write is answered, and before its thread tells us the object is gone: it stays gone, though
+    the answer is newer than all we were told; what the server says of it later counts."""
+    cached = Cached(server, CLAIMS)
+    server.scripts = [added(thing("a", 1)), added()]
+    cached.watch_once()
+    server.listing = Listing((), "9")
+    goes: Mapping[str, Callable[[], None]] = {
+        "list": cached.refresh,
+        "watch": cached.watch_once,
+        "answer": lambda: cached.gone("a"),
+    }
+    goes[told]()
+    cached.learn(thing("a", 7))
+    assert versions(cached) == {}
+    server.scripts = [[*added(), Event(Change.ADDED, thing("a", 12))]]
+    cached.watch_once()
+    assert versions(cached) == {"a": "12"}
+
+
+def test_a_silent_server_is_trouble_and_a_bookmark_is_none(server: Scripted) -> None:
+    """A watch of a quiet kind says that it is alive; one whose other end is gone says nothing."""
+    clock = ManualClock(0.0)
+    cached = Cached(server, CLAIMS, clock=clock)
+    assert cached.trouble == ""
+    server.scripts = [added(thing("a", 1)), [*added(thing("a", 1)), Event(Change.ALIVE)]]
+    cached.watch_once()
+    clock.advance(QUIET_MAX_S + 1.0)
+    assert "nothing was heard of resourceclaims" in cached.trouble
+    cached.watch_once()
+    assert (cached.trouble, cached.age_s) == ("", 0.0)
+
+
+def test_a_quiet_watch_is_heard() -> None:
+    """Every server says that it is there, so that silence means something."""
+    for event in MemoryCluster().watch(CLAIMS, timeout_s=20.0, alive=True):
+        if event.change is Change.ALIVE:
+            break
+    else:
+        raise AssertionError("nothing was heard")
 
 
 def test_a_list_that_fails_changes_nothing() -> None:

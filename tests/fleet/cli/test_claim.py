@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fleet import errors
+from fleet.binding.explaining import ClaimStory
+from fleet.cli.claim import _render_story
 from fleet.cli.main import build
 from fleet.kube.base import CLASSES
 from fleet.messages import ClaimOrder
@@ -105,3 +108,19 @@ def test_without_a_cluster_nothing_is_tried(state: object) -> None:
     found = CliRunner().invoke(build(), arguments)
     assert isinstance(found.exception, errors.InputInvalid)
     assert "--kubeconfig" in found.exception.remedy
+
+
+def test_whoever_says_nothing_is_not_taken_for_a_no(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: a silent node is "unknown", and it is told that no coordinator reports."""
+    host.pending("a")
+    told = verb(host, "show", "tenant/a")
+    assert "no coordinator reports on this host" in told["coordinator_trouble"][0]
+    found = ClaimStory.model_validate(told)
+    _render_story(found, Console(width=200))
+    assert "n1: no record" in capsys.readouterr().out
+    _render_story(found.model_copy(update={"node_answers": False}), Console(width=200))
+    shown = capsys.readouterr().out
+    assert "n1: unknown, it does not answer" in shown
+    assert "start `fleet coordinate`" in shown

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fleet import errors
+from fleet.bootstrap import plan_fleet
 from fleet.cli.cluster import surroundings
+from fleet.kube import identity
+from fleet.kube.base import NAMESPACES
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
+from fleet.planning import record_kubeconfig
+from fleet.settings import MIB, KubernetesSettings, Settings
 from tests.standin.server import StandIn
 
 
@@ -38,3 +45,58 @@ def test_a_kubeconfig_that_is_not_there_is_an_error(state: Path) -> None:
 def test_through_ray_nothing_is_known_of_files_here(tmp_path: Path) -> None:
     """E7: with --address the nodes' files are elsewhere, and no plan is needed."""
     assert surroundings(tmp_path, address="ray://x", kubeconfig=None).plans == ()
+
+
+def cluster_of(name: str) -> StandIn:
+    """An API server of another cluster for each name."""
+    engine = Engine(seed=name)
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+    MemoryCluster(engine).create(NAMESPACES, body)
+    return StandIn(engine)
+
+
+def served_state(state: Path, kubeconfig: Path) -> Path:
+    """The state directory of a plugin that serves the cluster of `kubeconfig`."""
+    settings = Settings(
+        kubernetes=KubernetesSettings(
+            cdi_directory=str(state / "cdi"),
+            kubelet_root=str(state / "kubelet"),
+            cgroup_root=str(state / "cgroup"),
+        )
+    )
+    plan_fleet(state, simulate="1x2", memory_bytes=2 * MIB, settings=settings, serve="n1")
+    record_kubeconfig(state, str(kubeconfig))
+    return state
+
+
+def test_the_plugins_own_cluster_is_asked_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 7: without --kubeconfig it is the plugin's cluster, whatever the user's context
+    is; another cluster is refused, since everything of ours would look gone there."""
+    with cluster_of("ours") as ours, cluster_of("theirs") as theirs:
+        right = ours.kubeconfig(tmp_path / "right")
+        wrong = theirs.kubeconfig(tmp_path / "wrong")
+        monkeypatch.setenv("KUBECONFIG", str(wrong))
+        state = served_state(tmp_path / "state", right)
+        around = surroundings(state, address=None, kubeconfig=None)
+        assert around.cluster is not None
+        identity.meet(state, around.cluster, ["n1"])
+        assert surroundings(state, address=None, kubeconfig=right).cluster is not None
+        assert surroundings(state, address=None, kubeconfig=None).cluster is not None
+        with pytest.raises(errors.ClusterForeign, match="another cluster"):
+            surroundings(state, address=None, kubeconfig=wrong)
+        record_kubeconfig(state, str(wrong))
+        with pytest.raises(errors.ClusterForeign):
+            surroundings(state, address=None, kubeconfig=None)
+
+
+def test_a_cluster_that_is_served_and_cannot_be_asked_is_told(tmp_path: Path) -> None:
+    """E7: nothing is asked of another one in its place."""
+    around = surroundings(
+        served_state(tmp_path / "state", tmp_path / "gone"), address=None, kubeconfig=None
+    )
+    assert around.cluster is None
+    assert "gone" in around.unasked
+    assert around.has_waiting
+    assert around.state == tmp_path / "state"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import time
 from typer.testing import CliRunner
 
 from fleet import errors
+from fleet.binding import alive
 from fleet.cli.main import build
+from fleet.planning import record_kubeconfig
 from tests.fleet.test_coordinating import Host, host
 
 __all__ = ["host"]
@@ -21,16 +24,21 @@ def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
     """B1, E5: a claim is proven ready; SIGTERM ends it in good order, exit 0."""
     asked = host.pending("a")
     command = [sys.executable, "-m", "fleet.cli.main", "coordinate"]
-    command += ["--state", str(host.site.state), "--kubeconfig", host.kubeconfig]
+    command += ["--state", str(host.site.state)]
+    record_kubeconfig(host.site.state, host.kubeconfig)  # as the plugin does
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             host.until(lambda: host.reading(asked).bound, lambda: time.sleep(0.02), said=command)
+            found = alive.read(host.site.state)
+            assert found is not None
+            assert found.pid == process.pid
             process.send_signal(signal.SIGTERM)
             _, said = process.communicate(timeout=END_S)
         finally:
             process.kill()
     assert process.returncode == 0, said
-    assert "claims are reconciled" in said
+    assert alive.read(host.site.state) is None
+    assert re.search(r"^\d{4}-\d\d-\d\d \S+ coordinate: claims are reconciled", said, re.MULTILINE)
     assert "Traceback" not in said
 
 

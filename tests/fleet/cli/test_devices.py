@@ -68,3 +68,27 @@ def test_a_device_is_retired_at_the_door_of_its_nodes_owner(state: Path) -> None
         retire = ["devices", "retire", "gpu-0", "--node", "node-01", "--reason", "x"]
         assert main([*retire, "--state", str(state)]) == 0
         assert len(node.view().retired) == 1
+
+
+def test_a_retired_device_is_shown_as_retired(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: in every list, and when its quarantine is cleared, with what takes it back."""
+    where = ["--node", "node-02", "--reason", "fan", "--state", str(state)]
+    assert main(["node", "adopt", "--state", str(state)]) == 0
+    assert main(["devices", "retire", "gpu-1", *where]) == 0
+    capsys.readouterr()
+    back = "fleet node adopt --node node-02 --device gpu-1"
+    assert main(["devices", "--state", str(state)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "retired, operator" in told
+    assert back in told
+    assert main(["devices", "--state", str(state), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["retired"] for one in document["devices"]] == [False, False, False, True]
+    assert main(["status", "--state", str(state)]) == 1
+    assert back in " ".join(capsys.readouterr().out.split())
+    assert main(["quarantine", "clear", "gpu-1", *where]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "stays retired" in told
+    assert back in told

@@ -12,6 +12,8 @@ from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, HolderKind, UnitId
 from tests.fleet.cli.fleets import certify, occupy
 from tests.standin.server import StandIn
 
@@ -109,3 +111,20 @@ def test_who_is_still_on_a_drained_node_is_shown(
     line = ["node", "drain", "node-01", "--reason", "fans", "--wait", "0.1", "--state", str(state)]
     assert main(line) == 1
     assert "claim-1" in capsys.readouterr().out
+
+
+def test_a_node_whose_plugin_was_killed_is_waited_for_not_forced(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: its publisher lease ends by itself; until then nobody is told to overrule anything."""
+    plan = bootstrap.plan_fleet(state)
+    coordinator = bootstrap.open_coordinator(plan.coordinator)
+    holder = Holder(HolderKind.PUBLISHER, "node-01/gpu.fleetscrub.dev")
+    units = frozenset({UnitId("publisher/x")})
+    coordinator.acquire([AcquireRequest(units, holder, ttl_s=55.0)])
+    line = ["node", "forget", "node-01", "--operator", "me", "--state", str(state)]
+    assert main(line) == 2
+    told = capsys.readouterr().err
+    assert "publisher lease ends" in told
+    assert "--force" not in told
+    assert main([*line[:2], "node-02", *line[3:]]) == 0

@@ -7,15 +7,21 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fleet import bootstrap
 from fleet.cli.main import main
+from fleet.cli.reconcile import _render
 from fleet.clock import SystemClock
-from fleet.kube.base import NODES
+from fleet.kube.base import CLAIMS, NODES, PODS, SLICES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.repair.finding import Kind, Orphan
+from fleet.repair.fixing import BEGUN, Outcome
 from fleet.stores.sqlite import open_stores, store_path
+from jobs.reconcile import Reconciliation
+from tests.fleet.cli.test_cluster import served_state
 from tests.standin.server import StandIn
 
 GONE = "11111111-2222-3333-4444-555555555555"
@@ -65,3 +71,46 @@ def test_without_a_cluster_a_claims_lease_is_told_and_left(
     (outcome,) = document["outcomes"]
     assert not outcome["done"]
     assert "no cluster to ask" in outcome["detail"]
+
+
+@pytest.mark.parametrize("line", [["reconcile", "--dry-run"], ["uninstall", "--plan"], ["audit"]])
+def test_what_could_not_be_looked_at_is_never_called_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: list[str]
+) -> None:
+    """Promise 7: an API server that does not answer, or cannot be asked, is exit 1, and said."""
+    state = served_state(tmp_path / "state", tmp_path / "gone")
+    assert main([*line, "--state", str(state)]) == 1
+    told = capsys.readouterr().out
+    assert "nothing was left behind" not in told
+    assert "cannot be used" in told
+    with StandIn() as standin:
+        path = standin.kubeconfig(tmp_path / "kubeconfig")
+        standin.hidden |= {CLAIMS, SLICES, PODS}
+        assert main([*line, "--kubeconfig", str(path), "--state", str(state)]) in (1, 2)
+        told = "".join(capsys.readouterr())
+    assert "nothing was left behind" not in told
+    assert "resourceclaims" in told
+
+
+def test_a_teardown_that_has_only_begun_is_not_called_gone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """E7: "gone" is what is gone: a record ends once its tenant is proven gone."""
+    one = Orphan(
+        kind=Kind.RECORD,
+        node="n1",
+        subject=GONE,
+        what="record",
+        why="the claim is gone",
+        fix="f",
+        command="c",
+        proven=True,
+    )
+    outcomes = (Outcome(orphan=one, done=False, detail=BEGUN, begun=True),)
+    report = Reconciliation(at=0.0, dry_run=False, simulated=False, outcomes=outcomes)
+    assert report.exit_code == 1
+    _render(report, Console())
+    told = capsys.readouterr().out
+    assert "teardown begun: n1: record" in told
+    assert "0 taken away, 1 teardowns begun" in told
+    assert "gone:" not in told

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fleet import errors
-from fleet.cli.store import app, follow
+from fleet.cli.store import Terms, app, follow
 from fleet.clock import SystemClock
 from fleet.messages import DeviceView, NodeView
 from fleet.model import NO_TOKEN, Token
@@ -126,7 +126,7 @@ def test_adopt_without_a_store_or_a_token_cannot_run(tmp_path: Path, extra: list
 
 def test_nodes_that_cannot_be_reached_are_said_so(stores: Stores) -> None:
     """Promise 7: the store is adopted all the same, and the operator knows who was not told."""
-    adoption = follow(stores, {}, "ops", unreached="another process serves")
+    adoption = follow(stores, {}, Terms("ops", unreached="another process serves"))
     assert adoption.failed == {"": "another process serves"}
     assert adoption.newest == str(stores.leases.newest())
 
@@ -135,7 +135,7 @@ def test_nodes_follow_an_adopted_store(stores: Stores) -> None:
     """Promise 7: nodes are told the new epoch, above all they have seen; a silent one is named."""
     floor = Token(stores.leases.newest().epoch * 2, 5)
     good, silent = ToldNode(floor), ToldNode(NO_TOKEN, silent=True)
-    adoption = follow(stores, {"good": good, "silent": silent}, "ops")
+    adoption = follow(stores, {"good": good, "silent": silent}, Terms("ops"))
     assert adoption.epoch > floor.epoch
     assert good.epochs == [(adoption.epoch, "ops")]
     assert adoption.following == ("good",)
@@ -182,7 +182,7 @@ def test_nodes_that_have_seen_more_are_not_just_told(stores: Stores) -> None:
     floor = Token(stores.leases.newest().epoch * 2, 5)
     node = ToldNode(floor)
     with pytest.raises(errors.StoreBehind):
-        follow(stores, {"n": node}, "ops", nodes_only=True)
+        follow(stores, {"n": node}, Terms("ops", nodes_only=True))
     assert node.epochs == []
     good = ToldNode(stores.leases.newest())
-    assert follow(stores, {"n": good}, "ops", nodes_only=True).following == ("n",)
+    assert follow(stores, {"n": good}, Terms("ops", nodes_only=True)).following == ("n",)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
+from fleet.binding.alive import Heartbeat
+from fleet.binding.running import BindingView
 from fleet.cli.main import main
 from fleet.kube.base import NODES, SLICES, Selection
 from fleet.kube.memory.cluster import MemoryCluster
@@ -67,3 +69,18 @@ def test_it_wants_to_be_told_what_to_do(state: Path) -> None:
     """E7: neither listing nor removing is a default."""
     assert main(["uninstall", "--state", str(state)]) == 2
     assert main(["uninstall", "--plan", "--apply", "--state", str(state)]) == 2
+
+
+def test_a_coordinator_that_runs_is_in_the_way(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: it would take leases and mark claims again; what to do about it is said."""
+    bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+    Heartbeat(state)(BindingView())
+    for line in ("--plan", "--apply"):
+        assert main(["uninstall", line, "--state", str(state)]) == 1
+        told = capsys.readouterr().out
+        assert "in the way: a coordinator runs (pid" in told
+        assert "fleet coordinate" in told
+    Heartbeat(state).end()
+    assert main(["uninstall", "--apply", "--state", str(state)]) == 0

@@ -65,10 +65,16 @@ class Recorder:
         return self._answer(order.uid, ClaimState.PREPARED)
 
     def unprepare(
-        self, uid: str, *, budget_s: float, consumers: Sequence[str], reserved: Sequence[str]
+        self,
+        uid: str,
+        *,
+        budget_s: float,
+        consumers: Sequence[str],
+        reserved: Sequence[str],
+        unheld: bool,
     ) -> ClaimAnswer:
         """Torn down."""
-        self._do("unprepare", uid, budget_s, tuple(consumers), tuple(reserved))
+        self._do("unprepare", uid, budget_s, tuple(consumers), tuple(reserved), unheld)
         return self._answer(uid, ClaimState.ABSENT)
 
     def published(self, published: Published) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from fleet import errors
 from fleet.binding.ports import Abandonment
+from fleet.clock import SystemClock
 from fleet.door.calling import DoorNode
-from fleet.door.nodes import DoorNodes
+from fleet.door.nodes import HUNG_S, DoorNodes
 from fleet.door.serving import Door
 from fleet.leases import Closure
 from fleet.messages import NodeView, ScrubOrder
@@ -96,6 +97,34 @@ def test_a_silent_node_costs_the_others_nothing(host: Host) -> None:
     assert isinstance(found["b"], NodeView)
     assert host.services["b"].finished == ["view"]
     silent.set()
+
+
+class Fast(SystemClock):
+    """A hundred times as fast as time."""
+
+    def monotonic(self) -> float:
+        """Seconds of it."""
+        return 100.0 * super().monotonic()
+
+
+def test_a_node_that_hangs_keeps_a_batch_waiting_once(host: Host) -> None:
+    """B59: a door whose owner says nothing costs its time-out once, not with every batch."""
+    clock = Fast()
+    nodes = DoorNodes(host.nodes._doors, clock=clock)
+    silent = threading.Event()
+    host.services["a"].hold = silent
+    assert isinstance(nodes.views({"a": ()})["a"], errors.NotOwner)
+    assert isinstance(nodes.views({"a": (), "b": ()})["a"], errors.NotOwner)
+    abandonment = Abandonment("a", "claim", "1.1", ("GPU-1",))
+    assert isinstance(nodes.abandon([abandonment])[0], errors.NotOwner)
+    with pytest.raises(errors.NotOwner):
+        nodes.quarantine_add("a", "gpu-0", detail="smoke", operator="me")
+    assert [name for name, *_ in host.services["a"].asked] == ["view"]
+    silent.set()
+    deadline = clock.monotonic() + 10 * HUNG_S
+    while not isinstance(nodes.views({"a": ()})["a"], NodeView):
+        assert clock.monotonic() < deadline
+    nodes.close()
 
 
 def test_a_decision_reaches_its_node_or_raises(host: Host) -> None:

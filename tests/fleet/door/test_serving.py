@@ -51,7 +51,7 @@ def test_every_call_reaches_the_service_with_all_it_carries(
         ("view",),
         ("claims",),
         ("prepare", ORDER, 2.5),
-        ("unprepare", "claim-a", 3.5, ("p1", "p2"), ("p3",)),
+        ("unprepare", "claim-a", 3.5, ("p1", "p2"), ("p3",), False),
         ("published", published),
         ("paid", "a", "b"),
     ]

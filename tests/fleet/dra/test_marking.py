@@ -82,7 +82,7 @@ def test_a_claims_life_costs_four_writes(site: Bench) -> None:
     settle(site)
     found = reading(site, asked)
     assert (found.allocated, found.marked) == (False, False)
-    assert written(site) == [("apply", "status"), ("apply", ""), ("patch", "status"), ("apply", "")]
+    assert written(site) == [("apply", "status"), ("patch", ""), ("patch", "status"), ("patch", "")]
     view = site.node.view()
     assert (view.owed, view.outbox, view.claims) == ((), 0, ())
     site.keeper().step(time.time())
@@ -148,7 +148,7 @@ def test_a_force_deleted_pod_frees_nothing_before_the_teardown(site: Bench) -> N
     pod.leave()
     site.serving.unprepare(asked)
     settle(site)
-    assert written(site)[2:] == [("apply", "status"), ("apply", "")]
+    assert written(site)[2:] == [("apply", "status"), ("patch", "")]
     with pytest.raises(errors.ApiNotFound):  # nothing else kept it
         site.claim_of(asked)
 
@@ -342,6 +342,38 @@ def test_nobody_lets_go_of_a_claim_in_mid_prepare(site: Bench) -> None:
     assert not reading(site, asked).marked
     assert entered.wait(HOLD_BUDGET_S)
     thread.join()
+
+
+def test_a_debt_paid_late_takes_nothing_of_another_use(site: Bench) -> None:
+    """B5: given up by hand and allocated on another node, which holds it for its own tenant."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    site.serving.unprepare(asked)
+    wait_for(lambda: _drained(site))
+    site.deallocate(asked)
+    site.allocate(asked, result("gpu-0", pool="n2"))
+    theirs = MARKS.hold(node="n2", uid=asked.uid)
+    site.reserve(asked, site.pod("next", node="n2"), theirs)
+    site.parts.marking.step(site.node.view())
+    assert theirs in site.claim_of(asked)["status"]["reservedFor"]
+    assert reading(site, asked).finalizer
+    assert site.node.view().owed == ()
+
+
+def test_where_the_scheduler_waits_the_hold_passes_to_the_next_pod(strict: Bench) -> None:
+    """DESIGN 5: the debt is paid, so that the coordinator goes on; the hold stays for its pod."""
+    asked = strict.create("a")
+    gates = {"bindingConditions": [MARKS.sanitized], "bindingFailureConditions": [MARKS.failed]}
+    strict.allocate(asked, {**result("gpu-0"), **gates})
+    pod, hold = strict.pod(), MARKS.hold(node=NODE, uid=asked.uid)
+    strict.reserve(asked, pod, hold)
+    strict.serving.prepare(asked)
+    strict.serving.unprepare(asked)
+    strict.reserve(asked, strict.pod("next", node=""), hold)
+    settle(strict)
+    assert reading(strict, asked).held
+    assert strict.node.view().owed == ()
+    assert written(strict) == []
 
 
 # --- taking off -------------------------------------------------------------------

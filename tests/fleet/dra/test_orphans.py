@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 
 from fleet import errors
 from fleet.dra.asking import AskedClaim
+from fleet.dra.orphans import Orphans
+from fleet.dra.ports import Node
 from fleet.kube import answers
 from fleet.kube.base import Listing, Name, Object, Resource
 from fleet.messages import ClaimAnswer, TeardownOrder
@@ -70,6 +73,25 @@ def test_what_the_api_gave_up_is_torn_down(
     assert site.device().state == State.CLEAN
     assert site.ledger.count == 3
     assert (site.record(kept), site.specs) == ("PREPARED", [site.spec(kept).name])
+
+
+def test_a_hold_that_was_taken_off_under_a_tenant_is_put_back(site: Bench) -> None:
+    """DESIGN 5, Hold after use: the record says held, the claim does not, and its pod is there."""
+    asked, unheld = prepared(site, "a", "gpu-0"), site.bound("b", "gpu-1")
+    site.cluster.faults.fail_next("apply", errors.ApiFailed("etcd is sick"))
+    site.serving.prepare(unheld)
+    pods = [e for e in site.claim_of(asked)["status"]["reservedFor"] if not MARKS.is_hold(e)]
+    site.reserve(asked, *pods)
+    assert site.parts.orphans.step() == ()
+    found = site.claim_of(asked)["status"]["reservedFor"]
+    assert [e for e in found if MARKS.is_hold(e)] == [MARKS.hold(node=NODE, uid=asked.uid)]
+    before = len(site.cluster.writes())
+    site.parts.orphans.step()
+    assert len(site.cluster.writes()) == before, "what is served without one is left so"
+    site.serving.unprepare(asked)
+    site.reserve(asked, *pods)
+    site.parts.orphans.step()
+    assert not any(MARKS.is_hold(e) for e in site.claim_of(asked)["status"]["reservedFor"])
 
 
 def test_a_claim_that_never_was_prepared_to_an_end_is_torn_down(site: Bench) -> None:
@@ -233,6 +255,37 @@ def test_a_tenant_that_lives_keeps_its_device(site: Bench) -> None:
     pod.leave()
     site.serving.unprepare(asked)
     assert site.device().state == State.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"), [(gone, True), (unallocated, True), (only_held, False)]
+)
+def test_a_node_learns_whether_an_allocation_keeps_others_off(
+    site: Bench,
+    happens: Callable[[Bench, AskedClaim], None],
+    *,
+    told: bool,
+) -> None:
+    """B23, promise 6: an allocation that is gone keeps nobody off; our own hold does."""
+    asked = prepared(site, "a", "gpu-0")
+    happens(site, asked)
+    heard: list[TeardownOrder] = []
+
+    class Ear:
+        """The node; it notes teardowns."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(site.parts.orphans.node, name)
+
+        def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
+            heard.append(order)
+            return site.parts.orphans.node.unprepare(order, budget_s=budget_s)
+
+    ours = site.parts.orphans
+    orphans = Orphans(ours.seat, cast("Node", Ear()), ours.cluster)
+    orphans.step()
+    orphans.step()
+    assert [order.unheld for order in heard] == [told]
 
 
 def test_a_device_that_stays_open_is_quarantined_not_freed() -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import socket
 import ssl
 import subprocess
 import sys
@@ -247,6 +248,16 @@ def test_the_wire_carries_the_content_type_of_each_write(tmp_path: Path, server:
             {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "u"}},
         ),
     ]
+
+
+def test_connections_are_kept_alive(tmp_path: Path, server: Server) -> None:
+    """A peer that is gone without a word is noticed by the kernel, not after minutes of silence."""
+    path = kubeconfig(tmp_path, server.url, {"token": "secret-1"})
+    pool = client._pool(client.from_kubeconfig(str(path)).configuration)
+    options = pool.connection_pool_kw["socket_options"]
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options
+    spans = {name: value for _, name, value in options}
+    assert spans[socket.TCP_KEEPIDLE] + spans[socket.TCP_KEEPINTVL] <= 90
 
 
 def test_a_watch_streams(tmp_path: Path, server: Server) -> None:

@@ -51,13 +51,15 @@ GONE = {"kind": "Status", "code": 410, "reason": "Expired"}
 
 
 def test_first_all_objects_then_a_stream_from_there() -> None:
-    """The stream continues at the version of the list, for 300 s at most, without a pause."""
+    """The stream continues at the version of the list, for 300 s at most, without a pause; one in
+    which not even a bookmark comes for 90 s hangs on a dead connection.
+    """
     step = start().step(0.0, chance=0.9)
     assert step == Step(
         Act.STREAM,
         resource_version="5",
         server_timeout_s=watching.SEGMENT_S,
-        read_timeout_s=watching.SEGMENT_S + watching.MARGIN_S,
+        read_timeout_s=watching.SILENCE_S,
     )
 
 
@@ -121,6 +123,26 @@ def test_every_other_end_is_a_loss(loss: Any) -> None:
     assert 0.0 < step.delay_s <= watching.PAUSE_FIRST_S
     assert [event.change for event in found.listed(Listing((), "9"))] == [Change.SYNCED]
     assert found.step(301.0, chance=0.5).delay_s == 0.0
+    assert found.outcome() is None
+
+
+def test_bookmarks_are_told_to_those_who_ask() -> None:
+    """A quiet watch that lives is told from one whose connection hangs; others hear of changes."""
+    mark = line("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
+    for alive in (False, True):
+        found = Watching(what="watch", timeout_s=1000.0, now=0.0, alive=alive)
+        found.step(0.0, chance=0.0)
+        list(found.listed(Listing((), "5")))
+        stream(found)
+        assert [event.change for event in fed(found, mark)] == [Change.ALIVE] * alive
+
+
+def test_a_silent_stream_is_a_loss() -> None:
+    """A half-open connection blinds for 90 s at most: then everything is listed again."""
+    found = start()
+    assert stream(found).read_timeout_s == watching.SILENCE_S
+    found.failed(errors.ApiUnavailable("read timed out", status=0), watching.SILENCE_S)
+    assert found.step(watching.SILENCE_S, chance=0.0).act is Act.LIST
     assert found.outcome() is None
 
 

@@ -11,8 +11,8 @@ import pytest
 from fleet import errors
 from fleet.claims import Claim, ClaimState
 from fleet.messages import Outcome
-from fleet.model import ClaimUid, Digest, State, Uuid
-from fleet.node.admitting import policy_of
+from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Uuid
+from fleet.node.admitting import demand_of
 from fleet.profiles import Profile
 from fleet.settings import ResetPolicy, WipePolicy
 from tests.fleet.node.conftest import Lab, wait_for
@@ -91,12 +91,13 @@ def test_a_demand_never_loosens_the_nodes_own_policy(lab: Lab) -> None:
     )
     lab.restart()
     own = lab.settings.wipe
-    found = policy_of(record(lab), own)
+    found = own.tightened_by(demand_of(record(lab)))
     assert (found.coverage_floor, found.deadline_base_s) == (
         own.coverage_floor,
         own.deadline_base_s,
     )
-    assert policy_of(record(lab), own.model_copy(update={"coverage_floor": 0.1})).coverage_floor
+    lax = own.model_copy(update={"coverage_floor": 0.1})
+    assert lax.tightened_by(demand_of(record(lab))).coverage_floor == 0.5
 
 
 def test_a_demand_that_comes_with_the_second_prepare_counts(lab: Lab) -> None:
@@ -333,3 +334,51 @@ def test_an_attachment_waits_for_a_worker_that_outlived_its_kill(lab: Lab) -> No
             return False
 
     wait_for(attached)
+
+
+def _held(lab: Lab) -> None:
+    lab.node.prepare(lab.bare("secret", "gpu-0"))
+
+
+def _watched(lab: Lab) -> None:
+    lab.node.prepare(lab.attachment("secret", "gpu-0"))
+
+
+def _leased(lab: Lab) -> None:
+    lab.scrub()
+    lab.let_go()
+    lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "secret"))
+
+
+def _worked_on(lab: Lab) -> None:
+    lab.fault("hang")
+    order = lab.order("gpu-0").model_copy(update={"operation": "claim/secret/1.1/gpu-0/0"})
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    lab.let_go()
+
+
+@pytest.mark.parametrize("before", [_held, _watched, _leased, _worked_on])
+def test_a_refusal_tells_the_owner_of_a_claim_nothing_of_others(
+    lab: Lab, before: Callable[[Lab], None]
+) -> None:
+    """T8: what kubelet makes an event of the pod names no other claim; operators read it."""
+    before(lab)
+    with pytest.raises(errors.FleetError) as refused:
+        lab.node.prepare(lab.bare("claim-b", "gpu-0"))
+    assert "secret" in refused.value.detail
+    assert "secret" not in refused.value.told
+
+
+def test_a_refusal_tells_the_owner_of_a_claim_no_process_of_others(lab: Lab) -> None:
+    """T8: neither before the wipe nor just before the exposure: name and pid are for operators."""
+    with lab.tenant() as pid:
+        with pytest.raises(errors.DeviceBusy, match=f"pid {pid}") as refused:
+            lab.node.prepare(lab.bare("claim-b", "gpu-0"))
+        assert str(pid) not in refused.value.told
+        assert "a process outside this claim" in refused.value.told
+    with lab.tenant() as pid:
+        exposer = lab.node._parts.holding.exposer
+        with pytest.raises(errors.DeviceBusy, match=f"pid {pid}") as refused:
+            exposer._read_again(lab.node._registry.device("gpu-0"))
+        assert str(pid) not in refused.value.told

@@ -9,11 +9,12 @@ import pytest
 from fleet import errors
 from fleet.claims import Claim, ClaimEvent, ClaimState
 from fleet.messages import Outcome
-from fleet.model import BootId, ClaimUid, OperationId, State, Token, Unit, Uuid
+from fleet.model import BootId, ClaimUid, Digest, OperationId, State, Token, Unit, Uuid
+from fleet.node.admitting import WIPE
 from fleet.node.cleaning import Cleaner
 from fleet.node.flights import Flight
 from fleet.node.registry import Work
-from tests.fleet.node.conftest import Lab
+from tests.fleet.node.conftest import Lab, quick_settings
 
 
 def cleaner(lab: Lab) -> Cleaner:
@@ -66,6 +67,33 @@ def test_a_quarantined_device_fails_a_prepare_and_ends_a_teardown(
         results = cleaner(lab).clean(found, Flight(kind), accept=never)
         assert [r.outcome for r in results] == [Outcome.QUARANTINED, Outcome.CERTIFIED]
     assert lab.device("gpu-1-1g-0").state == State.CLEAN
+
+
+def test_a_demand_that_cannot_be_met_costs_the_claim_only(lab: Lab) -> None:
+    """T2: a tenant's coverageFloor refuses his claim; the device stays in service, in a prepare as
+    in the teardown after it, whose certificate is by the node's own policy."""
+    lab.fault("allocation-shortfall", fraction="0.01")
+    settings = quick_settings(coverage_floor=0.95)
+    lab.restart(settings=settings)
+    own = settings.wipe
+    asked = own.model_copy(update={"coverage_floor": 1.0}).model_dump_json()
+    found = replace(claim(lab, "gpu-0"), attributes={WIPE: asked})
+    with pytest.raises(errors.ClaimConfigInvalid, match="cannot meet what the claim demands"):
+        cleaner(lab).clean(found, Flight(ClaimEvent.PREPARE), accept=never)
+    assert (lab.device().state, lab.device().reasons) == (State.DIRTY, ())
+    (result,) = cleaner(lab).clean(found, Flight(ClaimEvent.UNPREPARE), accept=never)
+    assert (result.outcome, lab.device().state) == (Outcome.CERTIFIED, State.CLEAN)
+    stated = lab.ledger.certificate(Digest(result.certificate)).envelope.predicate
+    assert stated["bytes"]["floor"] == str(own.coverage_floor)
+
+
+def test_a_demand_that_is_met_stands_in_the_certificate(lab: Lab) -> None:
+    """T2: whoever demanded more and got it can show so."""
+    asked = lab.settings.wipe.model_copy(update={"coverage_floor": 1.0}).model_dump_json()
+    found = replace(claim(lab, "gpu-0"), attributes={WIPE: asked})
+    (result,) = cleaner(lab).clean(found, Flight(ClaimEvent.PREPARE), accept=never)
+    stated = lab.ledger.certificate(Digest(result.certificate)).envelope.predicate
+    assert stated["bytes"]["floor"] == "1.0"
 
 
 def test_a_device_somebody_works_on_is_busy_and_named(lab: Lab) -> None:

@@ -14,6 +14,7 @@ from fleet.claims import ClaimEvent, ClaimState
 from fleet.leases import ClosedBy, Closure
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import (
+    NO_TOKEN,
     Digest,
     Holder,
     HolderKind,
@@ -369,10 +370,30 @@ def test_abandon_of_a_foreign_token_is_refused(lab: Lab) -> None:
     """V10: closing a token of another store would refuse every token of ours for ever."""
     epoch = lab.coordinator.newest().epoch
     before = snapshot(lab)
-    for foreign in (f"{epoch + 7}.1", f"{epoch - 1}.9"):
-        with pytest.raises(errors.EpochForeign):
-            lab.node.abandon("claim-a", foreign, [lab.device().uuid])
+    with pytest.raises(errors.EpochForeign):
+        lab.node.abandon("claim-a", f"{epoch + 7}.1", [lab.device().uuid])
     assert snapshot(lab) == before
+
+
+def test_a_token_that_an_adopt_put_behind_is_closed_already(lab: Lab) -> None:
+    """Promise 7: the lease of a claim that went before the store was adopted can be given back;
+    nothing is closed that was not, and what has a record still waits for its teardown."""
+    order = lab.claim("claim-a", "gpu-0")
+    used = lab.claim("claim-b", "gpu-1")
+    lab.node.prepare(used)
+    adopted = lab.coordinator._leases.adopt(NO_TOKEN, "ops")
+    lab.node.follow_epoch(adopted.epoch, operator="ops")
+    before = snapshot(lab)
+    with pytest.raises(errors.IllegalTransition):
+        lab.node.abandon("claim-b", str(used.token), used.devices)
+    closure = lab.node.abandon("claim-a", str(order.token), order.devices)
+    assert (str(closure.holder), str(closure.token)) == ("claim:claim-a", order.token)
+    assert snapshot(lab) == before
+    lab.coordinator.release(closure.holder, closure.token, closure)
+    assert lab.leases_of("claim-a") == []
+    lab.node.unprepare("claim-b")
+    lab.node.tick(lab.node.view().at)
+    assert lab.leases_of("claim-b") == []
 
 
 def test_abandon_stops_the_wipe_before_binding(lab: Lab) -> None:
@@ -384,6 +405,36 @@ def test_abandon_stops_the_wipe_before_binding(lab: Lab) -> None:
     lab.node.abandon("claim-a", order.token, [lab.device().uuid])
     assert lab.device().operation == ""
     assert lab.result(order.operation).outcome is Outcome.INTERRUPTED
+
+
+def test_abandon_by_units_needs_no_device(lab: Lab) -> None:
+    """B6: the journal closes the token, and stops the wipe, of a device that is not there now."""
+    lab.fault("hang")
+    order = lab.order(lease=lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "claim-a")))
+    units = lab.device().units
+    lab.node.scrub([order])
+    wait_for(lambda: lab.device().state == State.WIPING)
+    devices = lab.node._registry.devices
+    lost = devices.pop(Uuid(lab.device().uuid))
+    with pytest.raises(errors.DeviceUnknown):
+        lab.node.abandon("claim-a", order.token, [lost.uuid])
+    closure = lab.node.abandon("claim-a", order.token, units)
+    assert str(closure.token) == order.token
+    devices[lost.uuid] = lost
+    assert lab.result(order.operation).outcome is Outcome.INTERRUPTED
+    assert (lab.device().floor, lab.device().closed) == (order.token, True)
+
+
+def test_abandon_signs_nothing_for_nothing(lab: Lab) -> None:
+    """Promise 1: a closure releases a lease; units that are not known here are not ours to close,
+    and then none of the others is either.
+    """
+    order = lab.claim("claim-a", "gpu-0")
+    before = snapshot(lab)
+    for named in ([], ["GPU-never/all"], [*lab.device().units, "GPU-never/all"]):
+        with pytest.raises(errors.DeviceUnknown):
+            lab.node.abandon("claim-a", str(order.token), named)
+    assert snapshot(lab) == before
 
 
 def test_a_repeated_prepare_for_other_devices_waits_for_the_teardown(lab: Lab) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from fleet.messages import ClaimOrder, Owed
+from fleet.model import NO_TOKEN, Holder, HolderKind, Lease
+from fleet.node.outbox import RELEASE
 from tests.fleet.node.conftest import Lab
 
 
@@ -96,3 +98,27 @@ def test_a_claim_in_use_again_is_not_owed(lab: Lab) -> None:
     assert [one.uid for one in lab.node.view().owed] == ["claim-a"]
     lab.node.paid(["claim-a"])
     assert lab.node._registry.journal.outbox() == []
+
+
+def _owe(lab: Lab, lease: Lease, now: float) -> None:
+    with lab.node._registry.commit() as commit:
+        commit.enqueue(RELEASE, {"holder": str(lease.holder), "token": ""}, now)
+
+
+def test_a_lease_the_record_never_learned_of_goes_under_whatever_epoch(lab: Lab) -> None:
+    """Promise 7: one of an epoch put behind needs no closing; one of a store that the node does not
+    follow yet waits until it does."""
+    old = lab.lease("gpu-0", holder=Holder(HolderKind.CLAIM, "old"))
+    adopted = lab.coordinator._leases.adopt(NO_TOKEN, "ops")
+    new = lab.lease("gpu-1", holder=Holder(HolderKind.CLAIM, "new"))
+    outbox, now = lab.node._tending.outbox, time.time()
+    _owe(lab, new, now)
+    outbox.drain(now)
+    assert lab.coordinator.leases() == [old, new], "the node does not follow that store"
+    lab.node.follow_epoch(adopted.epoch, operator="ops")
+    _owe(lab, old, now)
+    floor = lab.device("gpu-0").floor
+    outbox.drain(now + 120.0)
+    assert lab.coordinator.leases() == []
+    assert lab.device("gpu-0").floor == floor
+    assert lab.device("gpu-1").floor == str(new.token)

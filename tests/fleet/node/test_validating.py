@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import pytest
 
 from fleet import errors
+from fleet.backends.base import ResetOutcome
 from fleet.backends.simulated import faults
+from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.clock import Clock
 from fleet.health.readings import Readings
 from fleet.model import Uuid
 from fleet.node.validating import Validator
@@ -77,6 +81,46 @@ def test_the_reset_follows_policy_and_the_verdict_the_device(
     assert (verdict.reset.performed, verdict.healthy) == (performed, healthy)
     assert verdict.reset.reason
     assert bool(verdict.reasons) == (not healthy)
+
+
+@dataclass
+class StuckReset:
+    """A back end whose reset is never answered; everything else is the real one's."""
+
+    real: SimulatedBackend
+
+    def reset(self, accelerator: Uuid) -> ResetOutcome:
+        raise errors.BackendFailed(f"reset of {accelerator}: no answer in 120 s")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+
+@dataclass
+class StuckRegistry:
+    """The node's registry over that back end."""
+
+    backend: StuckReset
+    clock: Clock
+
+
+@pytest.mark.parametrize("fault", ["", "remap-failed"])
+def test_a_reset_that_only_a_claim_demands_is_no_fault_of_the_device(lab: Lab, fault: str) -> None:
+    """T2: a demanded reset that fails is the claim's trouble; the readings judge the device."""
+    if fault:
+        lab.fault(fault)
+    registry = StuckRegistry(StuckReset(lab.backend), lab.node._registry.clock)
+    known = validator(lab)
+    stuck = Validator(registry, known._calls, known.policy)  # type: ignore[arg-type]
+    device, own = lab.node._registry.device("gpu-0"), lab.settings.wipe
+    own = own.model_copy(update={"reset": ResetPolicy.NEVER})
+    demand = own.model_copy(update={"reset": ResetPolicy.ALWAYS})
+    verdict = stuck.judge(device, wiped(lab), own, demand=demand)
+    assert verdict.healthy is not bool(fault)
+    assert "no answer in 120 s" in verdict.unmet
+    assert not verdict.reset.performed
+    with pytest.raises(errors.BackendFailed):
+        stuck.judge(device, wiped(lab), demand)
 
 
 def test_a_partition_is_never_reset(lab: Lab) -> None:

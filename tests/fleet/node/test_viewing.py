@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fleet import errors
 from fleet.messages import ClaimBrief
 from fleet.model import State
 from tests.fleet.node.conftest import Lab, wait_for
@@ -51,10 +54,30 @@ def test_a_hold_is_shown_for_the_very_device_only(lab: Lab) -> None:
     assert lab.device("gpu-1-1g-0").held
     (brief,) = lab.node.view().claims
     assert brief == ClaimBrief(
-        uid="claim-a", state="PREPARED", namespace="team", name="job", held=True
+        uid="claim-a",
+        state="PREPARED",
+        namespace="team",
+        name="job",
+        held=True,
+        token=str(lab.leases_of("claim-a")[0].token),
+        units=lab.device("gpu-1-1g-0").units,
     )
+    assert lab.node.view().epoch == lab.coordinator.newest().epoch
     lab.node.unprepare("claim-a")
     assert not any(device.held for device in lab.node.view().devices)
+
+
+def test_a_hold_that_the_api_gave_up_keeps_nobody_off(lab: Lab) -> None:
+    """Promise 6: a claim deallocated under its tenant no longer exempts its device from the taint;
+    prepared anew under a hold it does again, and what we owe the claim stays owed.
+    """
+    order = lab.bare("claim-a", "gpu-1", namespace="team", name="job", held=True)
+    lab.node.prepare(order)
+    with lab.tenant("gpu-1"), pytest.raises(errors.DeviceBusy):
+        lab.node.unprepare("claim-a", budget_s=0.1, unheld=True)
+    assert not lab.device("gpu-1").held
+    (brief,) = lab.node.view().claims
+    assert (brief.state, brief.held) == ("UNPREPARING", True)
 
 
 def test_the_token_of_the_certificate_in_force_is_shown(lab: Lab) -> None:

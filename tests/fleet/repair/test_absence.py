@@ -8,7 +8,7 @@ import pytest
 
 from fleet import errors
 from fleet.binding.watching import Cached
-from fleet.kube.base import CLAIMS, NODES, Name
+from fleet.kube.base import CLAIMS, NODES, SLICES, Name
 from fleet.messages import NodeView
 from fleet.repair.absence import LOOK_S, AbsentNodes
 from tests.fleet.repair.conftest import Site
@@ -78,6 +78,21 @@ def test_one_that_answers_or_came_back_is_kept(watch: Watch) -> None:
     watch.absent.step(NONE, watch.now)  # the cache has not heard of it yet
     assert watch.site.held == before
     assert names(watch) == {"on-n1", "on-n2"}
+
+
+def test_leases_of_claims_that_are_gone_go_with_their_node(watch: Watch) -> None:
+    """A7: claims deleted by force, slices collected with the Node: what the node last said of its
+    devices is all that tells of whose the leases are."""
+    site = watch.site
+    watch.after(0.0, {"n1": site.n1.view(), "n2": site.n2.view()})
+    found = site.cluster.get(CLAIMS, Name("on-n1", "tenant"))
+    found["metadata"]["finalizers"] = []
+    site.cluster.replace(CLAIMS, found)
+    site.cluster.delete(CLAIMS, Name("on-n1", "tenant"))
+    site.cluster.delete(SLICES, Name("slice-n1"))
+    assert len(watch.after(LOOK_S)) == 2
+    left = watch.after(LOST_S)
+    assert left == {f"claim:{site.claim('on-n2').uid}", "operator:coordinator"}
 
 
 def test_without_a_whole_list_of_nodes_nobody_is_missing(watch: Watch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.kube.base import CLAIMS
+from fleet.messages import ClaimBrief
 from fleet.repair.auditing import Compared, compare
 from fleet.repair.troubles import Trouble
 from tests.fleet.repair.conftest import SETTLE_S, Site
@@ -22,6 +23,21 @@ def test_claims_with_leases_and_records_agree(site: Site) -> None:
     site.lease(claim.uid, site.n1)
     site.n1.claims[claim.uid] = ("PREPARED", site.n1.uuid(0))
     assert troubles(site) == {}
+
+
+def test_a_lease_that_the_store_lost_is_told_as_such(site: Site) -> None:
+    """Promise 7: after a loss of the store nobody is accused of binding around us: the node has the
+    lease in its record, and the remedy is what puts it back."""
+    claim = site.make_claim("c", pods=[site.make_pod("p")])
+    site.n1.claims[claim.uid] = ("PREPARED", site.n1.uuid(0))
+    facts = site.facts()
+    assert facts.api is not None
+    briefs = {"claims": (ClaimBrief(uid=claim.uid, state="PREPARED", token="7.3"),)}  # noqa: S106
+    views = {node: view.model_copy(update=briefs) for node, view in facts.views.items()}
+    (found,) = compare(Compared(facts.at, facts.leases, views, facts.api, SETTLE_S))
+    assert (found.trouble, found.place) == (Trouble.LEASE_MISSING, "tenant/c")
+    assert "7.3" in found.detail
+    assert "fleet store adopt" in found.remedy
 
 
 def test_an_allocation_without_a_lease_is_found(site: Site) -> None:

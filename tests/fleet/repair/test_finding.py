@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from fleet.binding import pledge
+from fleet.binding.facts import ALLOCATOR
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind
@@ -128,6 +130,45 @@ def test_a_claim_bound_just_now_waits_for_its_pod(site: Site) -> None:
     assert site.find() == {}
     site.cluster.delete(CLAIMS, claim.name)
     assert set(site.find()) == {f"hold {claim.uid}", f"finalizer {claim.uid}"}
+
+
+def test_a_claim_that_is_being_allocated_keeps_its_lease(site: Site) -> None:
+    """T9: `fleet claim bind` leases before it allocates; with its pledge and the right to it in the
+    store that lease is no orphan. The pledge alone is anybody's to write."""
+    claim = site.make_claim("c", marked=False)
+    raw = site.cluster.get(CLAIMS, claim.name)
+    raw["status"] = {}
+    site.cluster.replace(CLAIMS, raw, subresource="status")
+    raw = site.cluster.get(CLAIMS, claim.name)
+    until = site.clock.now() + pledge.LIFETIME_S
+    body = pledge.body(raw, MARKS, pledge.Pledge("me", until))
+    raw["metadata"]["annotations"] = body["metadata"]["annotations"]
+    site.cluster.replace(CLAIMS, raw)
+    site.lease(claim.uid, site.n1)
+    assert set(site.find()) == {f"lease claim:{claim.uid}"}
+    site.granted(
+        AcquireRequest(
+            frozenset({pledge.unit(claim.uid)}), pledge.holder("me"), ttl_s=pledge.LIFETIME_S
+        )
+    )
+    assert site.find() == {}
+    site.clock.advance(pledge.LIFETIME_S)
+    assert set(site.find()) == {f"lease claim:{claim.uid}"}
+
+
+def test_a_claim_of_ours_may_wait_long_for_its_first_pod(site: Site) -> None:
+    """T9: what `fleet claim bind` allocated is kept while it has its lease, as the coordinator
+    judges it; without the lease, or once it is being deleted, it is left over."""
+    claim = site.make_claim("c")
+    raw = site.cluster.get(CLAIMS, claim.name)
+    receipt = {"driver": MARKS.driver, "pool": "n1", "device": "gpu-0", "data": {ALLOCATOR: "me"}}
+    raw["status"]["devices"] = [receipt]
+    site.cluster.replace(CLAIMS, raw, subresource="status")
+    assert set(site.find()) == {f"hold {claim.uid}", f"finalizer {claim.uid}"}
+    site.lease(claim.uid, site.n1)
+    assert site.find() == {}
+    site.cluster.delete(CLAIMS, claim.name)
+    assert f"lease claim:{claim.uid}" in site.find()
 
 
 def test_a_finalizer_alone_needs_the_word_of_every_node(site: Site) -> None:

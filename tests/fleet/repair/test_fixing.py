@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleet import errors
 from fleet.kube.base import CLAIMS, NODES, SLICES, Name, Selection
 from fleet.leases import AcquireRequest
@@ -30,7 +32,7 @@ def test_everything_goes_and_the_second_time_nothing_is_written(site: Site) -> N
     """E7: token closed, lease, hold, finalizer, spec, slice: all gone; again: not one write."""
     uid = full(site)
     outcomes = site.fix()
-    assert [one.detail for one in outcomes if not one.done] == []
+    assert [one.detail for one in outcomes if not (one.done or one.begun)] == []
     assert {one.orphan.kind for one in outcomes} == set(Kind) - {Kind.TAINT, Kind.CONDITION}
     assert site.held == set()
     assert not site.claim("c").marked
@@ -82,6 +84,27 @@ def test_a_pod_that_came_since_keeps_the_marks(site: Site) -> None:
     assert site.claim("c").held
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_mark_that_stays_is_not_told_as_gone(site: Site, *, stays: bool) -> None:
+    """T11: a hold that somebody else has applied as well stays when ours is given up; whoever asked
+    is told so, and how to take it off. A claim that is gone with its last finalizer has none."""
+    claim = site.make_claim("c")
+    raw = site.cluster.get(CLAIMS, claim.name)
+    head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    named = {"metadata": {"name": "c", "namespace": "tenant"}}
+    status = {"status": {"reservedFor": raw["status"]["reservedFor"]}}
+    site.cluster.apply(CLAIMS, head | named | status, manager="tenant", subresource="status")
+    if stays:
+        named["metadata"]["finalizers"] = ["tenant.example.com/own"]  # type: ignore[assignment]
+        site.cluster.apply(CLAIMS, head | named, manager="tenant")
+    site.cluster.delete(CLAIMS, claim.name)
+    hold, finalizer = site.fix()
+    assert (hold.done, finalizer.done) == (not stays, not stays)
+    if stays:
+        assert site.claim("c").held
+        assert "kubectl edit resourceclaim -n tenant c --subresource=status" in hold.detail
+
+
 def test_a_claim_of_the_same_name_is_another_one(site: Site) -> None:
     """D6: a claim re-created under its name is not touched; the old one needs nothing."""
     claim = site.make_claim("c")
@@ -121,7 +144,8 @@ def test_a_teardown_is_begun_and_left_to_its_node(site: Site) -> None:
     """B23: a record of a claim that is gone goes by the node's own teardown, with its proofs."""
     site.n1.claims[GONE] = ("PREPARED", site.n1.uuid(0))
     (outcome,) = site.fix()
-    assert outcome.done
+    assert (outcome.done, outcome.begun) == (False, True)
+    assert "has begun" in outcome.detail
     assert site.n1.claims[GONE][0] == "UNPREPARING"
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from fleet import errors
+from fleet.coordinator import Coordinator
 from fleet.kube.base import NODES, SLICES, Name, Selection
 from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
+from fleet.model import Holder, HolderKind, Lease, UnitId
 from fleet.node.lost import lost_unit
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
+from fleet.stores.base import Release
 from tests.fleet.repair.conftest import MARKS, Site
 
 
@@ -84,6 +87,40 @@ def test_slices_go_first_and_a_slice_that_stays_keeps_the_rest(site: Site) -> No
     assert not site.claim("c").marked
 
 
+@dataclass
+class Away:
+    """A coordinator that takes no lease back now."""
+
+    behind: Coordinator
+
+    def leases(self) -> Sequence[Lease]:
+        """As it is."""
+        return self.behind.leases()
+
+    def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+        """As it is."""
+        return self.behind.acquire(requests)
+
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """Not now."""
+        return [errors.StoreUnavailable("the store does not answer") for _ in releases]
+
+
+def test_what_a_first_try_left_a_second_finds(site: Site) -> None:
+    """Promise 7: the slices are gone with the first try, the claim is gone, and the store was away:
+    the mark keeps whose devices they were, and nothing is called done before the lease is back."""
+    site.lease("gone", site.n1)
+    site.lease("elsewhere", site.n2)
+    told = parting(site)
+    first = forget("n1", replace(told, coordinator=Away(site.coordinator)), operator="me")
+    assert (first.slices, first.leases) == (("slice-n1",), ())
+    assert "claim:gone" in first.failed[0]
+    second = forget("n1", told, operator="another")
+    assert (second.leases, second.failed) == (("claim:gone",), ())
+    assert second.token == first.token
+    assert site.held == {"claim:elsewhere", "operator:me"}
+
+
 def test_one_claim_that_fails_stops_no_other(site: Site) -> None:
     """E7: marks that cannot be taken off are told; those of the other claim go."""
     site.make_claim("a")
@@ -111,7 +148,9 @@ def test_a_lease_nothing_tells_the_node_of_needs_the_operators_word(site: Site) 
     site.lease("gone", site.n1)
     site.cluster.delete(SLICES, Name("slice-n1"))
     site.cluster.delete(NODES, Name("n1"))
-    assert lose(site).leases == ()
+    done = lose(site)
+    assert done.leases == ()
+    assert "claim:gone" in done.failed[0], "what may be its is not called given up"
     told = replace(parting(site), devices=frozenset({site.n1.uuid(0)}))
     assert forget("n1", told, operator="me").leases == ("claim:gone",)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from fleet.binding.alive import LATE_S, Alive
+from fleet.binding.running import BindingView
 from fleet.kube.base import NODES, SLICES, Name, Selection
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, UnitId
 from fleet.repair.finding import Kind
 from fleet.repair.gathering import conditions_of
-from fleet.repair.removing import everything, obstacles, remove
+from fleet.repair.removing import around, everything, obstacles, remove, returned
 from tests.fleet.repair.conftest import MARKS, Site
 
+NOW = 1000.0
 REBOOT = f"{MARKS.driver}/RebootRequired"
 
 
@@ -80,3 +83,25 @@ def test_what_is_not_known_is_in_the_way(site: Site) -> None:
     site.n1.away = False
     site.cluster.faults.offline = True
     assert {"resourceclaims", "pods"} <= {one.what.split()[0] for one in obstacles(site.facts())}
+
+
+def test_a_cluster_that_is_not_asked_is_in_the_way() -> None:
+    """E7: what cannot be looked at is not taken for removed; a coordinator long gone is none."""
+    binding = BindingView()
+    assert around(alive=None, now=NOW, unasked="") == ()
+    (one,) = around(alive=Alive(pid=7, at=NOW - LATE_S - 1, binding=binding), now=NOW, unasked="x")
+    assert "--kubeconfig" in one.remedy
+    (one,) = around(alive=Alive(pid=7, at=NOW - 1, binding=binding), now=NOW, unasked="")
+    assert "pid 7" in one.what
+
+
+def test_what_comes_back_shows_a_coordinator(site: Site) -> None:
+    """E7: a coordinator of another host takes quarantine leases again within seconds."""
+    install(site)
+    items = remove(site.facts(), site.hands)
+    assert returned(items, site.store.leases()) == ()
+    holder = Holder(HolderKind.QUARANTINE, site.n2.uuid(0))
+    site.granted(AcquireRequest(units=frozenset({site.n2.unit(0)}), holder=holder))
+    (one,) = returned(items, site.store.leases())
+    assert str(holder) in one.what
+    assert "stop" in one.remedy

@@ -37,6 +37,7 @@ from tests.contracts.lease_store_contract import (
     refused,
     units,
 )
+from tests.contracts.reinstating_contract import ReinstatingContract
 
 NAMESPACE = "default"
 OBJECT = Name(NAME, NAMESPACE)
@@ -74,7 +75,7 @@ def stored(cluster: Cluster) -> Object:
     return cluster.get(CONFIGMAPS, OBJECT)
 
 
-class TestKubernetesLeaseStore(LeaseStoreContract):
+class TestKubernetesLeaseStore(LeaseStoreContract, ReinstatingContract):
     """The lease contract over a ConfigMap."""
 
     @pytest.fixture(params=SERVERS)

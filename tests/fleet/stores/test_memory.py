@@ -8,6 +8,7 @@ from fleet import errors
 from fleet.clock import ManualClock
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.contracts.lease_store_contract import START, LeaseStoreContract
+from tests.contracts.reinstating_contract import ReinstatingContract
 from tests.contracts.run_store_contract import RunStoreContract
 
 
@@ -28,7 +29,7 @@ def runs(clock: ManualClock) -> MemoryRunStore:
     return MemoryRunStore(clock)
 
 
-class TestMemoryLeaseStore(LeaseStoreContract):
+class TestMemoryLeaseStore(LeaseStoreContract, ReinstatingContract):
     """The lease contract over memory."""
 
 

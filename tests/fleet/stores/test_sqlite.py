@@ -33,6 +33,7 @@ from tests.contracts.lease_store_contract import (
     granted,
     refused,
 )
+from tests.contracts.reinstating_contract import ReinstatingContract
 from tests.contracts.run_store_contract import RUN, record, result
 
 
@@ -59,7 +60,7 @@ def store(stores: Stores) -> SqliteLeaseStore:
     return stores.leases
 
 
-class TestSqliteLeaseStore(LeaseStoreContract):
+class TestSqliteLeaseStore(LeaseStoreContract, ReinstatingContract):
     """The lease contract over SQLite."""
 
 

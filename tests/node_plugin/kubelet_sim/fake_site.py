@@ -57,7 +57,7 @@ class HonestPlugin(FakePlugin):
     def prepare_one(self, uid: str, entry: Any) -> None:
         """Refuse a device that another claim holds."""
         if self.exclusive and self.holder not in ("", uid):
-            entry.error = f"gpu-0 is held by claim {self.holder}"
+            entry.error = "gpu-0 is held by another claim"
             return
         if self.rebooted:
             self._wipe()

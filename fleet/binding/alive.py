@@ -1,0 +1,115 @@
+"""Whether a coordinator lives, as a file that it writes every few seconds where it runs.
+
+Verbs read it: strict pods wait for a coordinator, and a product is not taken away under one. It
+says nothing about coordinators of other hosts, so that its absence proves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fleet.binding.running import BindingView
+from fleet.clock import Clock, SystemClock
+from fleet.evidence import layout
+from fleet.messages import Message
+
+LOG = logging.getLogger(__name__)
+FILE = "alive.json"
+PERIOD_S = 3.0
+"""Period, s, in which it is written."""
+LATE_S = 30.0
+"""Silence, s, from which a coordinator counts as gone: three of its longest pauses."""
+START = "start `fleet coordinate`, or see the log of the coordinator's actor"
+
+
+class Alive(Message):
+    """A coordinator of this host. `at`: seconds since the epoch."""
+
+    pid: int
+    at: float
+    binding: BindingView
+
+    def late_s(self, now: float) -> float:
+        """How long it has not reported, s; 0.0 where that means nothing."""
+        silent_s = now - self.at
+        return silent_s if silent_s > LATE_S else 0.0
+
+
+class Heartbeat:
+    """Writes the file; for `fleet.binding.running.Loop`, which calls it after every step."""
+
+    def __init__(self, state: Path, clock: Clock | None = None) -> None:
+        """Nothing is written where `state` is not a directory here."""
+        self._path = _path(state)
+        self._clock = clock or SystemClock()
+        self._written_at = float("-inf")
+        self._trouble = ""
+
+    def __call__(self, view: BindingView) -> None:
+        """Report, not more often than is of use. Raises nothing."""
+        now_s = self._clock.monotonic()
+        if view.trouble == self._trouble and now_s - self._written_at < PERIOD_S:
+            return
+        if not self._path.parent.is_dir():
+            return
+        self._written_at, self._trouble = now_s, view.trouble
+        told = Alive(pid=os.getpid(), at=self._clock.now(), binding=view)
+        temporary = self._path.with_name(f".{FILE}.{uuid.uuid4().hex}.tmp")
+        try:
+            temporary.write_text(told.model_dump_json())
+            temporary.replace(self._path)
+        except OSError as error:
+            LOG.debug("the sign of life is not written: %s", error)
+
+    def end(self) -> None:
+        """A coordinator that ends in good order is not missed."""
+        found = _read(self._path)
+        if found is not None and found.pid == os.getpid():
+            self._path.unlink(missing_ok=True)
+
+
+def read(state: Path) -> Alive | None:
+    """The last report of a coordinator here; None: there is none that can be read."""
+    return _read(_path(state))
+
+
+def told(found: Alive | None, now: float, *, awaited: bool) -> Iterator[str]:
+    """What is wrong with the coordinator. `awaited`: pods of this host's nodes wait for one."""
+    waits = ": strict pods wait" if awaited else ""
+    if found is None:
+        if awaited:
+            yield f"no coordinator reports on this host{waits} unless one runs elsewhere: {START}"
+        return
+    if late_s := found.late_s(now):
+        yield f"no coordinator has stepped for {late_s:.0f} s{waits}: {START}"
+        return
+    binding = found.binding
+    if binding.trouble:
+        yield f"the coordinator (pid {found.pid}) is kept from working: {binding.trouble}"
+    if binding.silent_nodes:
+        yield f"the coordinator gets no answer from {', '.join(binding.silent_nodes)}"
+
+
+def summary(found: Alive | None, now: float) -> str:
+    """One line for people; "" where no coordinator reported."""
+    if found is None or found.late_s(now):
+        return ""
+    count = found.binding.open_claims
+    return f"coordinator: pid {found.pid}, {count} open claims, {now - found.at:.0f} s ago"
+
+
+def _path(state: Path) -> Path:
+    return layout.coordinator_directory(state) / FILE
+
+
+def _read(path: Path) -> Alive | None:
+    try:
+        return Alive.model_validate_json(path.read_text())
+    except (OSError, ValidationError):
+        return None
