@@ -81,9 +81,13 @@ def test_a_claim_is_held_and_let_go_with_the_role() -> None:
         asked = _proven(site)
         holds = Holds(plugged_in(site), MARKS, site.clock)
         assert holds.ensure(read(site.claim_of(asked), MARKS)).finalizer
+        assert holds.release(_name(asked), asked.uid).left
+        waited_for = read(site.claim_of(asked), MARKS)
+        assert (waited_for.held, waited_for.bound) == (True, False)
+        site.reserve(asked, MARKS.hold(node=NODE, uid=asked.uid))
         assert not holds.release(_name(asked), asked.uid).finalizer
         left = read(site.claim_of(asked), MARKS)
-        assert (left.held, left.bound) == (False, False)
+        assert (left.held, left.allocated) == (False, False)
 
 
 @pytest.mark.parametrize("right", sorted(ASKED_BESIDES))
@@ -92,6 +96,8 @@ def test_the_rights_asked_for_besides_are_needed(right: Right) -> None:
     with bench() as site:
         asked = _proven(site)
         Holds(site.cluster, MARKS, site.clock).ensure(read(site.claim_of(asked), MARKS))
+        if right == BINDING:  # the last reservation goes with the allocation
+            site.reserve(asked, MARKS.hold(node=NODE, uid=asked.uid))
         holds = Holds(plugged_in(site, without=right), MARKS, site.clock)
         with pytest.raises(errors.HoldsNotGranted):
             holds.release(_name(asked), asked.uid)
