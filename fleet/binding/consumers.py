@@ -22,8 +22,8 @@ KEPT_S = 2.0
 """Time, s, for which what was read of an unchanged claim is believed."""
 CLAIMS_MAX = 4096
 """Claims whose pods are remembered."""
-UNREAD = PodFact("", "", bound=True, leaving=True)
-"""Stands for pods that were not read: one of them may be bound, and none waits for certain."""
+UNREAD = PodFact("", "", bound=True, leaving=False)
+"""Stands for pods that were not read: one of them may be bound, and one may stay."""
 
 
 @dataclass

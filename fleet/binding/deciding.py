@@ -283,7 +283,7 @@ def _proving(facts: Facts, rules: Rules) -> Decision:
         told = "a device is held by somebody else"
         return Wait(f"a device is held by {facts.refused}", told=told)
     if lease is None or any(_closed(device, lease.token) for device in devices.values()):
-        return Acquire(tuple(devices.values()))
+        return _anew(facts) or Acquire(tuple(devices.values()))
     proven = {name: p for name, d in devices.items() if (p := _proof(facts, d, lease.token))}
     missing = [device for name, device in devices.items() if name not in proven]
     unordered = tuple(d for d in missing if d.uuid not in facts.ordered)
@@ -295,6 +295,20 @@ def _proving(facts: Facts, rules: Rules) -> Decision:
     if stale:
         return Wait(f"the health of {', '.join(stale)} was not checked of late")
     return Bind(proven)
+
+
+def _anew(facts: Facts) -> Decision | None:
+    """A claim that was used before is proven again for a pod that stays, not for the one that is
+    leaving: its entry outlives the teardown by a moment.
+    """
+    reading = facts.reading
+    if not (reading.marked or reading.receipts):
+        return None
+    if facts.pods is None:
+        return LookUp()
+    if any(not pod.leaving for pod in facts.pods):
+        return None
+    return Wait("its pods are leaving")
 
 
 def _proof(facts: Facts, device: DeviceView, token: Token) -> DeviceResult | None:

@@ -787,6 +787,33 @@ def test_a_view_that_comes_by_hastens_what_it_is_about() -> None:
     assert bench.binder.looked_at == before + 1, "what is as it was wakes nobody"
 
 
+def test_nothing_is_proven_for_a_pod_that_is_leaving() -> None:
+    """DESIGN 5: between burial and the pod's end its entry is still there: no lease, no wipe for it;
+    a pod that stays gets both.
+    """
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(3.0)
+    bench.bind("c-pod")
+    bench.prepare("c")
+    bench.change_pod("c-pod", {"metadata": {"finalizers": ["kubelet.example.com/x"]}})
+    bench.admin.delete(PODS, Name("c-pod", SPACE))
+    bench.unprepare("c")
+    bench.survey()
+    bench.run(1.0)
+    bench.bury("c")
+    wiped = len(bench.nodes.orders)
+    bench.nodes.by_name["n1"].owed.clear()
+    bench.survey()
+    bench.run(8.0)
+    assert (len(bench.nodes.orders), bench.lease(uid)) == (wiped, None)
+    entries = [one for one in bench.reserved() if not MARKS.is_hold(one)]
+    bench.reserve("c", *entries, bench.pod("next"))
+    bench.run(8.0)
+    assert len(bench.nodes.orders) == wiped + 1
+    assert bench.lease(uid) is not None
+
+
 def test_slices_are_only_written_where_a_node_does_not() -> None:
     """The normal life of claims costs no write to any slice."""
     bench = Bench()
