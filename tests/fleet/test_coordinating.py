@@ -120,7 +120,9 @@ def test_without_a_configuration_nothing_is_begun(host: Host) -> None:
 
 def test_another_cluster_is_refused(host: Host, tmp_path: Path) -> None:
     """Promise 7: a coordinator of the wrong cluster would call every claim gone."""
-    Loop(coordinating.of_host(host.plan, host.kubeconfig)).turn()
+    loop = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    loop.stop()
+    loop.run()  # one turn, and all is closed
     assert identity.recorded(host.site.state)
     with StandIn(Engine(seed="theirs")) as theirs:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}

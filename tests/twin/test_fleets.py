@@ -16,4 +16,3 @@ def test_a_thousand_claims_cost_each_what_a_hundred_do() -> None:
         assert {what.split()[1] for what in one.writes} == {"resourceclaims"}
         assert sum(one.writes.values()) == 4.0
     assert 0.8 <= many.looks / few.looks <= 1.2
-    assert many.spent_s < 60.0

@@ -154,8 +154,9 @@ def test_a_deleted_object_is_told_by_every_verb(shared: tuple[Path, StandIn], ru
     """Promise 7: the same of a cluster's store: nothing makes it in passing, and one init and one
     adopt go on."""
     state, api = shared
-    assert run(state, "store", "init")[0] == 0
-    assert run(state, "node", "adopt")[0] == 0
+    for words in (("store", "init"), ("node", "adopt")):
+        code, said = run(state, *words)
+        assert code == 0, said
     MemoryCluster(api.engine).delete(CONFIGMAPS, Name(NAME, "fleetscrub"))
     for verb in (*VERBS, ("claim", "show", "team/job")):
         code, said = run(state, *verb)

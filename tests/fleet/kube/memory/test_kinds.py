@@ -8,6 +8,7 @@ from fleet.kube.base import (
     CONFIGMAPS,
     EVENTS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODS,
     SLICES,
@@ -21,7 +22,8 @@ def test_every_kind_of_the_port_is_served() -> None:
     """Whatever the product asks for exists in the twin."""
     kinds = table(Features())
     assert set(kinds) == {
-        CLAIMS, CLAIM_TEMPLATES, CLASSES, CONFIGMAPS, EVENTS, LEASES, NODES, PODS, SLICES,
+        CLAIMS, CLAIM_TEMPLATES, CLASSES, CONFIGMAPS, EVENTS, LEASES, NAMESPACES, NODES, PODS,
+        SLICES,
     }  # fmt: skip
 
 
@@ -33,6 +35,7 @@ def test_habits_are_those_measured() -> None:
     assert {r.plural for r, k in kinds.items() if k.has_status} == {
         "resourceclaims",
         "pods",
+        "namespaces",
         "nodes",
     }
     assert "spec.driver" in kinds[SLICES].selectable
