@@ -277,7 +277,8 @@ def _transport(kubeconfig: str | None, *, timeout_s: float, clock: Clock) -> Htt
         except errors.SettingsInvalid as error:
             if "KUBERNETES_SERVICE_HOST" in os.environ:
                 raise error from None
-            kubeconfig = kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+            # The library reads the variable once, when it is imported.
+            kubeconfig = os.environ.get("KUBECONFIG") or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
         else:
             return transport_of(found, lambda: found, timeout_s=timeout_s, clock=clock)
     path = kubeconfig

@@ -788,8 +788,8 @@ def test_a_view_that_comes_by_hastens_what_it_is_about() -> None:
 
 
 def test_nothing_is_proven_for_a_pod_that_is_leaving() -> None:
-    """DESIGN 5: between burial and the pod's end its entry is still there: no lease, no wipe for it;
-    a pod that stays gets both.
+    """DESIGN 5: between burial and the pod's end its entry is still there: no lease and no wipe for
+    it; a pod that stays gets both.
     """
     bench = Bench()
     uid = bench.given("c", "a")
