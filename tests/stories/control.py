@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from tests.twin.pools import Place, Pools
 from tests.twin.scheduler import Scheduler
 from tests.twin.sight import WATCHED, Cache
 
+LOG = logging.getLogger(__name__)
 TICK_S = 0.5
 """Period, s, in which the scheduler looks at binding conditions; the real one takes 5 s."""
 WATCH_S = 5.0
@@ -233,3 +235,6 @@ class ControlSide:
             return min(self.controller.step(), self.scheduler.step())
         except errors.FleetError:
             return self._clock.now() + 0.1  # the server is away, or starts
+        except Exception:
+            LOG.exception("a step of the control plane failed")  # the others go on
+            return self._clock.now() + 0.1

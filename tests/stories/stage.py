@@ -216,6 +216,15 @@ class Stage(Footing):
 
         return eventually(f"{pod} waits in PreBind", look, timeout_s=WAIT_S, tell=self._told_all)
 
+    def finalized(self, claim: Object) -> ClaimReading:
+        """The claim once our finalizer is on: the write after the one that binds it."""
+
+        def look() -> ClaimReading | None:
+            now = self.live(claim)
+            return now if now is not None and now.finalizer else None
+
+        return eventually("our finalizer is on", look, timeout_s=WAIT_S, tell=self._told_all)
+
     def wiping_for(self, claim: Object, device: str) -> None:
         """Wait until the node wipes the device for this claim."""
         eventually(

@@ -29,7 +29,7 @@ def test_a_pod_waits_until_the_wipe_is_proven(stage: Stage) -> None:
     assert "nodeName" not in stage.pod(pod)["spec"]
     assert not stage.reading(stage.claim_of(pod)).marked
     stage.in_phase(pod, "Running")
-    bound = stage.reading(stage.claim_of(pod))
+    bound = stage.finalized(claim)
     (lease,) = stage.plugin.leases()
     certificate = stage.plugin.certificates("gpu-1")[-1]
     (one,) = bound.holding
