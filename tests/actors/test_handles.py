@@ -26,7 +26,7 @@ from fleet.binding.ports import Abandonment
 from fleet.binding.running import BindingView
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest
+from fleet.leases import AcquireRequest, Closure
 from fleet.messages import DeviceResult, NodeView, Outcome, ScrubOrder
 from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.stores.base import RunRecord
@@ -247,8 +247,10 @@ def test_nodes_are_asked_in_batches_behind_their_actors(fleet: Fleet) -> None:
     answers = nodes.scrub({name: [order]})[name]
     assert not isinstance(answers, errors.FleetError)
     assert [(one.accepted, one.kind) for one in answers] == [(False, "EpochForeign")]
-    (unknown,) = nodes.abandon([Abandonment(name, "nobody", "1.1", (uuid,))])
-    assert isinstance(unknown, errors.FleetError)
+    tokens = ("1.1", f"{2**63 - 1}.1")
+    behind, ahead = nodes.abandon([Abandonment(name, "nobody", t, (uuid,)) for t in tokens])
+    assert isinstance(behind, Closure)
+    assert isinstance(ahead, errors.EpochForeign)
     with pytest.raises(errors.DeviceUnknown):
         nodes.quarantine_add(name, "gpu-99", detail="x", operator="test")
 
