@@ -17,9 +17,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fleet import errors, founding
+from fleet import errors, founding, hardware
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
+from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated import backend as simulated
 from fleet.cdi.directory import SpecDirectory
 from fleet.clock import SystemClock
@@ -67,6 +68,7 @@ from fleet.planning import (
     SimulatedNode,
     plan_fleet,
 )
+from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
@@ -85,7 +87,6 @@ __all__ = [
     "plan_fleet",
 ]
 LOCK = "journal.lock"
-RUN_DIRECTORY = Path("/run/fleetscrub")
 
 
 def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> Coordinator:
@@ -158,6 +159,7 @@ def open_node(
     try:
         parts = _parts(plan, backend, directory, lock)
         service = NodeService(parts)
+        parts.alone = _alone(plan, parts.registry)
         parts.door = Door(service, door_path(plan), owner=owner, hand_over=hand_over)
         return service
     except BaseException:
@@ -165,6 +167,24 @@ def open_node(
             parts.close()
         lock.release()
         raise
+
+
+def _alone(plan: NodePlan, registry: Registry) -> HostLocks | None:
+    """Locks of the real accelerators: two journals must never speak for one of them.
+
+    Raises `NotOwner` where another service of this host has one.
+    """
+    if plan.simulated is not None:
+        return None
+    locks = HostLocks(run_directory(plan) / "owners", act="serves")
+    refused = locks.take(f"uuid-{uuid}" for uuid in registry.accelerators)
+    if refused:
+        locks.close()
+        raise errors.NotOwner(
+            "; ".join(sorted(refused.values())),
+            remedy="stop that service, or use its --state: one journal speaks for a device",
+        )
+    return locks
 
 
 def door_path(plan: NodePlan) -> Path:
@@ -184,8 +204,11 @@ def lock_path(plan: NodePlan) -> Path:
 
 def backend_of(plan: NodePlan, directory: Path) -> Backend:
     """The back end of the plan's devices. Raises `DriverAbsent`."""
-    if plan.simulated is None:
+    if plan.simulated is None and not plan.hardware:
         raise errors.DriverAbsent(f"no accelerator driver answers on node {plan.node}")
+    if plan.simulated is None:
+        given = hardware.arguments(plan.settings.hardware, directory)
+        return RemoteBackend(plan.hardware, given)
     root = directory / "sim"
     simulated.create(
         root,
@@ -209,11 +232,17 @@ def _key(plan: NodePlan, state: Path) -> SigningKey:
     return key
 
 
-def _place(plan: NodePlan, backend: Backend, directory: Path) -> Place:
-    run_directory = directory / "run" if backend.simulated else RUN_DIRECTORY
+def run_directory(plan: NodePlan) -> Path:
+    """Where the node keeps what must not survive a boot."""
+    if plan.simulated is not None:
+        return layout.node_directory(Path(plan.state), plan.node) / "run"
+    return Path(plan.settings.hardware.run_directory)
+
+
+def _place(plan: NodePlan, directory: Path) -> Place:
     return Place(
         path=directory / founding.JOURNAL,
-        witness=run_directory / f"{plan.node}.witness",
+        witness=run_directory(plan) / f"{plan.node}.witness",
         node=NodeName(plan.node),
         machine_id=host_identity(),
     )
@@ -221,7 +250,7 @@ def _place(plan: NodePlan, backend: Backend, directory: Path) -> Place:
 
 def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
     state, settings, clock = Path(plan.state), plan.settings, SystemClock()
-    place = _place(plan, backend, directory)
+    place = _place(plan, directory)
     opened = opening.open_or_set_aside(place, now=clock.now())
     _refuse_unserved(plan, opened)
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
@@ -236,16 +265,10 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     specs = specs_of(plan, directory)
     tenants = _tenants(plan, registry, validator)
     sweep = Sweep(registry, validator)
-    wiper = Wiper(
-        registry,
-        workers=Spawner(spares=settings.node.spare_workers if plan.kubernetes else 0),
-        tenants=tenants,
-        validator=validator,
-        certifier=certifier,
-        max_parallel=settings.node.max_parallel,
-    )
+    wiper = _wiper(plan, tenants, validator, certifier)
     cleaner = Cleaner(registry, wiper, settings.wipe)
-    exposer = Exposer(registry, validator, sweep, settings.profile, ledger)
+    unread = settings.hardware.accept_unread
+    exposer = Exposer(registry, validator, sweep, settings.profile, ledger, accept_unread=unread)
     place_of_store = StorePlace(settings, state, plan.kubeconfig)
     known = opened.journal
     store = LateStore(
@@ -254,7 +277,13 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     outbox = Outbox(registry, store)
     return Parts(
         registry=registry,
-        recovery=Recovery(registry, specs, settings.wipe.kill_wait_s, ledger),
+        recovery=Recovery(
+            registry,
+            specs,
+            settings.wipe.kill_wait_s,
+            ledger,
+            partitions=validator.partitions,
+        ),
         wiper=wiper,
         holding=_holding(plan, cleaner, exposer, specs, tenants, outbox),
         outbox=outbox,
@@ -277,6 +306,20 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     )
 
 
+def _wiper(
+    plan: NodePlan, tenants: TenantProof, validator: Validator, certifier: Certifier
+) -> Wiper:
+    chosen = plan.settings.node
+    return Wiper(
+        certifier.registry,
+        workers=Spawner(spares=chosen.spare_workers if plan.kubernetes else 0),
+        tenants=tenants,
+        validator=validator,
+        certifier=certifier,
+        max_parallel=chosen.max_parallel,
+    )
+
+
 def _holding(
     plan: NodePlan,
     cleaner: Cleaner,
@@ -294,7 +337,15 @@ def _holding(
         Securing(registry, store, outbox),
         cleaner,
         exposer,
-        Teardown(registry, cleaner, specs, tenants, visibility, deadline_s),
+        Teardown(
+            registry,
+            cleaner,
+            specs,
+            tenants,
+            visibility,
+            deadline_s,
+            exposer.validator.partitions,
+        ),
         settings.wipe.kill_wait_s,
     )
 
@@ -338,7 +389,9 @@ def specs_of(plan: NodePlan, directory: Path) -> SpecDirectory:
     """Where the node's CDI specs are written."""
     chosen = plan.settings.kubernetes
     where = Path(chosen.cdi_directory) if plan.kubernetes else directory / "cdi"
-    return SpecDirectory(where, chosen.cdi_vendor, chosen.cdi_class)
+    real = plan.simulated is None
+    host = Path(plan.settings.hardware.root) if real else Path("/")
+    return SpecDirectory(where, chosen.cdi_vendor, chosen.cdi_class, host_root=host)
 
 
 def _boot_id(backend: Backend) -> BootId:

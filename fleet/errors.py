@@ -324,6 +324,10 @@ class BackendFailed(Retryable):
     default_remedy = "retried by the next sweep; persistent failure quarantines the device"
 
 
+class DriverRefused(BackendFailed):
+    """A driver answered a call with an error. Field: ``code``, the driver's number."""
+
+
 # --- evidence --------------------------------------------------------------
 
 

@@ -143,6 +143,8 @@ class DeviceView(Message):
     attached: tuple[str, ...] = ()
     """Claims that look into the device with adminAccess."""
     progress: WipeProgress | None = None
+    partitioning: str = ""
+    """Of an accelerator that is partitioned: how it stands, and the baseline taken before."""
     attributes: dict[str, str] = {}
 
 
@@ -191,7 +193,7 @@ class NodeView(Message):
     degraded: tuple[str, ...] = ()
     """Why the node serves in a degraded way, `blocked` included; empty when all is well."""
     notes: tuple[str, ...] = ()
-    """What cannot be told on this node, and degrades nothing."""
+    """What cannot be told on this node, or concerns none of its devices; degrades nothing."""
     devices: tuple[DeviceView, ...] = ()
     results: tuple[DeviceResult, ...] = ()
     """Results of the operations asked for, as far as they are finished."""

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import uuid
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fleet import errors
+from fleet import errors, hardware
 from fleet.backends.simulated import topology
 from fleet.messages import Message
 from fleet.profiles import Profile
-from fleet.settings import MIB, Settings
+from fleet.settings import MIB, HardwareKind, HardwareSettings, Settings
 
 PLAN_FILE = "fleet.json"
 MEMORY_DEFAULT = 64 * MIB
@@ -38,6 +39,8 @@ class NodePlan(Message):
     node: str = Field(min_length=1)
     state: str
     simulated: SimulatedNode | None = None
+    hardware: str = ""
+    """Kind of back end that reaches real devices; "" where they are simulated."""
     settings: Settings = Settings()
     labels: dict[str, str] = Field(default_factory=dict)
     kubernetes: bool = False
@@ -83,9 +86,10 @@ def plan_fleet(
     """The fleet of a state directory: as asked for, or as recorded at its first use.
 
     `simulate` is ``NxM`` or ``NxMpK`` (N nodes of M accelerators, K of them partitionable). `serve`
-    names the Node whose kubelet hands the devices out; that is recorded with how it does, since
-    whoever opens the node later must look for tenants in the same places. Raises `InputInvalid`
-    when an existing fleet has another shape, `DriverAbsent` when there is none.
+    names the Node whose kubelet hands the devices out (the real ones of this machine, if nothing
+    else is recorded); that is recorded with how it does, since whoever opens the node later must
+    look for tenants in the same places. Raises `InputInvalid` when an existing fleet has another
+    shape, `DriverAbsent` when there is none.
     """
     state = state.absolute()
     path = state / PLAN_FILE
@@ -93,12 +97,10 @@ def plan_fleet(
     chosen = settings or Settings()
     if profile is not None:
         chosen = chosen.model_copy(update={"profile": _profile(profile)})
-    if simulate is None:
-        if recorded is None:
-            raise errors.DriverAbsent(
-                "no accelerator driver that this version supports answers on this machine"
-            )
-        shape = recorded
+    if simulate is None and recorded is not None:
+        shape = _looked_for(path, recorded, chosen)
+    elif simulate is None:
+        shape = _real(state, chosen, wanted=bool(serve))
     else:
         shape = _shape(simulate, memory_bytes or _memory(recorded))
         if recorded is not None:
@@ -108,7 +110,7 @@ def plan_fleet(
             )
         if recorded is not None and recorded != shape:
             raise errors.InputInvalid(
-                f"{state} holds a simulated fleet of another shape ({_told(recorded)})",
+                f"{state} holds a fleet of another shape ({_told(recorded)})",
                 remedy="ask for the shape it has, or name another directory with --state",
             )
     if recorded is None:
@@ -117,6 +119,19 @@ def plan_fleet(
     if serve:
         shape = _served(path, shape, serve, chosen)
     return _plan(state, shape, chosen)
+
+
+def discover_fleet(state: Path, settings: Settings) -> None:
+    """Record the real accelerators of this machine where no fleet is recorded yet.
+
+    Raises `DriverAbsent` where there are none.
+    """
+    state = state.absolute()
+    path = state / PLAN_FILE
+    if _recorded(path) is None:
+        shape = _real(state, settings, wanted=True)
+        _make(state)
+        _write(path, shape.model_copy(update={"name": _own_name()}))
 
 
 def _make(state: Path) -> None:
@@ -179,7 +194,12 @@ def _profile(name: str) -> Profile:
 
 class _Shape(Message):
     nodes: int = Field(ge=1)
-    node: SimulatedNode
+    node: SimulatedNode | None = None
+    """What to simulate; None: the devices are real."""
+    hardware: str = ""
+    """Kind of back end that reaches them then."""
+    real: HardwareSettings | None = None
+    """How they were found; whoever opens the node later must look in the same places."""
     name: str = ""
     """Name of the one node, where kubelet knows it; else nodes are numbered."""
     kubeconfig: str = ""
@@ -206,11 +226,46 @@ def _shape(simulate: str, memory_bytes: int) -> _Shape:
     return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))
 
 
+def _real(state: Path, settings: Settings, *, wanted: bool) -> _Shape:
+    """The accelerators of this machine. Raises `DriverAbsent`, also where they are not `wanted`."""
+    if not wanted:
+        raise errors.DriverAbsent(
+            f"there is no fleet in {state}",
+            remedy="`fleet scrub` makes one of this machine's accelerators (it asks first), or of"
+            " simulated ones with `--simulate 2x8`; or name its directory with --state",
+        )
+    kind = hardware.discover(settings.hardware)
+    return _Shape(nodes=1, hardware=kind, real=settings.hardware)
+
+
+def _looked_for(path: Path, recorded: _Shape, settings: Settings) -> _Shape:
+    """The recorded fleet, its real devices from now on reached as `settings` say, if they do."""
+    if not recorded.hardware or "hardware" not in settings.model_fields_set:
+        return recorded
+    kind = settings.hardware.kind
+    if kind is not HardwareKind.AUTO and kind.value != recorded.hardware:
+        raise errors.InputInvalid(
+            f"the devices of {path.parent} are {recorded.hardware} devices, asked for {kind}",
+            remedy="name another directory with --state: units of memory are not the same ones",
+        )
+    found = recorded.model_copy(update={"real": settings.hardware})
+    if found != recorded:
+        _replace(path, found)
+    return found
+
+
+def _own_name() -> str:
+    """This machine's name, fit for a node."""
+    return re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.") or "node-01"
+
+
 def _memory(recorded: _Shape | None) -> int:
-    return recorded.node.memory_bytes if recorded else MEMORY_DEFAULT
+    return recorded.node.memory_bytes if recorded and recorded.node else MEMORY_DEFAULT
 
 
 def _told(shape: _Shape) -> str:
+    if shape.node is None:
+        return f"the real devices of {shape.name}"
     parts = f"p{shape.node.partitionable}" if shape.node.partitionable else ""
     return f"{shape.nodes}x{shape.node.accelerators}{parts}, {shape.node.memory_bytes} B each"
 
@@ -246,12 +301,15 @@ def _write(path: Path, shape: _Shape) -> _Shape:
 
 
 def _plan(state: Path, shape: _Shape, settings: Settings) -> FleetPlan:
+    if shape.real is not None:
+        settings = settings.model_copy(update={"hardware": shape.real})
     width = max(2, len(str(shape.nodes)))
     nodes = tuple(
         NodePlan(
             node=shape.name or f"node-{number:0{width}d}",
             state=str(state),
-            simulated=shape.node.model_copy(update={"seed": number}),
+            simulated=shape.node and shape.node.model_copy(update={"seed": number}),
+            hardware=shape.hardware,
             settings=shape.served or settings,
             kubernetes=shape.served is not None,
             kubeconfig=shape.kubeconfig,

@@ -76,7 +76,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
     # `bootstrap.begin` has made the store at first use: one that is missing now is away, not new.
     place = StorePlace(settings, Path(plan.state), plan.kubeconfig)
     store = LateStore(place.opener(clock, expected=lambda: True, cluster=cluster))
-    run = directory / "run" if plan.simulated is not None else bootstrap.RUN_DIRECTORY
+    run = bootstrap.run_directory(plan)
     exclusivity = Exclusivity(
         locks=HostLocks(run / "publishers"),
         lease=StoreLease(
@@ -132,7 +132,7 @@ def _agents(plan: NodePlan, directory: Path) -> Agents:
     backend = bootstrap.backend_of(plan, directory)
     specs = bootstrap.specs_of(plan, directory)
     namespace = plan.settings.kubernetes.agent_namespace
-    return Agents(directory / "agents", specs, backend.agent_grant(), namespace)
+    return Agents(directory / "agents", specs, backend.agent_grant, namespace)
 
 
 def write_plan(plan: NodePlan) -> Path:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from fleet.profiles import Profile
+from fleet.settings_hardware import HardwareKind, HardwareSettings, MpsPolicy, ResetMethod
 from fleet.settings_kubernetes import Finalizing, KubernetesSettings, Unexposed
 from fleet.settings_section import Section
 
@@ -18,9 +19,13 @@ __all__ = [
     "CampaignPolicy",
     "EvidenceSettings",
     "Finalizing",
+    "HardwareKind",
+    "HardwareSettings",
     "HealthPolicy",
     "KubernetesSettings",
+    "MpsPolicy",
     "NodeSettings",
+    "ResetMethod",
     "ResetPolicy",
     "Section",
     "Settings",
@@ -313,3 +318,4 @@ class Settings(Section):
     evidence: EvidenceSettings = EvidenceSettings()
     store: StoreSettings = StoreSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    hardware: HardwareSettings = HardwareSettings()

@@ -101,10 +101,12 @@ def allowed(kind: type[Section], name: str) -> str:
     """What may be written for a field, in words."""
     schema = _schema(kind)
     field = schema["properties"][name]
+    many = "a list; each " if field.get("type") == "array" else ""
+    field = field["items"] if many else field
     reference = str(field.get("$ref", "")).rpartition("/")[2]
     choices = schema.get("$defs", {}).get(reference, {}).get("enum")
     if choices:
-        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+        return f"{many}one of " + ", ".join(f'"{choice}"' for choice in choices)
     words = {
         "integer": "a whole number",
         "number": "a number",
@@ -119,7 +121,7 @@ def allowed(kind: type[Section], name: str) -> str:
         "minLength": "not empty",
     }
     limits = [text.format(_plain(field[key])) for key, text in bounds.items() if key in field]
-    return f"{words} {' and '.join(limits)}".strip()
+    return f"{many}{words} {' and '.join(limits)}".strip()
 
 
 @cache
@@ -132,6 +134,8 @@ def default_of(field: FieldInfo) -> str:
     value = field.default
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{one}"' for one in value) + "]"
     return f'"{value}"' if isinstance(value, str) else _plain(value)
 
 

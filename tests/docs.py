@@ -1,7 +1,8 @@
 """``python -m tests.docs``: regenerate what the documents take from the code.
 
 The diagrams of the README from the state tables, docs/cli.md from the verb table, docs/settings.md
-from the settings. tests/test_docs.py fails when one of them is stale.
+from the settings, the table of checks in docs/hardware.md from the checks. tests/test_docs.py fails
+when one of them is stale.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from fleet import diagrams, settings_parse
 from fleet.cli import verbs
+from fleet.health.checks import CHECKS
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,11 +20,29 @@ ROOT = Path(__file__).parent.parent
 def generated() -> dict[Path, str]:
     """Every generated document as it should be."""
     readme = ROOT / "README.md"
+    hardware = ROOT / "docs" / "hardware.md"
     return {
         readme: diagrams.embed(readme.read_text()),
+        hardware: with_checks(hardware.read_text()),
         ROOT / "docs" / "cli.md": verbs.reference(verbs.build()),
         ROOT / "docs" / "settings.md": settings_parse.reference(),
     }
+
+
+def with_checks(page: str) -> str:
+    """The page with the table of checks between its marks."""
+    begin, end = "<!-- table:checks -->\n", "<!-- /table:checks -->"
+    head, _, rest = page.partition(begin)
+    rows = [
+        f"| {check.name} | {check.reason or 'only shown'} | {'yes' if check.mandatory else 'no'}"
+        f" | {check.action or '-'} | {check.remedy} |\n"
+        for check in CHECKS
+    ]
+    title = "| check | out of service as | unknown blocks | clears it first | what to do |\n"
+    return (
+        "".join([head, begin, title, "|---|---|---|---|---|\n", *rows, end])
+        + (rest.partition(end)[2])
+    )
 
 
 def main() -> int:

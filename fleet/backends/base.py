@@ -58,6 +58,8 @@ class DeviceNode:
     """Subset of ``rwm``."""
     host_path: str = ""
     """Path on the host where it differs."""
+    shared: bool = False
+    """Whether containers with other devices get it too: it gives none by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,22 @@ class MemorySession(Protocol):
 
 
 @runtime_checkable
+class TimesItself(Protocol):
+    """A memory session that has the device's own clock, which a busy host does not disturb."""
+
+    def device_seconds(self) -> float | None:
+        """Time, s, of the last pass on the device; None where it was not taken."""
+
+
+@runtime_checkable
+class TellsMore(Protocol):
+    """A memory session with more to say than figures."""
+
+    def extra(self) -> Mapping[str, Any]:
+        """Facts for the certificate, JSON-safe, once the passes are over."""
+
+
+@runtime_checkable
 class Backend(Protocol):
     """One kind of accelerator on this node."""
 
@@ -148,6 +166,35 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """A partition as the driver has it at this moment. Identity is (accelerator, ids)."""
+
+    accelerator: Uuid
+    uuid: str
+    """As the driver prints it, for ``CUDA_VISIBLE_DEVICES``; "" while half made or half deleted."""
+    device: Uuid | None
+    """The device of the inventory with the same profile and placement; None: fits none of them."""
+    units: tuple[UnitId, ...]
+    """Units its memory lies in, also where it fits no device."""
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """The driver's own numbers: ``gi`` and, where it exists, ``ci``."""
+
+
+@runtime_checkable
+class FindsOne(Protocol):
+    """A back end that can look at one accelerator without touching the others."""
+
+    def roll(self) -> Sequence[Uuid]:
+        """UUIDs of all accelerators, asking no driver."""
+
+    def accelerator(self, uuid: Uuid) -> Accelerator:
+        """One accelerator as the inventory has it. Raises `DeviceLost`."""
+
+    def silent(self, uuid: Uuid) -> Accelerator:
+        """What is known of an accelerator that does not answer, asking no driver."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResetOutcome:
     """What a reset did: the method used and whether the device answered afterwards."""
 
@@ -163,3 +210,92 @@ class CanReset(Protocol):
 
     def reset(self, accelerator: Uuid) -> ResetOutcome:
         """Reset. Refuses while any process, infrastructure included, has the device open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetScrub:
+    """What was done to an accelerator whose memory nothing of ours can reach."""
+
+    performed: bool
+    """Whether it was reset."""
+    method: str
+    """By what; "" when it was not."""
+    vendor_scrub: str
+    """The vendor's own switch for clearing memory: ``on``, ``off``, ``unknown``, or ``none`` where
+    no such switch is known."""
+    switch: str = ""
+    """What that switch is called."""
+    before: Sequence[Process] = ()
+    after: Sequence[Process] = ()
+    """Who had it open just before and just after."""
+    problem: str = ""
+    """Why this is not enough to count, "" when it is."""
+
+
+@runtime_checkable
+class CanScrubByReset(Protocol):
+    """A back end that cannot reach memory: all it can do is reset, with nobody on the device."""
+
+    def scrub_by_reset(self, accelerator: Uuid) -> ResetScrub:
+        """Reset the accelerator, and judge the vendor's switch and who has it open.
+
+        Raises `DeviceLost`, `BackendFailed`. Only ever called inside a wipe worker.
+        """
+
+
+@runtime_checkable
+class CanPartition(Protocol):
+    """A back end whose partitions must be made before their memory can be reached.
+
+    It keeps no record of whose an instance is: the node does (`fleet.node.partitions`).
+    """
+
+    def partitioned(self, device: Device) -> bool:
+        """Whether `device` is reached only through an instance now. Raises `DeviceLost`."""
+
+    def instances(self, accelerator: Uuid) -> Sequence[Instance]:
+        """All instances there are, half made ones too. Raises `DeviceLost`, `BackendFailed`."""
+
+    def make(self, device: Device) -> Instance:
+        """Make the instance of `device` at its placement, complete.
+
+        Goes on with a half made one at the same placement. Raises `BackendFailed` where the
+        placement is taken, naming by what.
+        """
+
+    def unmake(self, instance: Instance) -> None:
+        """Remove an instance, whatever of it is left; gone already is fine.
+
+        Raises `BackendFailed` while a process uses it, naming the process: ask again.
+        """
+
+
+@runtime_checkable
+class CanDivide(Protocol):
+    """A back end that can switch partitioning of an accelerator on and off."""
+
+    def divide(self, accelerator: Uuid, *, on: bool) -> None:
+        """Switch it. It may reset the accelerator, and its units are others afterwards.
+
+        Raises `BackendFailed` unless it is so afterwards, naming whoever is in the way; it refuses
+        while a process has the accelerator open, infrastructure included.
+        """
+
+
+@runtime_checkable
+class TellsHolders(Protocol):
+    """A back end that tells the holders of an accelerator and all its devices in one look."""
+
+    def holders(self, accelerator: Uuid) -> Mapping[Uuid, Sequence[Process]]:
+        """By device what `processes` says of it; a device left out has nobody.
+
+        The accelerator itself is always in it. Raises `BackendFailed`, `DeviceLost`.
+        """
+
+
+@runtime_checkable
+class TellsStrays(Protocol):
+    """A back end whose sources may speak of devices that its inventory does not have."""
+
+    def strays(self) -> Sequence[str]:
+        """Open faults that belong to no device known, in words: the node's matter (B39, B70)."""

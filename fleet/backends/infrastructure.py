@@ -5,49 +5,101 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from fleet.model import ProcessKind
+from fleet.model import Process, ProcessKind
 
 COMM_LENGTH = 15
 """Characters of a process name the kernel keeps."""
+WIPE = "wipe"
+"""Work during which a listed daemon may stay. Nothing may stay during a reset."""
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One row of the list."""
+
+    name: str
+    text: str
+    """What it does, in a few words."""
+    allowed_for: frozenset[str]
+    """Kinds of work it may stay for."""
+    source: str
+    """Where its name and the need to expect it were read."""
+
+
+@functools.cache
+def rows() -> tuple[Daemon, ...]:
+    """The list, in its order. Raises TypeError or KeyError for a row that is not complete."""
+    text = resources.files(__package__).joinpath("infrastructure.toml").read_text()
+    return tuple(
+        Daemon(**{**row, "allowed_for": frozenset(row["allowed_for"])})
+        for row in tomllib.loads(text)["daemon"]
+    )
 
 
 @functools.cache
 def daemons() -> frozenset[str]:
-    """Names of listed daemons, whole and as the kernel cuts them."""
-    text = resources.files(__package__).joinpath("infrastructure.toml").read_text()
-    names = {row["name"] for row in tomllib.loads(text)["daemon"]}
+    """Names of daemons that may stay for a wipe, whole and as the kernel cuts them."""
+    names = {row.name for row in rows() if WIPE in row.allowed_for}
     return frozenset(names | {name[:COMM_LENGTH] for name in names})
 
 
-def kind(name: str, pid: int) -> ProcessKind:
-    """What a process is to us, unless it is ours.
+def described(process: Process) -> str:
+    """A process for a message: name, pid and, of a listed daemon, what it does."""
+    known = process.kind is ProcessKind.INFRASTRUCTURE
+    for row in rows() if known else ():
+        if process.name in (row.name, row.name[:COMM_LENGTH]):
+            return f"{process.name} (pid {process.pid}), which {row.text}"
+    return f"{process.name} (pid {process.pid})"
+
+
+def listed(processes: Iterable[Process]) -> str:
+    """Processes for a message, each as `described`."""
+    return ", ".join(described(process) for process in processes)
+
+
+def kind(name: str, pid: int, *, proc: Path = _PROC) -> ProcessKind:
+    """What a process is to us, unless it is ours. `proc`: where the host's processes are seen.
 
     A name is the process's own choice: a listed one counts only for a process of the host's or our
     own mount namespace that runs as root or as we do, which a tenant's container is not.
     """
-    listed = name in daemons() and is_of_the_host(pid)
-    return ProcessKind.INFRASTRUCTURE if listed else ProcessKind.FOREIGN
+    known = name in daemons() and is_of_the_host(pid, proc=proc)
+    return ProcessKind.INFRASTRUCTURE if known else ProcessKind.FOREIGN
 
 
-def is_of_the_host(pid: int) -> bool:
+def is_of_the_host(pid: int, *, proc: Path = _PROC) -> bool:
     """Whether a process of the host's or our own mount namespace runs as root or as we do."""
-    process = Path("/proc") / str(pid)
     try:
-        if process.stat().st_uid not in (0, os.geteuid()):
+        if (proc / str(pid)).stat().st_uid not in (0, os.geteuid()):
             return False
-        namespace = (process / "ns" / "mnt").stat().st_ino
     except OSError:
         return False
-    return namespace in _namespaces()
+    return sees_files_of_host(pid, proc=proc)
 
 
-def _namespaces() -> set[int]:
-    found: set[int] = set()
+def sees_files_of_host(pid: int, *, proc: Path = _PROC) -> bool:
+    """Whether a process lives in the host's or our own mount namespace, so that its paths are."""
+    try:
+        return _mounts(proc / str(pid)) in _namespaces(proc)
+    except OSError:
+        return False
+
+
+def _mounts(process: Path) -> str:
+    """Name of a process's mount namespace, unique among those that live."""
+    return str((process / "ns" / "mnt").readlink())
+
+
+def _namespaces(proc: Path) -> set[str]:
+    found: set[str] = set()
     for host in ("self", "1"):
         with suppress(OSError):
-            found.add((Path("/proc") / host / "ns" / "mnt").stat().st_ino)
+            found.add(_mounts(proc / host))
     return found

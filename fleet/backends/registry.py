@@ -10,7 +10,14 @@ from typing import Any
 from fleet.backends.base import Backend
 from fleet.errors import InputInvalid
 
-KINDS = ("simulated",)
+KINDS = ("simulated", "nvidia", "pcie")
+
+
+_MODULES = {
+    "simulated": ("backend", "session"),
+    "nvidia": ("backend", "session"),
+    "pcie": ("backend",),
+}
 
 
 def preload(kind: str) -> None:
@@ -18,9 +25,8 @@ def preload(kind: str) -> None:
 
     Opens nothing: a driver is loaded by `build` at the earliest.
     """
-    if kind == "simulated":
-        importlib.import_module("fleet.backends.simulated.backend")
-        importlib.import_module("fleet.backends.simulated.session")
+    for name in _MODULES.get(kind, ()):
+        importlib.import_module(f"fleet.backends.{kind}.{name}")
 
 
 def build(kind: str, settings: Mapping[str, Any]) -> Backend:
@@ -35,6 +41,17 @@ def build(kind: str, settings: Mapping[str, Any]) -> Backend:
         if set(settings) != {"root"}:
             raise InputInvalid(f"a simulated back end has one setting, root, not {dict(settings)}")
         return SimulatedBackend(Path(settings["root"]))
+    try:
+        if kind == "nvidia":
+            from fleet.backends.nvidia.backend import NvidiaBackend
+
+            return NvidiaBackend(**settings)
+        if kind == "pcie":
+            from fleet.backends.pcie.backend import PcieBackend
+
+            return PcieBackend(**settings)
+    except TypeError as error:
+        raise InputInvalid(f"these are no settings of the {kind} back end: {error}") from error
     raise InputInvalid(
         f"there is no back end {kind!r}", remedy=f"the kinds are: {', '.join(KINDS)}"
     )

@@ -163,7 +163,7 @@ class _Search:
         """Whether the device is to be had and goes with those picked already."""
         if not offer.ours or offer.obstacle or offer.taint(wish):
             return False
-        if any(offer.units & pick.offer.units for pick in picks):
+        if any(_shared(offer, pick.offer) for pick in picks):
             return False
         for constraint in self.wanted.constraints:
             if not constraint.covers(wish):
@@ -185,6 +185,11 @@ class _Search:
                 selector.matches(offer.entry, driver=offer.driver) for selector in wish.selectors
             )
         return self._selected[key]
+
+
+def _shared(one: Offer, other: Offer) -> bool:
+    """Whether both are of the same memory, by their node or by what the scheduler counts."""
+    return bool(one.units & other.units or one.counters & other.counters)
 
 
 def _plural(count: int) -> str:

@@ -11,9 +11,12 @@ from fleet.binding.wishes import Wish
 from fleet.kube.base import Object
 from fleet.messages import DeviceView, NodeView
 from fleet.model import State
-from fleet.slices import rendering
+from fleet.slices import counters, rendering
+from fleet.slices.counters import Key
 from fleet.slices.gate import is_quarantined
 from fleet.slices.reading import BLOCKING, PoolReading, read_pools
+
+OVERLAP = "overlapping an allocated one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Offer:
     units: frozenset[str] = frozenset()
     obstacle: str = ""
     """Why nobody can be given the device now, taints aside; "" when somebody can."""
+    counters: frozenset[Key] = frozenset()
+    """What it consumes, as the scheduler counts: of devices that share one, one may be given."""
     unclean: str = ""
     """Key of the taint that only says what the node's view says later and better."""
 
@@ -116,16 +121,24 @@ def _ours(
         if (pool.pool, name) in used
         for unit in devices[uuid].units
     )
+    consumed = frozenset(
+        key
+        for entry in entries
+        if (pool.pool, str(entry.get("name", ""))) in used
+        for key in counters.keys(entry)
+    )
     for entry in entries:
         name = str(entry.get("name", ""))
         device = devices.get(uuids.get(name, ""))
+        mine = counters.keys(entry)
         why = "in an incomplete pool" if not pool.complete else ""
         if (pool.pool, name) in used:
             why = why or "allocated to another claim"
         elif device is None:
             why = why or "not on its node" if name != rendering.AGENT else "the node's agent"
         else:
-            why = why or _obstacle(device, view, scene) or _overlap(device, taken)
+            shared = bool(taken.intersection(device.units) or consumed & mine)
+            why = why or _obstacle(device, view, scene) or (OVERLAP if shared else "")
         yield Offer(
             pool.driver,
             pool.pool,
@@ -135,12 +148,9 @@ def _ours(
             uuid=device.uuid if device else "",
             units=frozenset(device.units) if device else frozenset(),
             obstacle=why,
+            counters=mine,
             unclean=f"{scene.driver}/not-clean" if scene.only else "",
         )
-
-
-def _overlap(device: DeviceView, taken: frozenset[str]) -> str:
-    return "overlapping an allocated one" if taken.intersection(device.units) else ""
 
 
 def _obstacle(device: DeviceView, view: NodeView, scene: Scene) -> str:

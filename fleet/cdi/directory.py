@@ -79,6 +79,20 @@ class SpecDirectory:
         """
         return self._listed(self._claims)
 
+    def dangling(self, uid: ClaimUid) -> tuple[str, ...]:
+        """Host paths that the claim's spec mounts and the host does not have any more (B79).
+
+        Empty also where there is no spec, or none that can be read: other calls say so.
+        """
+        name = self.name(uid)
+        try:
+            found = reading.spec(reading.tree(files.content(self.directory / name), name))
+            edits = (device.container_edits for device in found.devices)
+            paths = {mount.host_path for edit in edits for mount in edit.mounts or ()}
+            return tuple(p for p in sorted(paths) if not hostpaths.exists(self.host_root, p))
+        except (OSError, ValueError):
+            return ()
+
     def write_agent(self, uid: ClaimUid, grant: Grant) -> None:
         """Make the spec of the agent device visible for its claim; as `write`."""
         self._put(self._agents, uid, {Uuid(AGENT): grant})

@@ -1,15 +1,16 @@
-"""`fleet devices`: every device with its state; `fleet devices retire`: one goes for good."""
+"""`fleet devices`: every device with its state; one retired for good, or partitioned or not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fleet import errors
+from fleet import errors, planning, settings_file
 from fleet.cli import reach, text
 from fleet.cli.options import (
     AddressOption,
@@ -20,6 +21,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit
 from fleet.messages import DeviceView, NodeView
+from fleet.settings import Settings
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -31,18 +33,41 @@ class Retires(Protocol):
     def retire(self, device: str, *, detail: str, operator: str) -> str: ...
 
 
+@runtime_checkable
+class Partitions(Protocol):
+    """A node that can be told to switch partitioning."""
+
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView: ...
+
+
 @app.callback()
 def devices(
     context: typer.Context,
     *,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="Settings, where real devices are not found in the usual places.",
+        ),
+    ] = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List every device with node, state, reasons and certificate. Exit code 0."""
+    """List every device with node, state, reasons and certificate. Exit code 0.
+
+    On a machine with real accelerators and no fleet yet this makes one; nothing is wiped by it.
+    """
     if context.invoked_subcommand is not None:
         return
-    with reach.nodes(state_directory(state), address=address) as nodes:
+    directory = state_directory(state)
+    if address is None:
+        settings = settings_file.load(policy) if policy else Settings()
+        planning.discover_fleet(directory, settings)
+        planning.plan_fleet(directory, settings=settings)
+    with reach.nodes(directory, address=address) as nodes:
         views = [node.view() for node in nodes.values()]
     document = {
         "simulated": any(view.simulated for view in views),
@@ -102,6 +127,47 @@ def retire(
     )
 
 
+@app.command("partitioning")
+def partitioning(
+    device: Annotated[str, typer.Argument(help="Name or UUID of a whole accelerator.")],
+    *,
+    on: Annotated[bool, typer.Option("--on/--off", help="Into partitions, or one device again.")],
+    node: Annotated[
+        str | None, typer.Option("--node", help="Its node, when its name is on several.")
+    ] = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
+    address: AddressOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Switch partitioning (MIG) of an accelerator that nobody has; all of it is DIRTY then.
+
+    It must be CLEAN and healthy to be divided: error counts of its memory are readable only as a
+    whole, and are kept as the baseline of its partitions. The driver may reset it.
+    """
+    who = operator_name(operator)
+    with reach.nodes(state_directory(state), address=address) as nodes:
+        name, owner = reach.find(nodes, device, node=node)
+        if not isinstance(owner, Partitions):
+            raise errors.InputInvalid(
+                f"node {name} cannot be told so through Ray",
+                remedy="run this on that node, without --address",
+            )
+        view = owner.partition(device, on=on, operator=who)
+
+    def render(console: Console) -> None:
+        console.print(
+            text.joined(
+                f"{name}/{view.name}: {view.partitioning or 'partitioning off'}, ",
+                text.coloured(view.state),
+                f", recorded for {who}",
+            )
+        )
+
+    document = {"node": name, "on": on, "operator": who, **view.model_dump(mode="json")}
+    emit(document, as_json=as_json, render=render)
+
+
 def _owner(nodes: Mapping[str, reach.Node], device: str, node: str | None) -> str:
     """The node of a device; one that is gone is looked for where the operator says, or alone."""
     try:
@@ -134,6 +200,10 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
             )
     console.print(table)
     for view in views:
+        for device in view.devices:
+            if device.partitioning:
+                told = f"  {view.node}/{device.name}: {device.partitioning}"
+                console.print(text.plain(told))
         text.explain_retired(console, view)
 
 

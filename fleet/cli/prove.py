@@ -1,8 +1,9 @@
 """`fleet prove`: does a tenant's secret survive? Two tenants take the same device in turn.
 
 Everything goes the way a claim goes: lease, prepare, write, unprepare, lease given back; then the
-next tenant, who searches all of the memory it got for every 64-byte block of the secret. Only
-simulated devices can be proven this way, since only there may we act as a tenant.
+next tenant, who searches all of the memory it got for every 64-byte block of the secret. On a
+simulated device the memory is searched between the two as well; into a real one nobody looks who
+has no claim on it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,13 +18,9 @@ import typer
 from rich.console import Console
 
 from fleet import errors
-from fleet.backends import registry
-from fleet.backends.simulated import memory, search
-from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.cli import reach, text
+from fleet.cli import places, reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit, error_console
-from fleet.evidence import layout
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceView, Message
 from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
@@ -49,8 +45,9 @@ class Proof(Message):
     """Memory searched, bytes: all of the device."""
     planted: int
     """Places where a block of the secret was found while tenant A held the device."""
-    after_release: int
-    """Blocks found after tenant A had released it, before anybody else got it."""
+    after_release: int | None
+    """Blocks found after tenant A had released it, before anybody else got it. None: not looked,
+    the device is real."""
     after_handover: int
     """Blocks found by tenant B in the memory it was given."""
     certificates: tuple[str, ...] = ()
@@ -60,7 +57,7 @@ class Proof(Message):
     @property
     def holds(self) -> bool:
         """Whether the secret was there and is gone."""
-        return self.planted > 0 and self.after_release == 0 and self.after_handover == 0
+        return self.planted > 0 and not self.after_release and self.after_handover == 0
 
 
 def prove(
@@ -88,37 +85,6 @@ def prove(
     raise typer.Exit(0 if proof.holds else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Where the memory of one device is: the accelerator's and the device's stretches of it."""
-
-    accelerator: memory.Memory
-    stretches: tuple[tuple[int, int], ...]
-    """(offset, length) in bytes, one for each unit."""
-
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return sum(length for _, length in self.stretches)
-
-    def write(self, content: bytes) -> None:
-        """Write as a tenant does: at the start, in the middle and at the end of every stretch."""
-        for offset, length in self.stretches:
-            if len(content) > length:
-                raise errors.InputInvalid(
-                    f"the secret of {len(content)} B does not fit into {length} B",
-                    remedy="choose a smaller secret or a larger device",
-                )
-            middle = offset + (length - len(content)) // 2
-            for place in {offset, middle, offset + length - len(content)}:
-                memory.write(self.accelerator, place, content)
-
-    def count(self, content: bytes) -> int:
-        """At how many places of the memory a 64-byte block of `content` lies, at any offset."""
-        needles = search.of_bytes(content)
-        return search.search(needles, self.accelerator, within=self.stretches).blocks
-
-
 class _Attempt:
     """One proof."""
 
@@ -131,7 +97,7 @@ class _Attempt:
     def run(self, name: str | None) -> Proof:
         began = time.monotonic()
         node, device = self._choose(name)
-        place = self._memory(node, device)
+        place = places.of(self._state, node, device)
         trial = secrets.token_hex(4)
         first, second = f"prove-{trial}-a", f"prove-{trial}-b"
         try:
@@ -140,22 +106,25 @@ class _Attempt:
             place.write(self._content)
             planted = place.count(self._content)
         finally:
+            place.leave()
             self._unprepare(node, first)
-        after_release = place.count(self._content)
+        after_release = place.look(self._content)
         try:
             certificates = self._prepare(node, device, second)
             self._say(f"tenant B holds {node}/{device.name} and searches all of its memory")
             after_handover = place.count(self._content)
+            searched = place.size
         finally:
+            place.leave()
             self._unprepare(node, second)
         self._until(lambda: self._delivered(node))
         return Proof(
-            simulated=True,
+            simulated=self._fleet.nodes[node].view().simulated,
             node=node,
             device=device.name,
             uuid=device.uuid,
             secret_bytes=len(self._content),
-            memory_bytes=place.size,
+            memory_bytes=searched,
             planted=planted,
             after_release=after_release,
             after_handover=after_handover,
@@ -171,7 +140,7 @@ class _Attempt:
             free = [
                 (node, device)
                 for node in sorted(chosen)
-                for device in self._simulated(node)
+                for device in self._fleet.nodes[node].view().devices
                 if name in (None, device.uuid, device.name)
                 and device.state in (State.CLEAN, State.DIRTY)
                 and not device.claim
@@ -181,29 +150,6 @@ class _Attempt:
             if time.monotonic() >= until:
                 raise errors.DeviceBusy(f"no free device within {DEADLINE_S:g} s")
             time.sleep(PAUSE_S)
-
-    def _simulated(self, node: str) -> tuple[DeviceView, ...]:
-        view = self._fleet.nodes[node].view()
-        if not view.simulated:
-            raise errors.InputInvalid(
-                f"node {node} has real devices", remedy="prove works on simulated devices only"
-            )
-        return view.devices
-
-    def _memory(self, node: str, device: DeviceView) -> Memory:
-        root = layout.node_directory(self._state, node) / "sim"
-        backend = registry.build("simulated", {"root": str(root)})
-        if not isinstance(backend, SimulatedBackend):
-            raise errors.InputInvalid(f"the devices of {node} are not simulated")
-        accelerator, found = backend.device(device.uuid)
-        return Memory(
-            backend.memory(accelerator.uuid),
-            tuple(
-                (unit.offset_bytes, unit.size_bytes)
-                for unit in accelerator.units
-                if unit.id in found.units
-            ),
-        )
 
     def _prepare(self, node: str, device: DeviceView, uid: str) -> tuple[str, ...]:
         self._say(f"claim {uid}: lease and prepare (the device is wiped for it)")
@@ -274,14 +220,16 @@ def _secret(secret: str | None, file: Path | None) -> bytes:
 
 
 def _render(console: Console, proof: Proof) -> None:
-    console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    if proof.simulated:
+        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
     place = f"{proof.node}/{proof.device}"
     console.print(
         f"{place}: {proof.secret_bytes} B of secret, {text.size(proof.memory_bytes)} searched each"
         f" time, {text.duration(proof.seconds)}"
     )
     console.print(f"  while tenant A held it:      {proof.planted} blocks of the secret found")
-    console.print(f"  after tenant A released it:  {proof.after_release} blocks")
+    if proof.after_release is not None:
+        console.print(f"  after tenant A released it:  {proof.after_release} blocks")
     console.print(f"  in what tenant B was given:  {proof.after_handover} blocks")
     for certificate in proof.certificates:
         console.print(f"  certificate of tenant B:     {certificate}")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fleet import bootstrap, errors
+from fleet import bootstrap, errors, planning
 from fleet.bootstrap import FleetPlan
 from fleet.campaign import budget, plan, select
 from fleet.campaign.report import RunReport
@@ -187,6 +187,8 @@ def _plan(
 ) -> FleetPlan | None:
     if address is not None and shape.simulate is None:
         return None
+    if shape.simulate is None:
+        planning.discover_fleet(directory, settings)
     found = bootstrap.plan_fleet(
         directory,
         simulate=shape.simulate,

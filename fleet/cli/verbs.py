@@ -22,7 +22,7 @@ class Verb:
 
 VERBS = (
     Verb("scrub", "Wipe, verify and certify every free device of the fleet.", "scrub", "scrub"),
-    Verb("devices", "List every device with its state, or retire one.", "devices"),
+    Verb("devices", "List every device with its state, retire or partition one.", "devices"),
     Verb("status", "Is the fleet fit, and if not, what is to be done.", "status", "status"),
     Verb("runs", "List campaign runs, or show one.", "runs", "runs"),
     Verb("prove", "Plant a secret, release, take the device again, search it.", "prove", "prove"),

@@ -81,6 +81,8 @@ class ServesOperators(Protocol):
 
     def retire(self, device: str, *, detail: str, operator: str) -> str: ...
 
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView: ...
+
     def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
     def sweep(self) -> Sequence[Seen]: ...
@@ -118,6 +120,7 @@ def calls(service: Service, *, owner: str, hand_over: HandOver) -> Mapping[str, 
         "quarantine_clear": answers.quarantine_clear,
         "adopt": answers.adopt,
         "retire": answers.retire,
+        "partition": answers.partition,
         "follow_epoch": answers.follow_epoch,
         "sweep": answers.sweep,
         "hand_over": answers.hand_over,
@@ -206,6 +209,15 @@ class _Answers:
         return self._service.retire(
             _text(given, "device"), detail=_text(given, "detail"), operator=_text(given, "operator")
         )
+
+    def partition(self, given: Arguments) -> Any:
+        on = given.get("on")
+        if not isinstance(on, bool):
+            raise errors.InputInvalid(f"on is {on!r}", remedy="give true or false")
+        found = self._service.partition(
+            _text(given, "device"), on=on, operator=_text(given, "operator")
+        )
+        return found.model_dump(mode="json")
 
     def follow_epoch(self, given: Arguments) -> Any:
         epoch = given.get("epoch")

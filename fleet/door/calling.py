@@ -41,6 +41,8 @@ CALL_TIMEOUT_S = 10.0
 DECISION_TIMEOUT_S = 30.0
 """Time, s, an operator's decision may take: work on the device is stopped first."""
 SWEEP_TIMEOUT_S = 120.0
+PARTITION_TIMEOUT_S = 300.0
+"""Time, s, switching partitioning may take: readings, instances removed, a reset, an inventory."""
 BUDGET_S = 40.0
 """Time, s, a claim call waits for its work where nothing else is said."""
 MARGIN_S = 3.0
@@ -129,6 +131,11 @@ class DoorNode:
         """Take a device out of the slices for good; its UUID."""
         given = {"device": device, "detail": detail, "operator": operator}
         return str(self._call("retire", given, DECISION_TIMEOUT_S))
+
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
+        """Switch partitioning of a free accelerator, which the driver may reset for it."""
+        given = {"device": device, "on": on, "operator": operator}
+        return _read(DeviceView, self._call("partition", given, PARTITION_TIMEOUT_S))
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a new store epoch."""

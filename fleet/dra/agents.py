@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -55,7 +55,8 @@ class Agents:
 
     directory: Path
     specs: AgentSpecs
-    grant: Grant
+    grant: Callable[[], Grant]
+    """What the agent device is now: another driver has other files (B79)."""
     namespace: str
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """Two prepares of one claim at once would use one temporary file."""
@@ -77,7 +78,7 @@ class Agents:
         uid = ClaimUid(claim.uid)
         with self._turn:
             self._record(uid, claim)
-            self.specs.write_agent(uid, self.grant)
+            self.specs.write_agent(uid, self.grant())
         return self.specs.agent_ids(uid)
 
     def knows(self, uid: str) -> bool:
@@ -114,8 +115,10 @@ class Agents:
             for uid in self.specs.listed_agents():
                 if uid not in known:
                     self.specs.remove_agent(uid)
-            for uid in known:
-                self.specs.write_agent(uid, self.grant)
+            if known:
+                given = self.grant()
+                for uid in known:
+                    self.specs.write_agent(uid, given)
 
     def records(self) -> Sequence[AskedClaim]:
         """The claims that have the device, but for those whose record cannot be read.

@@ -39,7 +39,7 @@ from fleet.model import (
     UnitId,
 )
 from fleet.settings import WipePolicy
-from fleet.wipe.result import WipeResult
+from fleet.wipe.result import Kind, WipeResult
 
 PREDICATE_TYPE = "https://fleetscrub.dev/wipe-certificate/v1"
 _LINK = ("pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "nvlinks_up")
@@ -170,18 +170,27 @@ def _against_wipe(attested: Attested) -> Iterator[str]:
     if wipe.failure is not None:
         yield f"the wipe failed: {wipe.failure} {wipe.detail}".rstrip()
     elif not wipe.verified:
-        yield "the wipe is not verified: a pass, its bytes, the self-test or the nonce is missing"
-    if not wipe.pattern:
+        yield _unverified(wipe)
+    if wipe.kind is Kind.MEMORY and not wipe.pattern:
         yield "the pattern is not named"
     if wipe.accelerator != device.accelerator:
         yield f"the wipe is of {wipe.accelerator}, the device is on {device.accelerator}"
     if not device.units or sorted(wipe.units) != sorted(set(device.units)):
         yield f"units wiped {sorted(wipe.units)} are not the device's {sorted(device.units)}"
     figures = (coverage.total, coverage.reserved, coverage.covered)
-    yield from rules.memory_problems(*figures, memory_bytes=device.memory_bytes)
-    yield from rules.floor_problems(*figures, floor=attested.coverage_floor)
+    if wipe.kind is Kind.RESET:
+        yield from rules.unread_problems(*figures, memory_bytes=device.memory_bytes)
+    else:
+        yield from rules.memory_problems(*figures, memory_bytes=device.memory_bytes)
+        yield from rules.floor_problems(*figures, floor=attested.coverage_floor)
     if any(holder.kind is ProcessKind.FOREIGN for holder in wipe.holders):
         yield "a foreign process had the device open"
+
+
+def _unverified(wipe: WipeResult) -> str:
+    if wipe.kind is Kind.RESET:
+        return "the device was not reset with nobody on it, or its reset does not count"
+    return "the wipe is not verified: a pass, its bytes, the self-test or the nonce is missing"
 
 
 def _against_times(wipe: WipeResult, now: float) -> Iterator[str]:
@@ -245,7 +254,7 @@ def _predicate(
     token = attested.token if attested.token not in (None, NO_TOKEN) else None
     return {
         "simulated": attested.simulated,
-        "summary": scope.summary(regions, simulated=attested.simulated),
+        "summary": scope.summary(regions, simulated=attested.simulated, reset=attested.wipe.scrub),
         "device": identity,
         "node": attested.node,
         "boot_id": attested.boot_id,
@@ -260,8 +269,8 @@ def _predicate(
         "verification": _verification(attested.wipe),
         "validation": {
             "status": "not-performed",
-            "words": f"Whether {scope.TECHNIQUE} is adequate for the sensitivity of the data is the"
-            " organisation's decision; this certificate does not take it.",
+            "words": f"Whether {_technique(attested.wipe)} is adequate for the sensitivity of the"
+            " data is the organisation's decision; this certificate does not take it.",
         },
         "health": _health(attested),
         "reset": {
@@ -286,8 +295,25 @@ def _predicate(
     }
 
 
+def _technique(wipe: WipeResult) -> str:
+    return scope.RESET_TECHNIQUE if wipe.kind is Kind.RESET else scope.TECHNIQUE
+
+
 def _sanitization(attested: Attested) -> dict[str, Any]:
     wipe = attested.wipe
+    if wipe.scrub is not None:
+        return {
+            "standard": "none",
+            "technique": scope.RESET_TECHNIQUE,
+            "media": "device memory (volatile)",
+            "method": scope.RESET_METHOD,
+            "pattern": "none",
+            "nonce_sha256": "none",
+            "passes": [],
+            "reset_method": wipe.scrub.method,
+            "vendor_scrub": wipe.scrub.vendor_scrub,
+            "vendor_switch": wipe.scrub.switch,
+        }
     return {
         "standard": "NIST SP 800-88",
         "technique": scope.TECHNIQUE,
@@ -313,11 +339,20 @@ def _bytes(attested: Attested) -> dict[str, Any]:
         "reserved": coverage.reserved,
         "covered": coverage.covered,
         "residual": coverage.residual,
-        "floor": str(attested.coverage_floor),
+        "floor": "none" if attested.wipe.kind is Kind.RESET else str(attested.coverage_floor),
     }
 
 
 def _verification(wipe: WipeResult) -> dict[str, Any]:
+    if wipe.kind is Kind.RESET:
+        return {
+            "status": "none",
+            "method": scope.NOT_READ_BACK,
+            "bytes": 0,
+            "mismatched_bytes": 0,
+            "self_test": "none",
+            "self_test_words": "there was nothing to verify",
+        }
     return {
         "status": "passed",
         "method": "full: every covered byte read back from the device after each overwrite",

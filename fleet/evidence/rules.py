@@ -50,6 +50,7 @@ FIELDS = frozenset(
     ]
 )
 """Exactly what a certificate of this version says."""
+_VENDOR_SCRUBS = frozenset({"on", "off", "unknown", "none"})
 _HOLDERS = frozenset({ProcessKind.OURS, ProcessKind.INFRASTRUCTURE})
 _MEMORY = {
     "allocatable-memory": "covered",
@@ -125,14 +126,20 @@ def _labels(found: Mapping[str, Any]) -> Iterator[str]:
 def _figures(found: Mapping[str, Any]) -> Iterator[str]:
     figures = {name: _integer(found["bytes"][name]) for name in ("total", *_MEMORY.values())}
     covered, reserved, total = figures["covered"], figures["reserved"], figures["total"]
-    yield from memory_problems(
-        total, reserved, covered, memory_bytes=_integer(found["device"]["memory_bytes"])
-    )
+    size = _integer(found["device"]["memory_bytes"])
+    if _of_reset(found):
+        yield from unread_problems(total, reserved, covered, memory_bytes=size)
+    else:
+        yield from memory_problems(total, reserved, covered, memory_bytes=size)
     if total != covered + reserved + figures["residual"]:
         yield "its byte figures do not add up: total is not the sum of its parts"
+    passes = found["sanitization"]["passes"]
+    if _of_reset(found):
+        if passes or found["verification"]["bytes"] or found["bytes"]["floor"] != "none":
+            yield "it claims a pass, or bytes, that a reset does not have"
+        return
     floor = float(_text(found["bytes"]["floor"]))
     yield from floor_problems(total, reserved, covered, floor=floor)
-    passes = found["sanitization"]["passes"]
     if tuple(one["name"] for one in passes) != PASSES:
         yield f"its passes are not {', '.join(PASSES)}"
     counts = [_integer(one["bytes"]) for one in passes]
@@ -140,6 +147,19 @@ def _figures(found: Mapping[str, Any]) -> Iterator[str]:
         yield "a pass did not cover all bytes"
     if any(_integer(one["duration_us"]) < 0 for one in passes):
         yield "a pass took less than no time"
+
+
+def _of_reset(found: Mapping[str, Any]) -> bool:
+    """Whether the device was only reset. The technique says so, and it alone."""
+    return bool(found["sanitization"]["technique"] == scope.RESET_TECHNIQUE)
+
+
+def unread_problems(total: int, reserved: int, covered: int, *, memory_bytes: int) -> Iterator[str]:
+    """What is wrong with the figures of a device of `memory_bytes` that was only reset."""
+    if covered or reserved:
+        yield f"{covered} bytes covered and {reserved} reserved by a reset, which reads no memory"
+    if memory_bytes <= 0 or total < memory_bytes:
+        yield f"the reset was of {total} bytes, the device has {memory_bytes}"
 
 
 def memory_problems(total: int, reserved: int, covered: int, *, memory_bytes: int) -> Iterator[str]:
@@ -160,19 +180,37 @@ def floor_problems(total: int, reserved: int, covered: int, *, floor: float) -> 
 
 def _verification(found: Mapping[str, Any]) -> Iterator[str]:
     how, verification = found["sanitization"], found["verification"]
+    if found["validation"]["status"] != "not-performed":
+        yield "it claims a validation, which is never its to claim"
+    if _of_reset(found):
+        yield from _unverified(found)
+        return
     if how["technique"] != scope.TECHNIQUE:
-        yield "it claims a technique other than Clear"
+        yield "it claims a technique other than Clear or reset"
     if verification["status"] != "passed":
         yield "it is of an unverified device"
     if verification["self_test"] != "passed":
         yield "the verifier's self-test did not pass"
     if _integer(verification["mismatched_bytes"]) != 0:
         yield "bytes did not read back"
-    if found["validation"]["status"] != "not-performed":
-        yield "it claims a validation, which is never its to claim"
     for name in ("pattern", "nonce_sha256"):
         if not _text(how[name]):
             yield f"it names no {name.partition('_')[0]}"
+
+
+def _unverified(found: Mapping[str, Any]) -> Iterator[str]:
+    """A certificate of a reset claims no more than that."""
+    how, verification, reset = found["sanitization"], found["verification"], found["reset"]
+    if how["standard"] != "none":
+        yield "it claims a standard for a reset"
+    if verification["status"] != "none" or verification["method"] != scope.NOT_READ_BACK:
+        yield "it claims to have verified what was not read back"
+    if found["device"]["simulated"] is not False:
+        yield "a simulated device is never only reset"
+    if reset["performed"] is not True or reset["method"] != _text(how["reset_method"]):
+        yield "the reset it rests on is not the one that was performed"
+    if how["vendor_scrub"] not in _VENDOR_SCRUBS:
+        yield "it does not say what the vendor's own switch was"
 
 
 def _health(found: Mapping[str, Any]) -> Iterator[str]:
@@ -218,7 +256,8 @@ def _scope(found: Mapping[str, Any]) -> Iterator[str]:
     for name, figure in _MEMORY.items():
         if regions[name]["bytes"] != found["bytes"][figure]:
             yield f"region {name} is not of the bytes {figure}"
-    may = {"allocatable-memory"} | ({"on-chip-memory"} if found["reset"]["performed"] else set())
+    may = set() if _of_reset(found) else {"allocatable-memory"}
+    may |= {"on-chip-memory"} if found["reset"]["performed"] else set()
     for one in found["scope"]:
         covered = one["covered"]
         if covered is not (one["cleared_by"] != scope.NOT_COVERED):

@@ -11,14 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.backends.base import ResetScrub
 from fleet.model import Device, Process, ProcessKind
-from fleet.wipe.result import WipeResult
+from fleet.wipe.result import Kind, WipeResult
 
 NOT_COVERED = "not covered"
 SIMULATED_LABEL = "SIMULATED DEVICE"
 """How the summary of a simulated device begins."""
 TECHNIQUE = "Clear"
 """NIST SP 800-88: logical overwriting of addressable locations. Nothing stronger is claimed."""
+RESET_TECHNIQUE = "reset"
+"""No technique of the standard: where memory cannot be reached, nothing of it is claimed."""
+RESET_METHOD = "reset and no holders; memory not read back"
+ON_CHIP = "on_chip"
+"""What a memory session says it did to memory on the chip (`fleet.backends.base.TellsMore`)."""
+NOT_READ_BACK = "none: memory not read back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,9 @@ class Region:
 def regions(device: Device, wipe: WipeResult, *, reset_method: str) -> tuple[Region, ...]:
     """All regions of one wipe. `reset_method` "": the engine was not reset."""
     return (
-        Region(
-            "allocatable-memory",
-            "overwritten with a pattern of nonce and address, then with zeros",
-            "every byte read back twice: after the pattern and after the zeros",
-            wipe.coverage.covered,
-        ),
+        _allocatable(wipe),
         *_bytes_not_covered(wipe),
-        _on_chip(reset_method),
+        _on_chip(reset_method, str(wipe.extra.get(ON_CHIP, ""))),
         *_contexts(wipe.holders),
         *_other_partitions(device),
         Region(
@@ -67,6 +69,23 @@ def regions(device: Device, wipe: WipeResult, *, reset_method: str) -> tuple[Reg
             "not verified",
             words="infoROM, VBIOS and other non-volatile parts are outside the wipe.",
         ),
+    )
+
+
+def _allocatable(wipe: WipeResult) -> Region:
+    if wipe.kind is Kind.RESET:
+        return Region(
+            "allocatable-memory",
+            NOT_COVERED,
+            NOT_READ_BACK,
+            wipe.coverage.covered,
+            "Nothing of ours can address this memory: no byte of it was written or read.",
+        )
+    return Region(
+        "allocatable-memory",
+        "overwritten with a pattern of nonce and address, then with zeros",
+        "every byte read back twice: after the pattern and after the zeros",
+        wipe.coverage.covered,
     )
 
 
@@ -89,8 +108,10 @@ def _bytes_not_covered(wipe: WipeResult) -> Sequence[Region]:
     )
 
 
-def _on_chip(reset_method: str) -> Region:
+def _on_chip(reset_method: str, done: str) -> Region:
+    """Never covered by a wipe: what was overwritten there cannot be read back."""
     words = "Registers, shared and local memory of execution units, caches."
+    words += f" By our kernel: {done}." if done else ""
     name = "on-chip-memory"
     if not reset_method:
         return Region(name, NOT_COVERED, "not verified", words=words)
@@ -130,8 +151,11 @@ def _other_partitions(device: Device) -> Sequence[Region]:
     )
 
 
-def summary(found: Sequence[Region], *, simulated: bool) -> str:
-    """One sentence with the figures and everything not covered."""
+def summary(found: Sequence[Region], *, simulated: bool, reset: ResetScrub | None = None) -> str:
+    """One sentence with the figures and everything not covered.
+
+    `reset`: of a device that was only reset.
+    """
     wiped = next(region for region in found if region.name == "allocatable-memory")
     # An empty region is covered by there being nothing in it; an unmeasured one is not.
     missing = [region.name for region in found if not region.covered and region.size_bytes != 0]
@@ -141,7 +165,20 @@ def summary(found: Sequence[Region], *, simulated: bool) -> str:
         else ""
     )
     tail = f" Not covered: {', '.join(missing)}." if missing else " Every region listed is covered."
+    if reset is not None:
+        return (
+            f"{label}No byte was overwritten and none was read back: the device was reset"
+            f" ({reset.method}) with no foreign process on it (technique {RESET_TECHNIQUE}; the"
+            f" vendor's own clearing of memory: {vendor_words(reset)}).{tail}"
+        )
     return (
         f"{label}{wiped.size_bytes} bytes were overwritten and read back without a mismatch"
         f" (technique {TECHNIQUE}).{tail}"
     )
+
+
+def vendor_words(reset: ResetScrub) -> str:
+    """What the vendor's switch says, in words."""
+    if reset.vendor_scrub == "none":
+        return "no switch known"
+    return f"{reset.switch} {reset.vendor_scrub}"

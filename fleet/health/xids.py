@@ -56,16 +56,22 @@ def classify(
     *,
     before: Sequence[int] | None = None,
     driver_version: str | None = None,
+    severities: Sequence[str] = (),
     rows: Rows = ROWS,
 ) -> tuple[Xid, ...]:
-    """The codes still open, worst first. `before`: codes already there when our wipe began."""
+    """The codes still open, worst first. `before`: codes already there when our wipe began.
+
+    `severities`: what the messages say of themselves, position by position (``fatal``,
+    ``nonfatal``, ""); ignored when there are not as many as codes.
+    """
     ours = _new(codes, before)
     open_codes: list[Xid] = []
     for position, code in enumerate(codes):
         row = _row(code, driver_version, rows)
         ended = set(row.get("cancels", ()))
         open_codes = [xid for xid in open_codes if xid.code not in ended]
-        severity = Severity[row["outcome"].upper()]
+        said = severities[position] if len(severities) == len(codes) else ""
+        severity = Severity[row.get(said or "outcome", row["outcome"]).upper()]
         if severity in (Severity.NONE, Severity.NOTE) and position in ours:
             severity = Severity.OURS
         open_codes.append(Xid(code, row["text"], severity, row.get("reason", "xid")))

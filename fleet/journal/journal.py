@@ -72,6 +72,10 @@ class Commit:
         """The claim as this transaction sees it."""
         return self.claims[uid] if uid in self.claims else self._journal.claims.get(uid)
 
+    def kept(self, key: str) -> str | None:
+        """A word kept under `set_meta`, as this transaction sees it."""
+        return self.meta.get(key, self._journal.meta.get(key))
+
     def put_unit(self, unit: Unit) -> None:
         """Store a unit."""
         self._put("units", "id", unit.id, records.unit_fields(unit))

@@ -14,7 +14,9 @@ from fleet import errors
 from fleet.evidence.certificate import Attested, issue
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
-from fleet.model import ClaimUid, Digest, RunId
+from fleet.health.readings import Readings
+from fleet.model import ClaimUid, Device, Digest, RunId
+from fleet.node import dividing
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask
 from fleet.node.validating import Verdict
@@ -63,6 +65,8 @@ class Certifier:
             posture={
                 "driver_version": str(readings.driver_version or "unknown"),
                 "scrub_on_free": _word(readings.scrub_on_free),
+                **self._partitioning(device, readings),
+                **_said(wipe),
             },
             operation=task.work.operation,
             run=RunId(task.run),
@@ -79,12 +83,28 @@ class Certifier:
         )
         return self.keep(issued.envelope)
 
+    def _partitioning(self, device: Device, readings: Readings) -> dict[str, str]:
+        """How the accelerator is divided, and how it was as a whole before; none: it never was.
+
+        Not told where the hardware has no partitions, or is wiped as the one thing it is.
+        """
+        if not readings.mig_enabled:
+            return {}
+        idle = ", no instance" if readings.unpartitioned else ""
+        told = dividing.told(self.registry, device.accelerator)
+        return {"partitioning": f"on{idle}", "baseline": told}
+
     def keep(self, envelope: bytes) -> Digest:
         """Append a signed certificate. Raises `NotOwner` once closed, the ledger untouched."""
         with self._guard:
             if self.closed.is_set():
                 raise errors.NotOwner("this service has handed its evidence over")
             return self.ledger.append(envelope)
+
+
+def _said(wipe: WipeResult) -> dict[str, str]:
+    """How the memory session worked, as far as it said."""
+    return {name: str(wipe.extra[name]) for name in ("verify", "cuda") if name in wipe.extra}
 
 
 def _word(value: bool | None) -> str:  # noqa: FBT001 - a reading, not a switch

@@ -66,6 +66,12 @@ class Condition:
             found.append(parts.registry.witness_trouble)
         return tuple(found)
 
+    def notes(self) -> tuple[str, ...]:
+        """What cannot be told on this node, what is left over, and faults of no device of it."""
+        parts = self._parts
+        found = [*parts.sweep.validator.partitions.troubles, *parts.sweep.strays]
+        return (*(parts.lingering.notes if parts.lingering else ()), *found)
+
     # --- looking ---
 
     def step(self, now: float) -> None:

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from fleet import errors, lifecycle, profiles
 from fleet.claims import Claim
 from fleet.evidence.ledger import Ledger
+from fleet.evidence.parsed import Certificate
+from fleet.evidence.scope import RESET_TECHNIQUE
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import OUT_OF_SERVICE, Device, State, Unit
+from fleet.node import outcomes
 from fleet.node.admitting import FRESH
 from fleet.node.registry import Registry
 from fleet.node.sweep import GONE, Sweep
@@ -32,6 +35,8 @@ class Exposer:
     sweep: Sweep
     profile: Profile
     ledger: Ledger
+    accept_unread: bool = False
+    """Whether a device that was only reset, its memory unread, may go to a claim when strict."""
 
     def accepted(self, claim: Claim, unit: Unit) -> bool:
         """Whether the unit may be exposed as it is, without another wipe.
@@ -78,6 +83,7 @@ class Exposer:
                     continue
                 if not self.accepted(claim, unit) or self.registry.reserved(unit_id):
                     raise _unready(unit)
+                self._refuse_unread(unit)
                 facts = {Fact.LEASE_OF_CLAIM, Fact.HOLDERS_REREAD, Fact.CERTIFICATE_ACCEPTED}
                 if unit_id not in workers:
                     facts.add(Fact.NO_SURVIVOR)
@@ -87,6 +93,21 @@ class Exposer:
                 commit.put_unit(lifecycle.step(unit, Event.EXPOSED, now=now, change=change))
         return noted
 
+    def _refuse_unread(self, unit: Unit) -> None:
+        """Raises `DeviceUnfit` for memory that was not read back, where that is not enough.
+
+        Not a matter of `accepted`: another wipe would come to the same.
+        """
+        if self.accept_unread or self.profile is not Profile.STRICT or unit.certificate is None:
+            return
+        if unread(self.ledger.certificate(unit.certificate)):
+            raise errors.DeviceUnfit(
+                f"{unit.id} was only reset and its memory not read back; profile strict does not"
+                " accept that",
+                remedy="choose another class of devices, or set hardware.accept_unread on the node"
+                " if the vendor's word is enough",
+            )
+
     def _read_again(self, device: Device) -> None:
         self.sweep.look(self.registry.accelerators[device.accelerator].device)
         foreign = self.validator.foreign(device)
@@ -94,10 +115,11 @@ class Exposer:
             self.registry.move(
                 device, lambda u: Event.TRUST_LOST if u.state is State.CLEAN else None, GONE
             )
-            who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
+            who = ", ".join(outcomes.names(foreign))
             raise errors.DeviceBusy(
                 f"{device.name} is in use by {who}",
                 holder=who,
+                remedy=outcomes.holder(who).remedy,
                 told=f"{device.name} is in use by a process outside this claim",
             )
         attached = self.registry.attached((device.uuid,))
@@ -107,6 +129,11 @@ class Exposer:
                 holder=f"claim:{attached[0]}",
                 told=f"{device.name} is looked into with adminAccess",
             )
+
+
+def unread(certificate: Certificate) -> bool:
+    """Whether a certificate is of a device that was only reset."""
+    return bool(certificate.predicate["sanitization"]["technique"] == RESET_TECHNIQUE)
 
 
 def _unready(unit: Unit) -> errors.FleetError:

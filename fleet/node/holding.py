@@ -24,6 +24,7 @@ from fleet.node.flights import Flight, Flights
 from fleet.node.granting import grants
 from fleet.node.registry import Registry
 from fleet.node.securing import Securing
+from fleet.node.sweep import DRIVER
 from fleet.node.teardown import TEARDOWN_AT, Teardown
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class Holding:
     flights: Flights = field(default_factory=Flights)
     _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
     _restored_at: float = float("-inf")
+    _drivers: dict[str, str] | None = None
+    """Driver of each accelerator as of the last look at the specs."""
 
     # --- calls ---
 
@@ -198,17 +201,24 @@ class Holding:
     def restore(self) -> None:
         """Write the specs of prepared claims again that somebody has removed (invariant 27).
 
-        Kubelet never repairs one: the next restart of a container would fail for ever.
+        Kubelet never repairs one: the next restart of a container would fail for ever. So it is
+        with one that mounts files which a driver's update has replaced (B79).
         """
         try:
             there = set(self.teardown.specs.listed())
         except errors.SpecUnavailable:
             return  # looked at again by the next step that is due
+        drivers = {k: v for k, v in self.registry.journal.meta.items() if k.startswith(DRIVER)}
+        updated = self._drivers is not None and drivers != self._drivers
+        self._drivers = drivers
         with self.flights.lock:
             for uid, claim in self.registry.journal.claims.items():
-                missing = claim.state is ClaimState.PREPARED and uid not in there
-                if missing and self.flights.get(uid) is None:
-                    LOG.warning("the CDI spec of claim %s is gone: written again", uid)
+                if claim.state is not ClaimState.PREPARED or self.flights.get(uid) is not None:
+                    continue
+                gone = self.teardown.specs.dangling(uid) if uid in there else ("the spec",)
+                if gone or updated:
+                    why = f"{gone[0]} is gone" if gone else "the driver is another one"
+                    LOG.warning("the CDI spec of claim %s is written again: %s", uid, why)
                     self._launch(uid, ClaimEvent.PREPARE, self._prepare)
 
     def _retry(self, uid: ClaimUid, now: float) -> None:
@@ -233,7 +243,7 @@ class Holding:
                 self.cleaner.clean(claim, flight, accept=self.exposer.accepted)
                 _refuse_cancelled(claim, flight)
                 claim = self.exposer.expose(claim)
-            given = grants(self.registry, claim)
+            given = grants(self.registry, claim, self.exposer.validator.partitions)
             # The driver may have taken long: by now another owner may have torn the claim down.
             _refuse_cancelled(claim, flight)
             self.teardown.specs.write(claim, given)

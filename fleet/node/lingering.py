@@ -47,9 +47,10 @@ class Lingering:
 
     def _look(self, device: Device, told: list[str], notes: set[str]) -> None:
         try:
-            nodes = self.registry.backend.grant(device).nodes
+            granted = self.registry.backend.grant(device).nodes
         except errors.FleetError:
             return  # a device that cannot be granted is a matter of its health, not of this
+        nodes = [node for node in granted if not node.shared]
         for finding in device_grants.remaining(self.root, nodes):
             if finding.permission is Permission.ALLOWED:
                 told.append(

@@ -10,7 +10,8 @@ from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Event
 from fleet.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
-from fleet.model import WORKING, NodeName, Reason, State, Unit
+from fleet.model import WORKING, NodeName, Process, Reason, State, Unit
+from fleet.node import partitions
 from fleet.node.registry import Registry, Work
 from fleet.wipe.result import WipeResult
 
@@ -35,13 +36,21 @@ CANCELLED = Finding(
 
 
 def holder(who: str) -> Finding:
-    """A foreign process has the device."""
+    """A foreign process, or an instance that is not ours, has the device."""
+    remedy = "end that pod or process, nothing is killed for you"
+    if partitions.NOT_OURS in who:
+        remedy = f"{partitions.UNWANTED}; nothing is removed for you"
     return Finding(
         check="foreign-holder",
         verdict="fail",
         detail=f"in use by {who}",
-        remedy="end that pod or process, nothing is killed for you; what waits goes on by itself",
+        remedy=f"{remedy}; what waits goes on by itself",
     )
+
+
+def names(processes: Iterable[Process]) -> list[str]:
+    """Processes by name and pid, where they have one."""
+    return [f"{p.name} (pid {p.pid})" if p.pid else p.name for p in processes]
 
 
 def interrupted(detail: str) -> Finding:

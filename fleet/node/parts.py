@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fleet.backends.remote import RemoteBackend
 from fleet.evidence.ledger import Ledger
 from fleet.journal.lock import OwnerLock
 from fleet.node.certifying import Certifier
@@ -52,6 +53,8 @@ class Parts:
     """Closes the connection behind `store`."""
     lingering: Lingering | None = None
     """Looks for containers that may still open devices; only where kubelet makes them."""
+    alone: Closing | None = None
+    """That nobody else on the host speaks for these devices; only where they are real."""
     door: Closing | None = None
     """Where callers of other processes come in; set once the service exists."""
 
@@ -59,7 +62,12 @@ class Parts:
         """Close everything, what writes memory first and the right to own the node last."""
         with ExitStack() as closing:  # in reverse order, each whatever the others do
             closing.callback(self.lock.release)
+            if self.alone is not None:
+                closing.callback(self.alone.close)
             closing.callback(self.close_store)
+            backend = self.registry.backend
+            if isinstance(backend, RemoteBackend):
+                closing.callback(backend.close)
             closing.callback(self.registry.journal.close)
             closing.callback(self.certifier.close)
             closing.callback(self.wiper.close)

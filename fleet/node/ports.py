@@ -42,6 +42,10 @@ class Specs(Protocol):
         """Claims that have a spec now."""
         ...
 
+    def dangling(self, uid: ClaimUid) -> Sequence[str]:
+        """Host paths that a claim's spec mounts and the host does not have any more."""
+        ...
+
     def settle(self, live: Collection[ClaimUid]) -> Sequence[str]:
         """Once, at start, before anything is written: files of earlier versions and damaged ones.
 

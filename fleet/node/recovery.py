@@ -39,6 +39,7 @@ from fleet.model import (
 )
 from fleet.node import outcomes
 from fleet.node.granting import grants
+from fleet.node.partitions import Partitions
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
 from fleet.wipe.identity import WorkerIdentity, end, gone_within
@@ -57,12 +58,15 @@ class Recovery:
     """What could not be brought in order yet; tried again by `settle`."""
     found: tuple[str, ...] = ()
     """What was found among the specs at the start, for whoever looks."""
+    partitions: Partitions | None = None
     _started: bool = False
 
     def run(self) -> None:
         """All steps that need nothing but this node."""
         self._remember()
         self._boot()
+        if self.partitions is not None:
+            self.partitions.begin()  # the driver is asked later, and not by who waits for the door
         self._end_workers(None)
         self._answer_operations((), "the node service was restarted")
         self._compare_evidence()
@@ -99,11 +103,20 @@ class Recovery:
                     moved = lifecycle.step(
                         unit, Event.NEW_BOOT, now=registry.clock.now(), change=change
                     )
-                    commit.put_unit(moved)
+                    commit.put_unit(self._freed(moved))
             for claim in list(registry.journal.claims.values()):
                 state = claims.step(claim.state, ClaimEvent.NEW_BOOT)
                 commit.put_claim(replace(claim, state=state, boot_id=registry.boot_id))
             commit.set_meta("boot_id", registry.boot_id)
+
+    def _freed(self, unit: Unit) -> Unit:
+        """Whoever held the unit in an earlier boot is gone with it (ProvenFree (a)).
+
+        A unit of a claim is freed by that claim's teardown only.
+        """
+        if unit.state is not State.HELD or unit.claim is not None:
+            return unit
+        return lifecycle.step(unit, Event.PROVEN_FREE, now=self.registry.clock.now())
 
     def _end_workers(self, only: frozenset[UnitId] | None) -> None:
         """Prove workers gone and end what they did: of all units, or `only` of some.

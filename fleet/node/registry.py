@@ -34,6 +34,7 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.node import relayout
 
 LOG = logging.getLogger(__name__)
 
@@ -91,20 +92,40 @@ class Registry:
     # --- inventory ---
 
     def load(self) -> None:
-        """Read the inventory; units never seen start HELD. Raises `DriverAbsent`."""
+        """Read the inventory; units never seen start HELD. Raises `DriverAbsent`.
+
+        Read again while serving: what has come is added, and what is gone stays known, under its
+        name, for the sweep to find it lost (B24).
+        """
         found = {accelerator.uuid: accelerator for accelerator in self.backend.inventory()}
-        self.accelerators = found
-        self.devices = {d.uuid: d for a in found.values() for d in a.devices}
-        new = [
-            Unit(id=spec.id, boot_id=self.boot_id, since=self.clock.now())
-            for accelerator in found.values()
-            for spec in accelerator.units
-            if spec.id not in self.journal.units
-        ]
-        if new:
-            with self.commit() as commit:
-                for unit in new:
-                    commit.put_unit(unit)
+        now = self.clock.now()
+        with self._lock:
+            found = {**self.accelerators, **found}
+            if found == self.accelerators:
+                return
+            known = list(self.journal.units.values())
+            divided = [one for one in found.values() if not self._is_known(one)]
+            if divided:
+                self._divide(divided, known, now=now)
+            self.accelerators = found
+            self.devices = {d.uuid: d for a in found.values() for d in a.devices}
+
+    def _is_known(self, accelerator: Accelerator) -> bool:
+        """Whether the journal has all units of an accelerator, divided as it is now."""
+        kept = self.journal.meta.get(relayout.name(accelerator))
+        known = all(spec.id in self.journal.units for spec in accelerator.units)
+        return known and kept == relayout.division(accelerator)
+
+    def _divide(
+        self, accelerators: Sequence[Accelerator], known: Sequence[Unit], *, now: float
+    ) -> None:
+        there = {unit.id for unit in known}
+        with self.commit() as commit:
+            for accelerator in accelerators:
+                for spec in accelerator.units:
+                    if spec.id not in there:
+                        commit.put_unit(Unit(id=spec.id, boot_id=self.boot_id, since=now))
+                relayout.settle(commit, known, accelerator, now=now)
 
     def device(self, name: str) -> Device:
         """A device by UUID or name. Raises `DeviceUnknown`."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from fleet import errors, leases
 from fleet.evidence.ledger import LedgerHead
@@ -36,10 +35,11 @@ from fleet.model import (
 from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
+from fleet.node.dividing import Dividing
 from fleet.node.lost import Lost
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
-from fleet.node.tasks import WipeTask
+from fleet.node.tasks import WipeTask, refuse_other
 from fleet.node.tending import Tending
 
 BUDGET_S = 40.0
@@ -60,6 +60,12 @@ class NodeService:
         self._lost = Lost(parts.registry, specs, parts.store, parts.holding.flights)
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
+        self._dividing = Dividing(
+            parts.registry,
+            parts.sweep.validator,
+            parts.tenants,
+            stop_wait_s=parts.policy.kill_wait_s * 2,
+        )
         self._tending = Tending(
             parts.registry,
             parts.sweep,
@@ -78,7 +84,7 @@ class NodeService:
 
     def view(self, operations: Sequence[str] = ()) -> NodeView:
         """The node now, with the results of `operations` as far as they are finished."""
-        registry = self._registry
+        registry, health = self._registry, self._parts.sweep
         results = [self._recorded(OperationId(op)) for op in operations]
         releases, owed = outbox.shown(registry)
         return NodeView(
@@ -91,9 +97,9 @@ class NodeService:
             epoch=registry.journal.epoch,
             blocked=self._condition.blocked(),
             degraded=self._condition.degraded(),
-            notes=self._parts.lingering.notes if self._parts.lingering else (),
+            notes=self._condition.notes(),
             devices=tuple(
-                viewing.device(registry, d, checked_at=self._parts.sweep.good_at(d))
+                viewing.device(registry, d, checked_at=health.good_at(d), unused=health.unused(d))
                 for d in registry.devices.values()
             ),
             results=tuple(result for result in results if result is not None),
@@ -150,7 +156,7 @@ class NodeService:
             request = order.model_dump(mode="json")
             known = registry.journal.operation(op)
             if known is not None:
-                _refuse_other(op, known.request, request)
+                refuse_other(op, known.request, request)
                 return
             device = registry.device(order.device)
             self._adopted()
@@ -256,6 +262,12 @@ class NodeService:
     def retire(self, device: str, *, detail: str, operator: str) -> str:
         """Take a device out of the slices for good; its UUID. See `fleet.node.retiring`."""
         return retiring.retire(self._decisions, device, detail=detail, operator=operator)
+
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
+        """Switch partitioning of a free accelerator; see `fleet.node.dividing`."""
+        self._serving()
+        found = self._dividing.switch(device, on=on, operator=operator)
+        return viewing.device(self._registry, found)
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a store's new epoch after `fleet store adopt`. Raises `EpochForeign` backwards."""
@@ -388,13 +400,3 @@ class NodeService:
         """
         self.drain()
         self._parts.close()
-
-
-def _refuse_other(op: OperationId, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """A repeated order is harmless, another one under the same id is a mistake of its sender."""
-    differing = sorted(name for name in asked if known.get(name) != asked[name])
-    if differing:
-        raise errors.InputInvalid(
-            f"operation {op} is known with another {', '.join(differing)}",
-            remedy="give every order an operation id of its own",
-        )

@@ -7,11 +7,13 @@ disturbed: a fault of a device in use is recorded, nothing more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from fleet import errors, lifecycle
 from fleet.health import checks, reasons
+from fleet.health.readings import Readings
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import WORKING, Device, Reason, Source, State, Unit, UnitId, Uuid
@@ -19,6 +21,8 @@ from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 
 GONE = Change(facts=frozenset({Fact.WORKER_GONE}))
+DRIVER = "driver:"
+"""Beginning of the journal's words for the driver version of each accelerator."""
 Before = Mapping[UnitId, Unit]
 """The units of an accelerator as they were before it was read."""
 
@@ -31,6 +35,11 @@ class Seen:
     findings: tuple[checks.Finding, ...] = ()
     error: str = ""
     at: float = 0.0
+    unused: bool = False
+    """Whether it is partitioned and nothing of it has an instance."""
+
+    struck: frozenset[UnitId] = frozenset()
+    """Units that something failed of: all of them, but for a fault of one instance."""
 
     @property
     def failing(self) -> bool:
@@ -45,22 +54,39 @@ class Sweep:
     registry: Registry
     validator: Validator
     last: dict[Uuid, Seen] = field(default_factory=dict)
+    strays: tuple[str, ...] = ()
+    """Faults of no device known, as the last sweep found them; the node's matter (B39)."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the service ends: the accelerators left are not read any more."""
 
     def run(self) -> list[Seen]:
-        """Sweep all accelerators; one that does not answer never hides the others."""
+        """Sweep all accelerators; one that does not answer never hides the others.
+
+        What has been plugged in since is found first. An inventory that fails hides nobody either:
+        each accelerator known is asked for itself.
+        """
+        with suppress(errors.FleetError):
+            self.registry.load()
         seen = []
         for device in self.registry.whole():
             if self.stop.is_set():
                 break
             seen.append(self.look(device))
+        with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
+            self.strays = tuple(self.validator.strays())
         return seen
 
     def good_at(self, device: Device) -> float:
-        """When the device's accelerator was last read and judged without a fault; 0.0: never."""
+        """When the device was last read and judged without a fault of it; 0.0: it never was."""
         seen = self.last.get(device.accelerator)
-        return 0.0 if seen is None or seen.failing else seen.at
+        if seen is None or seen.error or seen.struck.intersection(device.units):
+            return 0.0
+        return seen.at
+
+    def unused(self, device: Device) -> bool:
+        """Whether the device's accelerator was partitioned without any instance when last read."""
+        seen = self.last.get(device.accelerator)
+        return seen is not None and seen.unused
 
     def look(self, device: Device) -> Seen:
         """Read and judge one whole accelerator now, and feed what is seen to its units."""
@@ -82,12 +108,31 @@ class Sweep:
             return self._fault(device, "backend-failed", str(error), before)
         except Exception as error:  # noqa: BLE001 - a driver may raise anything; others go on
             return self._fault(device, "backend-failed", repr(error), before)
-        findings = checks.judge(readings, self.validator.policy)
         self._driver(device, str(readings.driver_version or ""), before)
-        found = checks.reasons_of(findings, since=now)
-        if found:
-            self._move(device, _fault, Change(reasons=found), before)
-        return Seen(device, findings, at=now)
+        struck: set[UnitId] = set()
+        for part, findings in self._judged(device, readings):
+            if any(finding.verdict is checks.Verdict.FAIL for finding in findings):
+                struck.update(part.units)
+            found = checks.reasons_of(findings, since=now)
+            if found:
+                self._move(part, _fault, Change(reasons=found), before)
+        findings = checks.judge(readings, self.validator.policy)
+        unused = bool(readings.unpartitioned)
+        return Seen(device, findings, at=now, unused=unused, struck=frozenset(struck))
+
+    def _judged(
+        self, device: Device, readings: Readings
+    ) -> Iterator[tuple[Device, tuple[checks.Finding, ...]]]:
+        """Units of the accelerator with the same faults, as a device, and what is found of them.
+
+        A fault of an instance is no fault of its neighbours (promise 9); all else concerns all.
+        """
+        groups: dict[tuple[checks.Finding, ...], list[UnitId]] = {}
+        for unit in device.units:
+            own = self.validator.concerning(readings, (unit,))
+            groups.setdefault(checks.judge(own, self.validator.policy), []).append(unit)
+        for findings, units in groups.items():
+            yield replace(device, units=tuple(units)), findings
 
     def _fault(self, device: Device, code: str, detail: str, before: Before) -> Seen:
         now = self.registry.clock.now()
@@ -101,7 +146,7 @@ class Sweep:
         The version is remembered in the transaction that drops the trust; units in work are left
         alone, and then the version is compared again by the next sweep.
         """
-        key = f"driver:{device.accelerator}"
+        key = f"{DRIVER}{device.accelerator}"
         known = self.registry.journal.meta.get(key)
         if not version or known == version:
             return
@@ -118,21 +163,19 @@ class Sweep:
 
     def _strangers(self, device: Device, before: Before) -> None:
         """A foreign process on a CLEAN device may have written to it: trust is lost."""
-        strangers = {process.pid for process in self.validator.foreign(device)}
+        accelerator = self.registry.accelerators[device.accelerator]
+        found = self.validator.strangers(accelerator)
+        strangers = {process.pid for process in found.get(device.uuid, ())}
         if not strangers:
             return
-        accelerator = self.registry.accelerators[device.accelerator]
+        placed: set[int] = set()
         for part in accelerator.devices:
-            if part.whole or self.registry.state(part) is not State.CLEAN:
+            inside = {process.pid for process in found.get(part.uuid, ())}
+            if part.whole or not inside:
                 continue
-            if self.validator.foreign(part):
+            placed |= inside
+            if self.registry.state(part) is State.CLEAN:  # another one overlaps, held or dirty
                 self._move(part, _soil, GONE, before)
-        placed = {
-            process.pid
-            for part in accelerator.devices
-            if not part.whole
-            for process in self.validator.foreign(part)
-        }
         if strangers - placed:
             self._move(device, _soil, GONE, before)
 

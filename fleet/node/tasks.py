@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from fleet import errors
 from fleet.backends.base import Coverage
 from fleet.messages import DeviceResult
-from fleet.model import ClaimUid, Device, Token
+from fleet.model import ClaimUid, Device, OperationId, Token
 from fleet.node.registry import Work
 from fleet.settings import WipePolicy
 from fleet.wipe import plan
+from fleet.wipe.result import Kind, WipeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,17 @@ class WipeTask:
         """By what a wipe that passed falls short of the demand; "" when it does not."""
         return plan.coverage_problem(coverage, self.asked.coverage_floor)
 
+    def lacking(self, wipe: WipeResult) -> str:
+        """As `short`, of any wipe: one that reads no memory meets no demand for coverage."""
+        if wipe.kind is not Kind.RESET:
+            return self.short(wipe.coverage)
+        if self.asked.coverage_floor <= self.policy.coverage_floor:
+            return ""
+        return (
+            f"a coverage of {self.asked.coverage_floor:.2%} cannot be shown for a device whose"
+            " memory is not read back"
+        )
+
     def floor(self, coverage: Coverage) -> float:
         """The highest floor asked for that a wipe reached: its certificate names it."""
         return (self.policy if self.short(coverage) else self.asked).coverage_floor
@@ -55,3 +70,13 @@ class Stopped(Exception):
     def __init__(self, result: DeviceResult) -> None:
         super().__init__(result.outcome)
         self.result = result
+
+
+def refuse_other(op: OperationId, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """A repeated order is harmless, another one under the same id is a mistake of its sender."""
+    differing = sorted(name for name in asked if known.get(name) != asked[name])
+    if differing:
+        raise errors.InputInvalid(
+            f"operation {op} is known with another {', '.join(differing)}",
+            remedy="give every order an operation id of its own",
+        )

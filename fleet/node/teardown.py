@@ -1,5 +1,8 @@
 """Taking devices back from a claim: spec gone, tenant proven gone, wiped or out of service, buried.
 
+An instance that a partition was reached through goes after the wipe inside it and before the
+burial: while there is one, there is a record that says so.
+
 The commit that buries a record follows the one that made its units CLEAN, instead of being the
 same: between the two the units still carry the claim, so nobody else can get them, and a restart
 finishes the burial without a second wipe.
@@ -18,10 +21,12 @@ from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.messages import ClaimAnswer, DeviceResult, Published
 from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
+from fleet.node import outcomes
 from fleet.node.admitting import NOTE, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.flights import Flight
 from fleet.node.outbox import LET_GO, RELEASE
+from fleet.node.partitions import Partitions
 from fleet.node.ports import Specs, TenantProof
 from fleet.node.registry import Registry
 
@@ -75,6 +80,7 @@ class Teardown:
     tenants: TenantProof
     visibility: Visibility
     holder_deadline_s: float = HOLDER_DEADLINE_S
+    partitions: Partitions | None = None
 
     def run(self, claim: Claim, flight: Flight) -> ClaimAnswer:
         """All steps. Raises a retryable error where one has to wait; the record stays then."""
@@ -82,6 +88,7 @@ class Teardown:
         self._end_tenancy(claim)
         self._write_off_missing(claim)
         results = self._clean(claim, flight)
+        self._unmake(claim)
         self._take_out_whole(claim)
         out_of_service = self._await_visible(claim, flight)
         self._bury(claim)
@@ -140,6 +147,35 @@ class Teardown:
             if not self._give_up(claim, error.detail):
                 raise
             return []
+
+    def _unmake(self, claim: Claim) -> None:
+        """Remove the instances the claim's containers used, now that they are wiped.
+
+        Raises `BackendFailed` (retryable) while a process uses one, naming it; after the deadline
+        the device is quarantined instead, and the node removes the instance once it can. One that
+        was only looked into may be in work by now: it goes by itself when nobody needs it.
+        """
+        if self.partitions is None:
+            return
+        for uuid in claim.devices:
+            try:
+                self.partitions.release(uuid, besides=claim.uid)
+            except errors.DeviceLost as error:
+                self._condemn(claim, uuid, "device-lost", error.detail)
+            except errors.BackendFailed as error:
+                if not self._late(claim):
+                    raise
+                self._condemn(claim, uuid, NOT_GONE, error.detail)
+
+    def _condemn(self, claim: Claim, uuid: Uuid, code: str, why: str) -> None:
+        """Quarantine a device whose instance stays."""
+        device = self.registry.devices.get(uuid)
+        if device is None:
+            return
+        now = self.registry.clock.now()
+        reason = reasons.make(code, Source.TEARDOWN, detail=why, since=now)
+        change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
+        self.registry.move(device, outcomes.fault_event, change)
 
     def _give_up(self, claim: Claim, why: str) -> bool:
         """Quarantine the units that are dirty and that nobody works on; whether all are at rest."""

@@ -21,6 +21,8 @@ from fleet.node.registry import Registry
 
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
+SETTLE_S = 5.0
+"""Pause, s, between two tries to remove instances of partitions that nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Tending:
     _swept_at: float = float("-inf")
     _ordered_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
+    _settled_at: float = float("-inf")
+    _settling: threading.Thread | None = None
     _tried: dict[UnitId, float] = field(default_factory=dict)
     _bad: frozenset[UnitId] = frozenset()
     """Units of partitioned accelerators that were out of service at the last step."""
@@ -55,13 +59,16 @@ class Tending:
             self._ordered_at = now
         self._prove_free()
         self._sweep(now)
+        self._settle(now)
         self.outbox.drain(now)
         return self._chosen(now)
 
     def join(self, wait_s: float) -> None:
-        """Wait up to `wait_s` seconds for a running sweep."""
-        if self._sweeping is not None:
-            self._sweeping.join(wait_s)
+        """Wait up to `wait_s` seconds for a running sweep, and for instances being removed."""
+        deadline = self.registry.clock.monotonic() + wait_s
+        for running in (self._sweeping, self._settling):
+            if running is not None:
+                running.join(max(0.0, deadline - self.registry.clock.monotonic()))
 
     def _prove_free(self) -> None:
         for device in self.registry.whole():
@@ -83,6 +90,17 @@ class Tending:
         self._swept_at = now
         self._sweeping = threading.Thread(target=self._run_sweep, name="sweep", daemon=True)
         self._sweeping.start()
+
+    def _settle(self, now: float) -> None:
+        """Remove instances of partitions that nobody needs; the driver may take its time."""
+        partitions = self.health.validator.partitions
+        if self._settling is not None and self._settling.is_alive():
+            return
+        if 0 <= now - self._settled_at < SETTLE_S or not partitions.strays():
+            return
+        self._settled_at = now
+        self._settling = threading.Thread(target=partitions.settle, name="settle", daemon=True)
+        self._settling.start()
 
     def _fresh_faults(self) -> bool:
         """Whether a partition went out of service since the last step.

@@ -6,17 +6,19 @@ is reset by policy (`always`, `on-fault`, `never`) and judged again; one that st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet import errors
-from fleet.backends.base import CanReset
+from fleet.backends.base import CanReset, TellsHolders, TellsStrays
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
-from fleet.health.readings import Readings, risen
-from fleet.model import Device, Process, ProcessKind, Reason, Source, Uuid
+from fleet.health.readings import Readings, narrowed, risen
+from fleet.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
+from fleet.node import stays
 from fleet.node.bounded import BoundedCalls
+from fleet.node.partitions import READ_S, Partitions, strangers
 from fleet.node.registry import Registry
 from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
 from fleet.wipe.result import Failure, WipeResult
@@ -24,8 +26,8 @@ from fleet.wipe.result import Failure, WipeResult
 CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
 """Reasons that describe a state which a reset ends, not an event."""
 
-RESET_TIMEOUT_S = 120.0
-"""A PCI reset may block for about a minute before it answers."""
+RESET_TIMEOUT_S = 160.0
+"""A PCI reset may block for about a minute before it answers, the vendor's tool for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Validator:
         self._registry = registry
         self._calls = calls
         self.policy = policy
+        self.partitions = Partitions(registry, calls)
+        """Instances of partitions: they take turns with what is read here."""
 
     def readings(self, accelerator: Uuid) -> Readings:
         """Readings now. Raises `DeviceLost`, `BackendFailed` (also when it takes too long)."""
@@ -58,14 +62,70 @@ class Validator:
             timeout_s=self.policy.reading_timeout_s,
         )
 
+    def concerning(self, readings: Readings, units: Iterable[UnitId]) -> Readings:
+        """`readings` of an accelerator without what is the matter of other units of it only (B70).
+
+        A fault of an instance concerns the memory that instance had; what names none, or one that
+        is not known, concerns all.
+        """
+        wanted = frozenset(units)
+        accelerator = Uuid(next(iter(wanted), "").rpartition("/")[0])
+        journal, boot = self._registry.journal, self._registry.boot_id
+
+        def concerns(gi: int, at_s: float | None) -> bool:
+            struck = stays.struck(journal, accelerator, boot, gi=gi, at_s=at_s)
+            return struck is None or bool(struck & wanted)
+
+        return narrowed(readings, concerns)
+
     def processes(self, device: Device) -> Sequence[Process]:
-        """Processes on the device: of a partition its own only. Raises `BackendFailed`."""
+        """Processes on the device: of a partition its own only. Raises `BackendFailed`.
+
+        An instance of a partition that is not ours counts as one: who uses it need not be seen.
+        """
         backend = self._registry.backend
-        return self._calls.run(
+        found = self._calls.run(
             str(device.accelerator),
             lambda: backend.processes(device.uuid),
             timeout_s=self.policy.reading_timeout_s,
         )
+        return [*found, *self.partitions.foreign(device)]
+
+    def strangers(self, accelerator: Accelerator) -> Mapping[Uuid, Sequence[Process]]:
+        """By device of the accelerator what `foreign` says of it, in one look where that can be.
+
+        Raises `BackendFailed`, `DeviceLost`.
+        """
+        backend, whole = self._registry.backend, accelerator.device
+        if len(accelerator.devices) == 1:
+            return {whole.uuid: self.foreign(whole)}
+        if not isinstance(backend, TellsHolders):
+            if not (found := self.foreign(whole)):
+                return {}
+            parts = [device for device in accelerator.devices if not device.whole]
+            return {whole.uuid: found, **{part.uuid: self.foreign(part) for part in parts}}
+        told = self._calls.run(
+            str(accelerator.uuid),
+            lambda: backend.holders(accelerator.uuid),
+            timeout_s=READ_S,
+        )
+        there = self.partitions.strange(whole)
+        return {
+            device.uuid: [
+                process
+                for process in (*told.get(device.uuid, ()), *strangers(there, device))
+                if process.kind is ProcessKind.FOREIGN
+            ]
+            for device in accelerator.devices
+        }
+
+    def strays(self) -> Sequence[str]:
+        """Faults that belong to no device known, in words. Raises `BackendFailed`."""
+        backend = self._registry.backend
+        if not isinstance(backend, TellsStrays):
+            return ()
+        timeout_s = self.policy.reading_timeout_s
+        return self._calls.run("strays", backend.strays, timeout_s=timeout_s)
 
     def foreign(self, device: Device) -> Sequence[Process]:
         """Processes on the device that are neither ours nor infrastructure."""
@@ -80,14 +140,14 @@ class Validator:
         demand: WipePolicy | None = None,
     ) -> Verdict:
         """Judge the device after a verified wipe, resetting it where policy (or demand) asks."""
-        now = self.readings(device.accelerator)
+        now, wipe = self._now(device), self._own(device, wipe)
         findings = checks.judge(now, self.policy, before=wipe.before, under_load=wipe.under_load)
         asked = checks.needs_reset(findings)
-        reset, unmet = self._reset(device, policy, asked=asked), ""
+        reset, unmet = _done(wipe) or self._reset(device, policy, asked=asked), ""
         if demand is not None and not reset.performed:
             reset, unmet = self._demanded(device, policy.tightened_by(demand), reset, asked=asked)
         if reset.performed or unmet:
-            now = self.readings(device.accelerator)
+            now = self._now(device)
             old = _from_before(wipe)
             findings = _after_reset(findings, checks.judge(now, self.policy), old)
         healthy = checks.passed(findings, self.policy) and not checks.needs_reset(findings)
@@ -95,6 +155,18 @@ class Validator:
         if not healthy and not found:
             found = frozenset({self._reason("health-unknown", "a mandatory check is unknown")})
         return Verdict(healthy, tuple(findings), found, now, reset, unmet)
+
+    def _now(self, device: Device) -> Readings:
+        return self.concerning(self.readings(device.accelerator), device.units)
+
+    def _own(self, device: Device, wipe: WipeResult) -> WipeResult:
+        """What was read around and during a wipe, as far as it concerns its device."""
+
+        def own(readings: Readings | None) -> Readings | None:
+            return None if readings is None else self.concerning(readings, device.units)
+
+        before, after = own(wipe.before), own(wipe.after)
+        return replace(wipe, before=before, after=after, under_load=own(wipe.under_load))
 
     def _demanded(
         self, device: Device, policy: WipePolicy, own: Reset, *, asked: bool
@@ -135,9 +207,10 @@ class Validator:
         why = outcome.detail or ("a fault asked for it" if asked else "policy is always")
         return Reset(performed=outcome.done, method=outcome.method, reason=why)
 
-    def reasons_for(self, wipe: WipeResult, *, since: float) -> frozenset[Reason]:
+    def reasons_for(self, device: Device, wipe: WipeResult, *, since: float) -> frozenset[Reason]:
         """Why a failed wipe quarantines: its own failure and whatever the readings show."""
         found: set[Reason] = set()
+        wipe = self._own(device, wipe)
         if wipe.after is not None:
             findings = checks.judge(
                 wipe.after, self.policy, before=wipe.before, under_load=wipe.under_load
@@ -151,6 +224,14 @@ class Validator:
     def _reason(self, code: str, detail: str) -> Reason:
         now = self._registry.clock.now()
         return reasons.make(code, Source.HEALTH, detail=detail, since=now)
+
+
+def _done(wipe: WipeResult) -> Reset | None:
+    """The reset that the wipe itself was made of, after which all readings were taken."""
+    if wipe.scrub is None:
+        return None
+    reason = "the device cannot be wiped in any other way"
+    return Reset(performed=wipe.scrub.performed, method=wipe.scrub.method, reason=reason)
 
 
 def _from_before(wipe: WipeResult) -> frozenset[str]:

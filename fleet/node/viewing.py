@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.backends.base import CanPartition
 from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept
 from fleet.model import NO_TOKEN, Device, Reason, Unit
-from fleet.node import admitting
+from fleet.node import admitting, dividing
 from fleet.node.registry import Registry
 from fleet.node.sweep import Seen
 
 
-def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> DeviceView:
-    """One device as it is now; `checked_at` is when its health was last found good."""
+def device(
+    registry: Registry, device: Device, *, checked_at: float = 0.0, unused: bool = False
+) -> DeviceView:
+    """One device as it is now; `checked_at` is when its health was last found good.
+
+    `unused`: whether its accelerator had no instance of any partition when it was last read.
+    """
     units = registry.units(device)
     work = registry.work_on(device)
     newest = max(units, key=lambda unit: (unit.floor, unit.closed))
@@ -38,8 +44,18 @@ def device(registry: Registry, device: Device, *, checked_at: float = 0.0) -> De
         checked_at=checked_at,
         attached=registry.attached((device.uuid,)),
         progress=work.progress if work else None,
+        partitioning=_partitioning(registry, device, unused=unused),
         attributes=dict(device.attributes),
     )
+
+
+def _partitioning(registry: Registry, device: Device, *, unused: bool) -> str:
+    divided = device.attributes.get("partitionable") == "true"
+    if not (device.whole and divided and isinstance(registry.backend, CanPartition)):
+        return ""
+    idle = ", no instance" if unused else ""
+    before = dividing.baseline(registry, device.accelerator)
+    return f"partitioning on{idle}; {before or 'no whole-GPU baseline was taken'}"
 
 
 def claims(registry: Registry) -> tuple[ClaimBrief, ...]:

@@ -22,16 +22,8 @@ from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.messages import DeviceResult, Outcome, WipeProgress
-from fleet.model import (
-    WORKING,
-    Device,
-    ProcessKind,
-    Reason,
-    Source,
-    State,
-    Unit,
-)
-from fleet.node import outcomes
+from fleet.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
+from fleet.node import outcomes, targets
 from fleet.node.certifying import Certifier
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
@@ -74,7 +66,8 @@ class Wiper:
     def keep_ready(self) -> None:
         """Have workers started for some accelerators, before anybody asks."""
         for device in self._registry.whole()[: self._workers.spares]:
-            self._workers.keep_ready(device.uuid, self._registry.backend.kind)
+            if not self._validator.partitions.divided(device):
+                self._workers.keep_ready(device.uuid, self._registry.backend.kind)
 
     def perform(self, task: WipeTask) -> DeviceResult:
         """Wipe, check and certify once a slot is free; the caller has reserved the units.
@@ -101,9 +94,10 @@ class Wiper:
         try:
             self._refuse_unfit(task, self._registry.units(task.device))
             self._prove_nobody(task)
-            worker = self._start(task)
-            ended = self._await_end(task, worker)
-            result = self._settle_end(task, worker, ended)
+            with self._validator.partitions.entered(task.device, task.claim) as visible:
+                worker = self._start(task, visible)
+                ended = self._await_end(task, worker)
+                result = self._settle_end(task, worker, ended)
             return self._finish(task, result)
         except Stopped as stopped:
             return stopped.result
@@ -151,7 +145,7 @@ class Wiper:
             doubt = frozenset({self._reason(code, Source.HEALTH, error.detail)})
             self._registry.move(device, outcomes.fault_event, Change(reasons=doubt))
             raise Stopped(self._tell.quarantined(task.work)) from error
-        found = [f"{p.name} (pid {p.pid})" for p in foreign]
+        found = outcomes.names(foreign)
         found += [f"claim {c} with adminAccess" for c in self._registry.attached((device.uuid,))]
         who = ", ".join(found) or self._tenants.created(device.uuid)
         if who:
@@ -178,17 +172,11 @@ class Wiper:
 
     # --- the worker ---
 
-    def _start(self, task: WipeTask) -> Worker:
+    def _start(self, task: WipeTask, visible: str) -> Worker:
         device, policy, size = task.device, task.policy, task.device.memory_bytes
-        target = plan.Target(
-            backend=self._registry.backend.kind,
-            settings=self._registry.backend.settings(),
-            accelerator=device.accelerator,
-            device=device.uuid,
-            units=device.units,
-            size_bytes=size,
-        )
-        name = self._workers.next_id(device.uuid)
+        target = targets.of(self._registry, device, visible)
+        # A spare sees its device under the device's own UUID: it is of no use in an instance.
+        name = secrets.token_hex(16) if visible else self._workers.next_id(device.uuid)
         order = plan.order(target, policy, worker_id=name, nonce=secrets.token_hex(32))
         try:
             worker = self._workers.spawn(order)
@@ -299,11 +287,10 @@ class Wiper:
         if result.failure is Failure.HOLDER:
             gone = Change(frozenset({Fact.WORKER_GONE}))
             self._end(task, Event.TRUST_LOST, gone, also=also)
-            names = ", ".join(
-                f"{p.name} (pid {p.pid})" for p in result.holders if p.kind is ProcessKind.FOREIGN
-            )
+            foreign = [p for p in result.holders if p.kind is ProcessKind.FOREIGN]
+            names = ", ".join(outcomes.names(foreign))
             return self._tell.after(task.work, Outcome.FAILED, [outcomes.holder(names)], result)
-        found = self._validator.reasons_for(result, since=self._registry.clock.now())
+        found = self._validator.reasons_for(task.device, result, since=self._registry.clock.now())
         self._end(task, Event.WIPE_FAILED, Change(reasons=found), also=also)
         return self._tell.quarantined(task.work, result)
 
@@ -315,7 +302,7 @@ class Wiper:
             self._end(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
             return self._tell.quarantined(task.work, wipe)
         self._look_again(task, wipe)
-        if task.binding and (unmet := verdict.unmet or task.short(wipe.coverage)):
+        if task.binding and (unmet := verdict.unmet or task.lacking(wipe)):
             self._end(task, Event.TRUST_LOST, Change(frozenset({Fact.WORKER_GONE})))
             return self._tell.after(task.work, Outcome.REFUSED, [outcomes.unmet(unmet)], wipe)
         issued = self._certifier.certify(task, wipe, verdict)
@@ -338,7 +325,7 @@ class Wiper:
             return
         gone = Change(frozenset({Fact.WORKER_GONE}))
         self._end(task, Event.TRUST_LOST, gone)
-        who = ", ".join(f"{process.name} (pid {process.pid})" for process in foreign)
+        who = ", ".join(outcomes.names(foreign))
         found = [outcomes.holder(who)]
         raise Stopped(self._tell.after(task.work, Outcome.FAILED, found, wipe))
 

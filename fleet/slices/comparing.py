@@ -59,6 +59,7 @@ class Feature(StrEnum):
     TAINTS = "taints"
     BINDING_CONDITIONS = "bindingConditions"
     ALLOCATION_LIMIT = "allowMultipleAllocations"
+    COUNTERS = "consumesCounters"
 
 
 def quantity(text: object) -> Fraction | None:
@@ -102,11 +103,18 @@ def same_slice(one: Object, other: Object) -> bool:
     )
 
 
-def dropped(sent: Iterable[Object], stored: Iterable[Object]) -> frozenset[Feature]:
-    """What the server did not keep of the devices sent, by its answer."""
-    kept = {device.get("name"): device for device in stored}
+def dropped(sent: Object, stored: Object) -> frozenset[Feature]:
+    """What the server did not keep of a slice sent, by its answer.
+
+    A server whose gate was switched off keeps counters of a slice that has some, and drops those of
+    a new one: the sets are looked at as well as the devices.
+    """
+    mine, theirs = sent.get("spec", {}), stored.get("spec", {})
+    kept = {device.get("name"): device for device in theirs.get("devices") or ()}
     lost = set()
-    for device in sent:
+    if mine.get("sharedCounters") and not theirs.get("sharedCounters"):
+        lost.add(Feature.COUNTERS)
+    for device in mine.get("devices") or ():
         answer = kept.get(device.get("name"), {})
         lost |= {
             feature

@@ -40,9 +40,13 @@ class PublisherLease(Protocol):
 class HostLocks:
     """Lock files in one directory, one per key, held until closed or the process ends."""
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` is made when missing; it must be the same for all publishers of the host."""
+    def __init__(self, directory: Path, *, act: str = "publishes") -> None:
+        """`directory` is made when missing; it must be the same for all who ask on the host.
+
+        `act`: what the holder of a key does, for whoever is refused.
+        """
         self._directory = directory
+        self._act = act
         self._held: dict[str, int] = {}
 
     def take(self, keys: Iterable[str]) -> Mapping[str, str]:
@@ -77,15 +81,15 @@ class HostLocks:
             opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise errors.BackendFailed(
-                f"the publisher's lock {path} cannot be opened: {error}",
-                remedy="repair access to the directory; no device is published without its lock",
+                f"the lock {path} cannot be opened: {error}",
+                remedy="repair access to the directory; nobody has a device without its lock",
             ) from error
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(opened, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(opened)
-            return f"process {holder} of this host publishes {key}"
+            return f"process {holder} of this host {self._act} {key}"
         os.ftruncate(opened, 0)
         os.pwrite(opened, f"{os.getpid()}\n".encode(), 0)
         return opened

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fleet import pci
 from fleet.kube.base import Object
 from fleet.messages import DeviceView
-from fleet.slices import pci
 from fleet.slices.reading import devices_of, read_pools
 
 _UUIDS = frozenset({"uuid", "parentuuid", "deviceuuid", "gpuuuid"})

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from fleet.kube.base import Object
 from fleet.messages import DeviceView, NodeView
+from fleet.slices import counters
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import (
     GateRules,
@@ -62,18 +63,27 @@ class Offer:
     quarantined: Mapping[str, float]
     """Devices of the view out of service, by UUID: since when (`DeviceView.since`)."""
     lost: tuple[str, ...] = ()
+    counter_sets: tuple[Object, ...] = ()
+    """What the devices consume counters of (`fleet.slices.counters`), by name."""
 
 
 def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
     """What to publish for this view; a view older than `rules.fresh_s` makes every device stale."""
     judged = verdicts(view, now=now, rules=given.rules, evicted=given.evicted)
     named = names(view.devices)
+    consumed = counters.consumption(view.devices, named)
     entries: list[Object] = []
+    known: list[Object] = []
     withdrawn: dict[str, str] = {}
     for device in view.devices:
         plain = render(
-            device, named[device.uuid], taints=judged[device.uuid].taints, terms=given.terms
+            device,
+            named[device.uuid],
+            taints=judged[device.uuid].taints,
+            terms=given.terms,
+            counters=consumed.get(device.uuid, ()),
         )
+        known.append(plain)
         entry = shown(plain, given.marks, given.rules)
         if why := _obstacle(device.uuid, entry, given):
             withdrawn[device.uuid] = why
@@ -94,6 +104,7 @@ def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
         withdrawn=withdrawn,
         quarantined={d.uuid: d.since for d in view.devices if judged[d.uuid].quarantined},
         lost=tuple(str(entry["name"]) for entry in lost),
+        counter_sets=counters.sets([*known, *lost], offered=entries),
     )
 
 
@@ -109,10 +120,14 @@ def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
         shown(_made_stale(entry, given.rules) if stale else entry, given.marks, given.rules)
         for entry in given.remembered.values()
     ]
+    offered = tuple(
+        _kept_fields(entry, given)
+        for entry in entries
+        if entry is not None and not _obstacle("", entry, given)
+    )
     return Offer(
-        devices=tuple(
-            entry for entry in entries if entry is not None and not _obstacle("", entry, given)
-        ),
+        devices=offered,
+        counter_sets=counters.sets(given.remembered.values(), offered=offered),
         names={},
         withdrawn={},
         quarantined={},
@@ -172,5 +187,8 @@ REMEDIES: Mapping[Feature, str] = {
     " scheduler does not wait for pre-bind, and devices are wiped in prepare",
     Feature.ALLOCATION_LIMIT: "nothing: without the gate DRAConsumableCapacity no device can be"
     " allocated twice",
+    Feature.COUNTERS: "switch the gate DRAPartitionableDevices on (Kubernetes 1.35 or newer) and"
+    " start the plugin again; until then the scheduler may allocate an accelerator together with a"
+    " partition of it, and the node refuses the second of the two",
 }
 """What to do about a field that the server does not keep."""

@@ -187,13 +187,7 @@ class Publisher:
             self._found = frozenset(map(version, self._own_pool()))
         self._remembered |= marked
         if self._slices.skipped:
-            self._trouble.append(
-                Trouble(
-                    kind="skipped-objects",
-                    detail=f"{self._slices.skipped} entries of the list of slices are no objects",
-                    remedy="look for slices that no client can read; they are not judged here",
-                )
-            )
+            self._trouble.append(Trouble.skipped(self._slices.skipped))
         return True
 
     def _own_pool(self) -> Sequence[Object]:
@@ -256,6 +250,7 @@ class Publisher:
                 driver=terms.driver, node=terms.node, node_uid=self._slices.node_uid
             ),
             last=self._last,
+            counter_sets=wanted.counter_sets,
             outrun=bool(self._outstanding),
         )
         return self._takeovers.kept_by(ordered, self._slices.ours)
@@ -273,7 +268,7 @@ class Publisher:
                 self._slices.expire()
                 return done, True
             except errors.ApiInvalid as error:
-                return done, self._refused(write, error, wanted, moment=moment)
+                return done, self._invalid(write, error, wanted, moment=moment)
             except errors.ApiFailed as error:
                 self._unanswered(write)
                 return done, self._refused(write, error, wanted, moment=moment)
@@ -282,6 +277,8 @@ class Publisher:
                 return done, self._wait(error, moment=moment)
             except errors.FleetError as error:
                 return done, self._wait(error, moment=moment)
+            if wanted.counter_sets and Feature.COUNTERS in self._dropped:
+                return done + 1, True  # without counters the pool has fewer slices
         self._pause.end()
         return len(ordered), True
 
@@ -298,22 +295,15 @@ class Publisher:
             answer = self._cluster.create(SLICES, write.body)
         self._slices.written(answer)
         self._last = max(self._last, generation(write.body))
-        sent, stored = devices_of(write.body), devices_of(answer)
-        self._refusals.accepted(sent)
+        self._refusals.accepted(devices_of(write.body))
         if self._remembered is not None:
-            self._remembered |= {str(entry["name"]): entry for entry in stored}
-        self._learn(dropped(sent, stored))
+            self._remembered |= {str(entry["name"]): entry for entry in devices_of(answer)}
+        self._learn(dropped(write.body, answer))
 
     def _learn(self, fields: frozenset[Feature]) -> None:
         """Remember fields the server drops, and say so once."""
         for feature in sorted(fields - self._dropped):
-            self._trouble.append(
-                Trouble(
-                    kind="dropped-field",
-                    detail=f"the API server drops {feature} of slice devices",
-                    remedy=REMEDIES[feature],
-                )
-            )
+            self._trouble.append(Trouble.dropped(feature, REMEDIES[feature]))
         self._dropped |= fields
 
     def _unanswered(self, write: Write) -> None:
@@ -323,6 +313,19 @@ class Publisher:
             self._outstanding.add(write.body)
         if isinstance(write, Update | Create):
             self._last = max(self._last, generation(write.body))
+
+    def _invalid(
+        self, write: Write, error: errors.ApiInvalid, wanted: Offer, *, moment: float
+    ) -> bool:
+        """Do without counters if it is them, else leave out devices; whether to decide again."""
+        causes = error.fields.get("causes", ())
+        if isinstance(write, Delete) or not refusing.about_counters(write.body, causes):
+            return self._refused(write, error, wanted, moment=moment)
+        self._slices.expire()
+        self._note(error)
+        self._refusals.refuse((), now=moment, why=error.detail)
+        self._learn(frozenset({Feature.COUNTERS}))
+        return True
 
     def _refused(
         self, write: Write, error: errors.FleetError, wanted: Offer, *, moment: float
@@ -352,9 +355,7 @@ class Publisher:
     # --- telling ---
 
     def _note(self, error: errors.FleetError, *, devices: tuple[str, ...] = ()) -> None:
-        found = Trouble(
-            kind=type(error).__name__, detail=error.detail, remedy=error.remedy, devices=devices
-        )
+        found = Trouble.of(error, devices=devices)
         if found not in self._trouble:
             self._trouble.append(found)
 

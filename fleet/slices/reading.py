@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.kube.base import Object
+from fleet.slices import counters
 
 BLOCKING = frozenset({"NoSchedule", "NoExecute"})
 """Effects that keep a device from being allocated."""
@@ -91,6 +92,11 @@ def devices_of(found: Object) -> Sequence[Object]:
     return found.get("spec", {}).get("devices") or ()
 
 
+def carries_counters(found: Object) -> bool:
+    """Whether it is a slice of counter sets, which has no devices."""
+    return bool(found.get("spec", {}).get("sharedCounters"))
+
+
 def newest_entries(slices: Iterable[Object]) -> dict[str, Object]:
     """The devices of `slices` by name; of several entries that of the highest generation."""
     found: dict[str, Object] = {}
@@ -124,4 +130,12 @@ def _trouble(current: Sequence[Object], devices: Mapping[str, tuple[Object, ...]
         asked = ", ".join(str(count) for count in sorted(counts))
         return f"{len(current)} slices of {asked} are there"
     twice = sorted(name for name, entries in devices.items() if len(entries) > 1)
-    return f"devices named twice: {', '.join(twice)}" if twice else ""
+    if twice:
+        return f"devices named twice: {', '.join(twice)}"
+    there = counters.offered_keys(current)
+    loose = sorted(
+        name
+        for name, entries in devices.items()
+        if any(not counters.keys(entry) <= there for entry in entries)
+    )
+    return f"no counters are there for: {', '.join(loose)}" if loose else ""

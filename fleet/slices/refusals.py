@@ -15,6 +15,7 @@ from typing import Any
 
 from fleet.kube.base import Object
 from fleet.slices.comparing import same_device, same_devices
+from fleet.slices.reading import carries_counters
 
 FIRST_WAIT_S = 5.0
 """Wait, s, after the first refusal."""
@@ -41,6 +42,16 @@ def blamed(devices: Sequence[Object], causes: Iterable[Any]) -> tuple[Object, ..
         int(found[1]) for cause in causes for part in cause for found in _PLACE.finditer(str(part))
     }
     return tuple(devices[place] for place in sorted(places) if place < len(devices))
+
+
+def about_counters(body: Object, causes: Iterable[Any]) -> bool:
+    """Whether a refusal is about counters: without them the slice may well be taken.
+
+    So a server of Kubernetes 1.34 with the gate on refuses devices whose sets are in another slice.
+    A slice of sets has nothing else that could be refused.
+    """
+    named = any("consumesCounters" in str(cause[1]) for cause in causes if len(cause) > 1)
+    return named or carries_counters(body)
 
 
 def suspects(devices: Iterable[Object], stored: Mapping[str, Object]) -> tuple[Object, ...]:

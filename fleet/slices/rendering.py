@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet import pci
 from fleet.binding.names import Marks
 from fleet.kube.base import Object
 from fleet.messages import DeviceView, NodeView
 from fleet.profiles import RULES, Profile
-from fleet.slices import pci
 
 NAME_MAX = 63
 TEXT_MAX = 64
@@ -100,8 +100,18 @@ def uuid_of(view: NodeView, device_name: str) -> str | None:
     return None
 
 
-def render(device: DeviceView, name: str, *, taints: Iterable[Object], terms: Terms) -> Object:
-    """The device as a slice carries it, without `timeAdded` of taints."""
+def render(
+    device: DeviceView,
+    name: str,
+    *,
+    taints: Iterable[Object],
+    terms: Terms,
+    counters: Sequence[Object] = (),
+) -> Object:
+    """The device as a slice carries it, without `timeAdded` of taints.
+
+    `counters`: what it consumes (`fleet.slices.counters`).
+    """
     found = device.attributes
     whole = device.accelerator in ("", device.uuid)
     entry: Object = {
@@ -123,6 +133,8 @@ def render(device: DeviceView, name: str, *, taints: Iterable[Object], terms: Te
         "capacity": {"memory": {"value": quantity_text(device.memory_bytes)}},
         "allowMultipleAllocations": False,
     }
+    if counters:
+        entry["consumesCounters"] = list(counters)
     if listed := list(taints):
         entry["taints"] = listed
     if RULES[terms.profile].binding_conditions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fleet import errors
 from fleet.slices.comparing import Feature
 from fleet.slices.takeover import Record
 
@@ -19,6 +20,26 @@ class Trouble:
     remedy: str
     devices: tuple[str, ...] = ()
     """Names of the devices concerned."""
+
+    @classmethod
+    def of(cls, error: errors.FleetError, *, devices: tuple[str, ...] = ()) -> Trouble:
+        """What an error tells."""
+        return cls(type(error).__name__, error.detail, error.remedy, devices)
+
+    @classmethod
+    def skipped(cls, count: int) -> Trouble:
+        """`count` entries of a listing are no objects (B19)."""
+        return cls(
+            kind="skipped-objects",
+            detail=f"{count} entries of the list of slices are no objects",
+            remedy="look for slices that no client can read; they are not judged here",
+        )
+
+    @classmethod
+    def dropped(cls, feature: Feature, remedy: str) -> Trouble:
+        """The server does not keep a field."""
+        detail = f"the API server drops {feature} of slice devices"
+        return cls(kind="dropped-field", detail=detail, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from fleet.messages import NodeView
 from fleet.model import State
 from fleet.slices.gate import GateRules, unfit_taints
 from fleet.slices.pool import Delete, Update, Write
-from fleet.slices.reading import BLOCKING, devices_of, newest_entries
+from fleet.slices.reading import BLOCKING, carries_counters, devices_of, newest_entries
 from fleet.slices.rendering import attribute
 
 COORDINATOR = "coordinator"
@@ -180,32 +180,38 @@ def with_records(
 ) -> tuple[Write, ...]:
     """The writes of a plan, none of which loses a record of `records` and none keeps another.
 
-    Every slice written carries all of them, since devices move between slices. Slices that keep
-    one no longer wanted are written for that alone. What deletes a slice comes last, as planned.
+    Every slice of devices written carries all of them, since devices move between slices; one of
+    counters carries none. Slices that keep one no longer wanted are written for that alone. What
+    deletes a slice comes last, as planned.
     """
     writes: list[Write] = []
     removals: list[Write] = []
     touched = set()
+    safe = not any(isinstance(write, Delete) for write in ordered)
     for write in ordered:
         if isinstance(write, Delete):
             removals.append(write)
             touched.add(write.name)
             continue
-        writes.append(replace(write, body=carrying(write.body, records, driver=driver)))
         touched.add(name_of(write.body).name)
-    safe = bool(writes) or not removals
+        if carries_counters(write.body):
+            writes.append(write)
+            continue
+        safe = True
+        writes.append(replace(write, body=carrying(write.body, records, driver=driver)))
     for part in slices:
         notes = part.get("metadata", {}).get("annotations") or {}
         if name_of(part).name in touched:
             continue
+        fit = not carries_counters(part)
         found = set(taken_over(part, driver=driver))
         stale = annotation(driver) in notes and (not found or bool(found - {*records}))
-        if stale or not safe:
-            kept = found & {*records} if safe else records
+        if stale or (fit and not safe):
+            kept = records if fit and not safe else found & {*records}
             body = carrying(part, kept, driver=driver)
             if body.get("metadata", {}).get("annotations") != part["metadata"].get("annotations"):
                 writes.append(Update(body))
-            safe = True
+            safe = safe or fit
     return (*writes, *removals)
 
 

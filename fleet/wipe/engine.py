@@ -5,6 +5,9 @@ word back and read it again, zero, verify zero, holders, readings. The seeded er
 verify pass its own self-test: a verifier that skips memory, or reads a cache instead of it, misses
 the error and fails the wipe.
 
+Where a back end cannot reach memory (`CanScrubByReset`) a reset takes the place of the passes, and
+nothing is written or read back; the result says which it was.
+
 Trouble with the device is a result, never an exception: the caller is a process of its own whose
 death means something else. The session is closed whatever happens.
 """
@@ -15,15 +18,27 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fleet.backends.base import Backend, Coverage, MemorySession, Mismatch, Progress
+from fleet.backends.base import (
+    Backend,
+    CanScrubByReset,
+    Coverage,
+    FindsOne,
+    MemorySession,
+    Mismatch,
+    Progress,
+    ResetScrub,
+    TellsMore,
+    TimesItself,
+)
 from fleet.clock import Clock
 from fleet.errors import DeviceLost, FleetError
 from fleet.health.readings import Readings, risen
-from fleet.model import Process, ProcessKind
+from fleet.model import Accelerator, Process, ProcessKind
 from fleet.wipe import plan
 from fleet.wipe.plan import PASSES_OVER_MEMORY, WORD_BYTES, WipeOrder
-from fleet.wipe.result import Failure, Pass, WipeResult
+from fleet.wipe.result import Failure, Kind, Pass, WipeResult
 
 HOLDERS_EVERY_S = 0.5
 SHOWN_MISMATCHES = 16
@@ -55,6 +70,10 @@ class _Story:
     under_load: Readings | None = None
     after: Readings | None = None
     holders: dict[int, Process] = field(default_factory=dict)
+    kind: Kind = Kind.MEMORY
+    scrub: ResetScrub | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What the session says of itself."""
 
 
 def run(order: WipeOrder, backend: Backend, clock: Clock, report: Report) -> WipeResult:
@@ -80,7 +99,14 @@ def run(order: WipeOrder, backend: Backend, clock: Clock, report: Report) -> Wip
         under_load=story.under_load,
         after=story.after,
         holders=tuple(story.holders[pid] for pid in sorted(story.holders)),
-        extra={**order.extra, "device": order.device, "worker": order.worker_id},
+        extra={
+            **story.extra,
+            **order.extra,
+            "device": order.device,
+            "worker": order.worker_id,
+        },
+        kind=story.kind,
+        scrub=story.scrub,
     )
 
 
@@ -89,12 +115,15 @@ class _Engine:
 
     def __init__(self, order: WipeOrder, backend: Backend, clock: Clock, report: Report) -> None:
         self.story = _Story(order, clock.now())
+        if isinstance(backend, CanScrubByReset):
+            self.story.kind = Kind.RESET
         self._order = order
         self._backend = backend
         self._clock = clock
         self._report = report
         self._nonce = bytes.fromhex(order.nonce)
         self._looked = 0.0
+        self._session: MemorySession | None = None
 
     def failure(self) -> tuple[Failure | None, str]:
         """Run to the end; (None, "") when every step succeeded."""
@@ -117,11 +146,17 @@ class _Engine:
         self._check_identity()
         self.story.before = self._readings()
         self._look_at_holders()
-        session = self._backend.session(self._order.accelerator, self._order.units)
-        try:
-            self._passes(session)
-        finally:
-            session.close()
+        if isinstance(self._backend, CanScrubByReset):
+            self._scrub_by_reset(self._backend)
+        else:
+            session = self._backend.session(self._order.accelerator, self._order.units)
+            self._session = session
+            try:
+                self._passes(session)
+            finally:
+                if isinstance(session, TellsMore):
+                    self.story.extra = dict(session.extra())
+                session.close()
         self._look_at_holders()
         self.story.after = self._readings()
         self._compare_counters(self.story.before, self.story.after)
@@ -129,7 +164,7 @@ class _Engine:
     def _check_identity(self) -> None:
         """The device opened must be the device ordered, by UUID and units (case B13)."""
         order = self._order
-        for accelerator in self._backend.inventory():
+        for accelerator in self._looked_up():
             if accelerator.uuid != order.accelerator:
                 continue
             for device in accelerator.devices:
@@ -140,6 +175,29 @@ class _Engine:
             f"{order.device} with units {', '.join(order.units)} is not on {order.accelerator};"
             " nothing was written",
         )
+
+    def _looked_up(self) -> Sequence[Accelerator]:
+        """The accelerator, and the others only where the back end knows no other way (B29)."""
+        if isinstance(self._backend, FindsOne):
+            return (self._backend.accelerator(self._order.accelerator),)
+        return self._backend.inventory()
+
+    def _scrub_by_reset(self, backend: CanScrubByReset) -> None:
+        """All that can be done where memory cannot be reached."""
+        total = sum(
+            unit.size_bytes
+            for accelerator in self._backend.inventory()
+            for unit in accelerator.units
+            if unit.id in self._order.units
+        )
+        self.story.coverage = Coverage(total, 0, 0)
+        self._report("reset", 0, 0)
+        scrub = backend.scrub_by_reset(self._order.accelerator)
+        self.story.scrub = scrub
+        for process in (*scrub.before, *scrub.after):
+            self.story.holders[process.pid] = process
+        if scrub.problem or not scrub.performed:
+            raise _Failed(Failure.BACKEND, scrub.problem or "the device was not reset")
 
     def _passes(self, session: MemorySession) -> None:
         story, order = self.story, self._order
@@ -210,8 +268,17 @@ class _Engine:
         self._report(name, earlier, total)
         act(step)
         seconds = self._clock.monotonic() - started
-        self.story.passes.append(Pass(name, covered, seconds))
+        on_device = self._device_seconds()
+        self.story.passes.append(Pass(name, covered, on_device or seconds))
         self._refuse_slow(name, covered, seconds)
+        problem = plan.slow_on_device(self._order, covered, on_device) if on_device else ""
+        if problem:
+            raise _Failed(Failure.SLOW, f"{name}: {problem}")
+
+    def _device_seconds(self) -> float | None:
+        """Time of the pass by the device's own clock, which is the one to be certified."""
+        session: object = self._session
+        return session.device_seconds() if isinstance(session, TimesItself) else None
 
     def _refuse_slow(self, name: str, done: int, seconds: float) -> None:
         problem = plan.slow_problem(self._order, done, seconds)

@@ -21,6 +21,7 @@ MARKER = "FLEET_WORKER_ID"
 _PROC = Path("/proc")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.01
+_PENDING = ("SigPnd:", "ShdPnd:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,26 @@ def survivors(identity: WorkerIdentity) -> tuple[int, ...]:
         if own or (_marked(pid, marker) and start_time(pid) is not None):
             found.append(pid)
     return tuple(sorted(found))
+
+
+def marked(worker_id: str) -> tuple[int, ...]:
+    """Pids of living processes that carry this mark, whoever started them."""
+    mark = f"{MARKER}={worker_id}".encode()
+    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
+    return tuple(sorted(p for p in pids if _marked(p, mark) and start_time(p) is not None))
+
+
+def is_dying(pid: int, proc: Path = _PROC) -> bool:
+    """Whether a process was killed and lives on: it waits in the kernel and hears nothing.
+
+    Its state letter does not tell (some drivers wait in a way that shows as sleeping).
+    """
+    try:
+        status = (proc / str(pid) / "status").read_text()
+    except (OSError, ValueError):
+        return False
+    pending = [line.split()[1] for line in status.splitlines() if line.startswith(_PENDING)]
+    return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
 
 
 def end(identity: WorkerIdentity, wait_s: float) -> bool:

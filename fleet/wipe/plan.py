@@ -22,6 +22,10 @@ WORD_BYTES = 8
 PASSES_OVER_MEMORY = 4
 SLOW_ALLOWANCE_S = 5.0
 """Time, s, a pass may lose to a busy host before slowness is the memory's fault."""
+HEALTHY_FRACTION = 0.5
+"""Of its memory's peak rate, what a healthy device reaches at least in a pass."""
+DEVICE_ALLOWANCE_S = 0.05
+"""Time, s, by the device's own clock, that launches may cost a pass of any size."""
 UNREAD = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """What a register that cannot be read returns: never a count (case B06)."""
 JUDGED_BY_POLICY = frozenset({"ecc_corrected_volatile", "aer_corrected", "pcie_replays"})
@@ -74,6 +78,10 @@ class WipeOrder:
     expected_bytes_per_s: float = 200e6
     slow_factor: float = 10.0
     slow_allowance_s: float = SLOW_ALLOWANCE_S
+    visible: str = ""
+    """What the driver shows the worker, as it names it; "": the device under its own UUID."""
+    device_bytes_per_s: float = 0.0
+    """Slowest rate expected of a pass by the device's own clock; 0: not judged by it."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Passed through to the result's `extra`: what the node wants to find there again."""
 
@@ -120,6 +128,9 @@ class Target:
     device: Uuid
     units: tuple[UnitId, ...]
     size_bytes: int
+    visible: str = ""
+    peak_bytes_per_s: float = 0.0
+    """What its memory can do by its data sheet; 0: unknown."""
 
 
 def order(target: Target, policy: Figures, *, worker_id: str, nonce: str) -> WipeOrder:
@@ -138,6 +149,8 @@ def order(target: Target, policy: Figures, *, worker_id: str, nonce: str) -> Wip
         chunk_smallest_bytes=policy.chunk_smallest_bytes,
         expected_bytes_per_s=policy.expected_bytes_per_s,
         slow_factor=policy.slow_factor,
+        visible=target.visible,
+        device_bytes_per_s=target.peak_bytes_per_s * HEALTHY_FRACTION,
     )
 
 
@@ -175,6 +188,21 @@ def slow_problem(order: WipeOrder, done_bytes: int, seconds: float) -> str:
     return (
         f"{done_bytes} B in {seconds:.1f} s is {rate / 1e6:.1f} MB/s; healthy memory does"
         f" {order.expected_bytes_per_s / 1e6:.0f} MB/s, the limit is {limit / 1e6:.0f} MB/s"
+    )
+
+
+def slow_on_device(order: WipeOrder, done_bytes: int, seconds: float) -> str:
+    """Why a pass is too slow by the device's own clock, or "" when it is not, or not judged.
+
+    That clock knows nothing of a busy host: what it shows is the memory's own.
+    """
+    limit = order.device_bytes_per_s / order.slow_factor
+    if not limit or seconds <= DEVICE_ALLOWANCE_S + done_bytes / limit:
+        return ""
+    return (
+        f"{done_bytes} B in {seconds:.3f} s on the device is {done_bytes / seconds / 1e9:.1f} GB/s;"
+        f" such memory does {order.device_bytes_per_s / 1e9:.0f} GB/s, the limit is"
+        f" {limit / 1e9:.1f} GB/s"
     )
 
 

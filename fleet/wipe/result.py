@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from fleet.backends.base import Coverage, Mismatch
+from fleet.backends.base import Coverage, Mismatch, ResetScrub
 from fleet.health.readings import Readings
 from fleet.model import Process, ProcessKind, UnitId, Uuid
 
@@ -25,6 +25,15 @@ class Failure(StrEnum):
     HOLDER = "foreign-holder"
     COUNTERS = "counters-rose"
     BACKEND = "backend-failed"
+
+
+class Kind(StrEnum):
+    """What a wipe is made of."""
+
+    MEMORY = "memory"
+    """All memory overwritten and read back."""
+    RESET = "reset"
+    """A reset with nobody on the device: its memory cannot be reached, and is not read back."""
 
 
 NOTHING = Coverage(0, 0, 0)
@@ -64,10 +73,18 @@ class WipeResult:
     holders: tuple[Process, ...] = ()
     """Every process seen on the device before, during or after, ours excluded."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind = Kind.MEMORY
+    scrub: ResetScrub | None = None
+    """What was done in place of writing; only of kind `RESET`."""
 
     @property
     def verified(self) -> bool:
-        """Whether every condition of a verified wipe holds, not merely the absence of a failure."""
+        """Whether every condition of a verified wipe holds, not merely the absence of a failure.
+
+        Of kind `RESET` it means that all was done that can be: nothing was read back.
+        """
+        if self.kind is Kind.RESET:
+            return self._reset_as_intended
         return (
             self.failure is None
             and self.self_test_passed
@@ -77,6 +94,21 @@ class WipeResult:
             and not self.mismatches
             and self.mismatched_bytes == 0
             and bool(self.nonce_sha256)
+        )
+
+    @property
+    def _reset_as_intended(self) -> bool:
+        scrub = self.scrub
+        seen = (*self.holders, *(scrub.before if scrub else ()), *(scrub.after if scrub else ()))
+        return (
+            self.failure is None
+            and scrub is not None
+            and scrub.performed
+            and bool(scrub.method)
+            and not scrub.problem
+            and self.coverage.covered == 0
+            and not self.passes
+            and not any(holder.kind is ProcessKind.FOREIGN for holder in seen)
         )
 
     @property
@@ -111,6 +143,8 @@ class WipeResult:
             "mismatched_bytes": self.mismatched_bytes,
             "holders": [[p.pid, p.name, p.kind] for p in self.holders],
             "extra": dict(self.extra),
+            "kind": self.kind,
+            "scrub": _scrub_as_json(self.scrub),
             **readings,
         }
 
@@ -135,7 +169,37 @@ class WipeResult:
             nonce_sha256=found["nonce_sha256"],
             mismatches=tuple(Mismatch(UnitId(u), o, n) for u, o, n in found["mismatches"]),
             mismatched_bytes=found["mismatched_bytes"],
-            holders=tuple(Process(p, n, ProcessKind(k)) for p, n, k in found["holders"]),
+            holders=_processes(found["holders"]),
             extra=found["extra"],
+            kind=Kind(found.get("kind", Kind.MEMORY)),
+            scrub=_scrub_from_json(found.get("scrub")),
             **readings,
         )
+
+
+def _processes(found: Iterable[Iterable[Any]]) -> tuple[Process, ...]:
+    return tuple(Process(pid, name, ProcessKind(kind)) for pid, name, kind in found)
+
+
+def _scrub_as_json(scrub: ResetScrub | None) -> dict[str, Any] | None:
+    if scrub is None:
+        return None
+    holders = {
+        name: [[p.pid, p.name, p.kind] for p in getattr(scrub, name)]
+        for name in ("before", "after")
+    }
+    return {
+        "performed": scrub.performed,
+        "method": scrub.method,
+        "vendor_scrub": scrub.vendor_scrub,
+        "switch": scrub.switch,
+        "problem": scrub.problem,
+        **holders,
+    }
+
+
+def _scrub_from_json(found: Mapping[str, Any] | None) -> ResetScrub | None:
+    if found is None:
+        return None
+    holders = {name: _processes(found[name]) for name in ("before", "after")}
+    return ResetScrub(**{**found, **holders})

@@ -22,12 +22,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
-import fleet
 from fleet.errors import BackendFailed
-from fleet.wipe.identity import MARKER, WorkerIdentity, end, gone_within, kernel_boot_id, survivors
+from fleet.wipe.environment import environment
+from fleet.wipe.identity import WorkerIdentity, end, gone_within, kernel_boot_id, survivors
 from fleet.wipe.plan import WipeOrder
 from fleet.wipe.result import WipeResult
 
@@ -44,16 +43,6 @@ __all__ = [
 ]
 
 READY_WAIT_S = 30.0
-VISIBILITY = "CUDA_VISIBLE_DEVICES"
-_INHERITED_VISIBILITY = (
-    VISIBILITY,
-    "CUDA_DEVICE_ORDER",
-    "NVIDIA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ZE_AFFINITY_MASK",
-)
 _TAIL_BYTES = 2000
 _ABANDON_WAIT_S = 1.0
 _LONGEST_LINE = 16 << 20
@@ -84,23 +73,6 @@ class Died:
 
 
 Ended = Finished | Died
-
-
-def environment(inherited: Mapping[str, str], worker_id: str, device: str) -> dict[str, str]:
-    """The worker's environment: whatever visibility we inherited is replaced by the one device.
-
-    Ray hands its own CUDA_VISIBLE_DEVICES down even to actors without accelerators, and an index
-    means another device in every list (case B13).
-    """
-    found = {name: text for name, text in inherited.items() if name not in _INHERITED_VISIBILITY}
-    source = str(Path(fleet.__file__).parent.parent)
-    paths = [source, *filter(None, [found.get("PYTHONPATH")])]
-    return {
-        **found,
-        MARKER: worker_id,
-        VISIBILITY: device,
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
 
 
 class Spawner:
@@ -146,7 +118,8 @@ class Spawner:
 
         def start() -> None:
             try:
-                worker = self._spare(order) or Worker(order.worker_id, order.device, order.backend)
+                seen = order.visible or order.device
+                worker = self._spare(order) or Worker(order.worker_id, seen, order.backend)
                 worker.give(order)
                 made.set_result(worker)
             except (OSError, ValueError) as error:
@@ -171,7 +144,12 @@ class Spawner:
             spare.abandon(0.0)
 
     def _spare(self, order: WipeOrder) -> Worker | None:
-        """The spare of exactly this order's id, taken from the shelf."""
+        """The spare of exactly this order's id, taken from the shelf.
+
+        A spare was started for the device under its own UUID: it cannot see an instance of it.
+        """
+        if order.visible not in ("", order.device):
+            return None
         with self._lock:
             spare = self._spares.get(order.device)
             if spare is None or spare.worker_id != order.worker_id:
@@ -200,7 +178,10 @@ class Worker:
     """One running worker. Safe to use from several threads."""
 
     def __init__(self, worker_id: str, device: str, backend: str) -> None:
-        """Start the process: only called by the spawner's thread. It waits for its order."""
+        """Start the process: only called by the spawner's thread. It waits for its order.
+
+        `device`: as its driver names it.
+        """
         self.worker_id = worker_id
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker

@@ -24,21 +24,15 @@ def silent(_done: int) -> None:
     """Nobody listens."""
 
 
-class BackendContract:
-    """Subclasses give the fixture `backend`, with at least one accelerator nobody else uses."""
+class GroundContract:
+    """What holds without reaching memory. Subclasses give the fixture `backend`, with at least one
+    accelerator nobody else uses.
+    """
 
     @pytest.fixture
     def accelerator(self, backend: Backend) -> Accelerator:
         """The first accelerator."""
         return backend.inventory()[0]
-
-    @pytest.fixture
-    def session(self, backend: Backend, accelerator: Accelerator) -> Iterator[MemorySession]:
-        """All of its memory, allocated."""
-        opened = backend.session(accelerator.uuid, accelerator.device.units)
-        opened.allocate(largest_bytes=LARGEST, smallest_bytes=SMALLEST)
-        yield opened
-        opened.close()
 
     def test_the_inventory_is_the_same_each_time(self, backend: Backend) -> None:
         """Devices keep their names and UUIDs while nobody changes the hardware."""
@@ -91,6 +85,49 @@ class BackendContract:
                 backend.session(Uuid(wrong), accelerator.device.units)
         with pytest.raises(FleetError):
             backend.session(accelerator.uuid, (UnitId(f"{accelerator.uuid}/none"),))
+
+    @pytest.fixture
+    def host_root(self) -> Path:
+        """Where the host's files, which grants name, are seen."""
+        return Path("/")
+
+    def test_a_grant_names_what_exists_and_no_neighbour(
+        self, backend: Backend, host_root: Path
+    ) -> None:
+        """A6, promise 9: absolute paths that exist; devices that share no unit share no mount that
+        can be written to.
+        """
+        for accelerator in backend.inventory():
+            granted = {one.uuid: (one, backend.grant(one)) for one in accelerator.devices}
+            for device, grant in granted.values():
+                assert grant.nodes or grant.mounts
+                for mount in grant.mounts:
+                    assert Path(mount.host_path).is_absolute()
+                    assert (host_root / mount.host_path.lstrip("/")).exists()
+                for other, theirs in granted.values():
+                    if not set(device.units).intersection(other.units):
+                        ours = {m.host_path for m in grant.mounts if not m.read_only}
+                        assert not ours & {m.host_path for m in theirs.mounts}
+
+    def test_the_agents_grant_reaches_every_device(self, backend: Backend) -> None:
+        """DESIGN 7, Privilege: what a device's grant mounts lies in what the agent gets."""
+        places = [Path(mount.host_path) for mount in backend.agent_grant().mounts]
+        for accelerator in backend.inventory():
+            for mount in backend.grant(accelerator.device).mounts:
+                if not mount.read_only:
+                    assert any(Path(mount.host_path).is_relative_to(place) for place in places)
+
+
+class BackendContract(GroundContract):
+    """What holds of a back end that reaches memory, too."""
+
+    @pytest.fixture
+    def session(self, backend: Backend, accelerator: Accelerator) -> Iterator[MemorySession]:
+        """All of its memory, allocated."""
+        opened = backend.session(accelerator.uuid, accelerator.device.units)
+        opened.allocate(largest_bytes=LARGEST, smallest_bytes=SMALLEST)
+        yield opened
+        opened.close()
 
     def test_a_session_is_a_process_on_the_device(
         self, backend: Backend, accelerator: Accelerator
@@ -160,27 +197,3 @@ class BackendContract:
     def test_readings_under_load_say_so(self, session: MemorySession) -> None:
         """Link speed and width are judged only from readings taken under load."""
         assert session.readings().under_load is True
-
-    def test_a_grant_names_what_exists_and_no_neighbour(self, backend: Backend) -> None:
-        """A6, promise 9: absolute paths that exist; devices that share no unit share no mount that
-        can be written to.
-        """
-        for accelerator in backend.inventory():
-            granted = {one.uuid: (one, backend.grant(one)) for one in accelerator.devices}
-            for device, grant in granted.values():
-                assert grant.nodes or grant.mounts
-                for mount in grant.mounts:
-                    assert Path(mount.host_path).is_absolute()
-                    assert Path(mount.host_path).exists()
-                for other, theirs in granted.values():
-                    if not set(device.units).intersection(other.units):
-                        ours = {m.host_path for m in grant.mounts if not m.read_only}
-                        assert not ours & {m.host_path for m in theirs.mounts}
-
-    def test_the_agents_grant_reaches_every_device(self, backend: Backend) -> None:
-        """DESIGN 7, Privilege: what a device's grant mounts lies in what the agent gets."""
-        places = [Path(mount.host_path) for mount in backend.agent_grant().mounts]
-        for accelerator in backend.inventory():
-            for mount in backend.grant(accelerator.device).mounts:
-                if not mount.read_only:
-                    assert any(Path(mount.host_path).is_relative_to(place) for place in places)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fleet.kube.base import Object
 from tests.contracts.api_ground import DONE, FAILED, SLICES, Ground, condition, entry
-from tests.contracts.api_server import APPLY
+from tests.contracts.api_server import APPLY, Reply
 
 WITH_CONDITIONS = {"bindingConditions": [DONE], "bindingFailureConditions": [FAILED]}
 
@@ -147,6 +149,96 @@ def test_a_slice_keeps_its_driver_pool_and_node(ground: Ground) -> None:
         reply = ground.send("PUT", path, {**made, "spec": {**made["spec"], **change}})
         assert reply.code == 422
         assert "field is immutable" in reply.message
+
+
+def counter_set(name: str = "gpu-0-memory", count: int = 2, amount: str = "1") -> Object:
+    """A set of counters m0, m1 ..."""
+    return {"name": name, "counters": {f"m{n}": {"value": amount} for n in range(count)}}
+
+
+def consuming(*sets: str, count: int = 1) -> Object:
+    """Fields of a device that consumes m0, m1 ... of these sets."""
+    amounts = {f"m{n}": {"value": "1"} for n in range(count)}
+    return {"consumesCounters": [{"counterSet": name, "counters": amounts} for name in sets]}
+
+
+def publish(ground: Ground, **spec: Any) -> Reply:
+    """POST of a slice whose spec has this instead of devices."""
+    body = ground.slice([])
+    del body["spec"]["devices"]
+    return ground.send("POST", SLICES, {**body, "spec": {**body["spec"], **spec}})
+
+
+def test_counter_sets_are_kept_in_a_slice_of_their_own(ground: Ground) -> None:
+    """Reference 2.1: sets alone are taken as sent; beside devices they are not."""
+    sets = [counter_set(), counter_set("gpu-1-memory", 32)]
+    found = publish(ground, sharedCounters=sets).ok()
+    assert found["spec"]["sharedCounters"] == sets
+    assert "devices" not in found["spec"]
+    reply = publish(ground, sharedCounters=sets, devices=devices(1))
+    assert (reply.code, [cause[1] for cause in reply.causes]) == (422, ["spec"])
+    told = "only one of `sharedCounters` or `devices` is allowed"
+    assert told in reply.causes[0][2]
+
+
+def test_amounts_of_counters_come_back_canonical(ground: Ground) -> None:
+    """Reference 6: they are quantities like any other."""
+    found = publish(ground, sharedCounters=[counter_set(count=1, amount="1024Mi")]).ok()
+    assert found["spec"]["sharedCounters"] == [counter_set(count=1, amount="1Gi")]
+
+
+def test_what_a_device_consumes_is_kept_whether_it_exists_or_not(ground: Ground) -> None:
+    """Reference 6: the server sees one slice; whether the pool has the set only the scheduler
+    asks."""
+    found = ground.publish(devices(1, **consuming("gpu-0-memory", "nowhere"))).ok()
+    assert (
+        found["spec"]["devices"][0]["consumesCounters"]
+        == (consuming("gpu-0-memory", "nowhere")["consumesCounters"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "field"),
+    [
+        ([counter_set(count=33)], "spec.sharedCounters[0].counters"),
+        ([counter_set(f"s{n}") for n in range(9)], "spec.sharedCounters"),
+        ([counter_set(), counter_set()], "spec.sharedCounters[1]"),
+        ([counter_set(count=0)], "spec.sharedCounters[0].counters"),
+        ([counter_set("A_b")], "spec.sharedCounters[0].name"),
+        ([counter_set("")], "spec.sharedCounters[0].name"),
+        ([{"name": "a", "counters": {"M0": {"value": "1"}}}], "spec.sharedCounters[0].counters"),
+    ],
+    ids=["33-counters", "nine-sets", "twice", "no-counter", "no-label", "no-name", "counter"],
+)
+def test_counter_sets_that_are_refused(ground: Ground, sets: list[Object], field: str) -> None:
+    """Reference 2.1: at most 8 sets of 32 counters each, names are DNS labels."""
+    reply = publish(ground, sharedCounters=sets)
+    assert (reply.code, {cause[1] for cause in reply.causes}) == (422, {field})
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        (consuming("a", "b", "c"), ""),
+        (consuming("a", "a"), "[1]"),
+        (consuming("a", count=0), "[0].counters"),
+        (consuming("a", count=33), "[0].counters"),
+        (consuming(""), "[0].counterSet"),
+        (consuming("A_b"), "[0].counterSet"),
+    ],
+    ids=["three-sets", "twice", "no-counter", "33-counters", "no-set", "no-label"],
+)
+def test_consumptions_that_are_refused(ground: Ground, fields: Object, place: str) -> None:
+    """Reference 2.1: of two sets at most, once each."""
+    reply = ground.publish(devices(1, **fields))
+    expected = f"spec.devices[0].consumesCounters{place}"
+    assert (reply.code, {cause[1] for cause in reply.causes}) == (422, {expected})
+
+
+@pytest.mark.parametrize(("count", "code"), [(64, 201), (65, 422)])
+def test_sixty_four_devices_consume_counters(ground: Ground, count: int, code: int) -> None:
+    """Reference 2.1, B09: as with taints: one that consumes halves what fits."""
+    assert ground.publish([*devices(count - 1), {"name": "x", **consuming("a")}]).code == code
 
 
 def test_a_slice_that_is_gone_changes_no_claim(ground: Ground) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from fleet import bootstrap
+from fleet.settings import HardwareSettings
 from node_plugin.__main__ import GRACE_S, _parser
 from node_plugin.children import Child
 from tests.deploy.manifests import ROOT
@@ -32,7 +32,7 @@ def test_its_options_exist() -> None:
 def test_it_keeps_the_witness_over_a_restart() -> None:
     """A witness that went with each restart could not tell a journal that went back."""
     found = settings()
-    assert str(bootstrap.RUN_DIRECTORY) == f"/run/{found['RuntimeDirectory']}"
+    assert HardwareSettings().run_directory == f"/run/{found['RuntimeDirectory']}"
     assert found["RuntimeDirectoryPreserve"] == "yes"
     assert found["StateDirectoryMode"] == "0700"
 
@@ -44,3 +44,23 @@ def test_it_is_stopped_in_order_and_started_for_ever() -> None:
     farewell_s = 3 * Child("standby", ()).farewell_s
     assert int(found["TimeoutStopSec"]) > 2 * GRACE_S + farewell_s
     assert (found["Restart"], found["StartLimitIntervalSec"]) == ("always", "0")
+
+
+def test_it_hides_nothing_that_real_devices_need() -> None:
+    """B1, B3: resets are written to /sys, faults read from /dev/kmsg, holders from /proc."""
+    found = settings()
+    hiding = {
+        "PrivateDevices",
+        "PrivatePIDs",
+        "PrivateUsers",
+        "ProtectKernelLogs",
+        "ProtectKernelTunables",
+        "ProtectProc",
+        "ProcSubset",
+        "DevicePolicy",
+        "CapabilityBoundingSet",
+        "User",
+        "DynamicUser",
+    }
+    assert hiding.isdisjoint(found)
+    assert "nvidia-persistenced.service" in found["After"].split()

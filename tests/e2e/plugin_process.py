@@ -65,6 +65,8 @@ class PluginProcess:
     agent_namespace: str = ""
     """Namespace of our own node service: it may claim the device `agent`."""
     profile: str = "fast"
+    simulate: str = str(DEVICES)
+    """Devices; ``MpK``: M accelerators, K of them with partitions."""
     log: Path = field(init=False)
     port: int = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -103,7 +105,7 @@ class PluginProcess:
         )
         command = [sys.executable, "-m", "node_plugin", "--node", self.node, "--verbose"]
         command += ["--state", str(self.state), "--policy", str(policy)]
-        command += ["--simulate", str(DEVICES), "--memory", MEMORY]
+        command += ["--simulate", self.simulate, "--memory", MEMORY]
         command += ["--kubeconfig", str(self.place.kubeconfig), "--http", f"127.0.0.1:{self.port}"]
         if self.instance:
             command += ["--instance", self.instance]

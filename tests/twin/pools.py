@@ -11,6 +11,8 @@ from tests.twin import objects
 
 Place = tuple[str, str, str]
 """Driver, pool and device."""
+Key = tuple[str, str]
+"""Counter set and counter."""
 
 
 class Pools:
@@ -61,10 +63,13 @@ class Pools:
         for request in claim["spec"]["devices"]["requests"]:
             asked = request["exactly"]
             wanted = int(asked.get("count", 1))
-            for place, device in self._free(node, asked):
+            for place, device, reading in self._free(node, asked):
                 if not wanted:
                     break
                 if place in chosen or place in mine:
+                    continue
+                consumed = _amounts(device, "consumesCounters")
+                if consumed and not self._left(reading, chosen | mine) >= consumed:
                     continue
                 mine.add(place)
                 found.append(_result(request["name"], place, device))
@@ -74,7 +79,19 @@ class Pools:
         chosen |= mine
         return found
 
-    def _free(self, node: str, asked: Object) -> Iterator[tuple[Place, Object]]:
+    def _left(self, reading: PoolReading, given: set[Place]) -> Counter[Key]:
+        """What the pool's counter sets have left beside what is allocated, and given in this
+        cycle."""
+        left: Counter[Key] = Counter()
+        for part in reading.slices:
+            left.update(_amounts(part["spec"], "sharedCounters"))
+        for name, entries in reading.devices.items():
+            place = (reading.driver, reading.pool, name)
+            if self._taken[place] or place in given:
+                left.subtract(_amounts(entries[0], "consumesCounters"))
+        return left
+
+    def _free(self, node: str, asked: Object) -> Iterator[tuple[Place, Object, PoolReading]]:
         driver, least = self._classes[asked["deviceClassName"]]
         for reading in self._pools(node):
             if reading.driver != driver or not reading.complete:
@@ -85,7 +102,7 @@ class Pools:
                 if self._taken[place] or not _fits(device, least):
                     continue
                 if _tolerated(device.get("taints") or (), asked.get("tolerations") or ()):
-                    yield place, device
+                    yield place, device, reading
 
     def _pools(self, node: str) -> list[PoolReading]:
         if node not in self._readings:
@@ -93,6 +110,16 @@ class Pools:
             found = read_pools([there[name] for name in sorted(there)])
             self._readings[node] = [found[key] for key in sorted(found)]
         return self._readings[node]
+
+
+def _amounts(found: Object, field: str) -> Counter[Key]:
+    """Amounts of a device's ``consumesCounters`` or of a slice's ``sharedCounters``."""
+    amounts: Counter[Key] = Counter()
+    for one in found.get(field) or ():
+        name = str(one.get("counterSet") or one.get("name"))
+        for counter, amount in one["counters"].items():
+            amounts[name, counter] += int(amount["value"])
+    return amounts
 
 
 def _places(claim: Object | None) -> list[Place]:

@@ -4,7 +4,8 @@ the coordinator: nothing of the product's binding is in here."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.memory.access import Caller
@@ -32,6 +33,8 @@ class Ground:
     timeout_s: float = 600.0
     conditions: bool = True
     listed: bool = False
+    counters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What each device consumes of the one set."""
 
     def __post_init__(self) -> None:
         self.timeline = Timeline()
@@ -72,7 +75,7 @@ class Ground:
     def put_slice(self, taints: dict[str, str]) -> None:
         """The node's slice; `taints`: effect by device."""
         devices = [self._device(f"d{i}", taints.get(f"d{i}", "")) for i in range(self.devices)]
-        pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+        pool = {"name": "n", "generation": 1, "resourceSliceCount": 2 if self.counters else 1}
         spec = {"driver": DRIVER, "nodeName": "n", "pool": pool, "devices": devices}
         body: Object = {
             "apiVersion": SLICES.api_version,
@@ -86,6 +89,11 @@ class Ground:
             self.cluster.replace(SLICES, body)
         else:
             self.cluster.create(SLICES, body)
+            if self.counters:
+                amounts = {one: {"value": "1"} for found in self.counters.values() for one in found}
+                sets = {**spec, "sharedCounters": [{"name": "d", "counters": amounts}]}
+                del sets["devices"]
+                self.cluster.create(SLICES, {**body, "metadata": {"name": "t"}, "spec": sets})
         self.wake()
 
     def _device(self, name: str, effect: str) -> Object:
@@ -96,6 +104,9 @@ class Ground:
                 "bindingConditions": [READY],
                 "bindingFailureConditions": [FAILED],
             }
+        if name in self.counters:
+            amounts = {one: {"value": "1"} for one in self.counters[name]}
+            found["consumesCounters"] = [{"counterSet": "d", "counters": amounts}]
         if effect:
             found["taints"] = [{"key": "bad", "effect": effect}]
         return found
@@ -299,6 +310,27 @@ def test_taints_of_noexecute_evict_bound_pods() -> None:
     ground.put_slice({"d0": "NoExecute"})
     ground.run(0.5)
     assert objects.deleting(ground.cluster.get(PODS, pod))
+
+
+def test_of_devices_that_share_counters_one_is_allocated() -> None:
+    """KEP-4815, run on 1.36.2: an allocated device uses its counters up for all other pods, and
+    gives them back with its claim."""
+    counters = {"d0": ("m0", "m1"), "d1": ("m0",), "d2": ("m1",)}
+    ground = Ground(devices=3, conditions=False, counters=counters)
+    first, second, third = (ground.pod(name) for name in ("a", "b", "c"))
+    ground.run(5)
+    assert [ground.bound(name) for name in (first, second, third)] == [True, False, False]
+    ground.put_slice({"d0": "NoSchedule"})
+    ground.engine.delete(Target(PODS, first), Preconditions(grace_s=0))
+    ground.wake()
+    ground.run(5)
+    assert [ground.bound(name) for name in (second, third)] == [True, True]
+    given = [one["device"] for claim in ground.claims() for one in objects.results(claim)]
+    assert sorted(given) == ["d1", "d2"]
+    ground.put_slice({})
+    last = ground.pod("d")
+    ground.run(5)
+    assert not ground.bound(last)
 
 
 def test_the_models_work_through_the_port_alone() -> None:

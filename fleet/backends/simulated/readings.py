@@ -39,10 +39,36 @@ HEALTHY: dict[str, Any] = {
     "reset_required": False,
     "scrub_on_free": True,
     "driver_version": "simulated",
-    "not_applicable": ["retired_pages", "retired_pages_pending"],
+    "sram_threshold_exceeded": False,
+    "repair_pending": False,
+    "inforom_valid": True,
+    "fabric_state": "completed",
+    "fabric_healthy": True,
+    "pcie_gen_device_max": 5,
+    "pstate": 8,
+    "power_brake": False,
+    "memory_temperature_c": 38,
+    "persistence": True,
+    "ecc_enabled": True,
+    "ecc_change_pending": False,
+    "preserves_memory": False,
+    "accounting": False,
+    "not_applicable": [
+        "retired_pages",
+        "retired_pages_pending",
+        "mig_enabled",
+        "mig_change_pending",
+        "unpartitioned",
+        "reset_methods",
+    ],
 }
 """An idle device: its link rests at the first generation, which is no fault."""
-UNDER_LOAD: dict[str, Any] = {"pcie_gen": 5, "temperature_c": 63}
+UNDER_LOAD: dict[str, Any] = {
+    "pcie_gen": 5,
+    "pstate": 0,
+    "temperature_c": 63,
+    "memory_temperature_c": 71,
+}
 VOLATILE = (
     "ecc_uncorrected_volatile",
     "ecc_corrected_volatile",

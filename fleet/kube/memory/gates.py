@@ -32,9 +32,12 @@ class Limits:
     devices_tainted: int | None = 64
     """Devices of a slice any of which has taints or counters; None: no such rule."""
     taints: int = 16
+    counters_apart: bool = True
+    """Whether a slice has either devices or counter sets; 1.34 had both in one, and a device could
+    consume what its own slice has only."""
 
 
-LIMITS_1_34 = Limits(devices_tainted=None, taints=4)
+LIMITS_1_34 = Limits(devices_tainted=None, taints=4, counters_apart=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,7 @@ CLAIM_SPEC = Struct(
 )
 
 TAINT = Struct({**strings("key", "value", "effect"), "timeAdded": TIME})
+COUNTERS = Table(Struct({"value": QUANTITY}))
 DEVICE = Struct(
     {
         **strings("name", "nodeName"),
@@ -211,7 +212,7 @@ DEVICE = Struct(
             Struct({"int": INT64, "bool": BOOLEAN, "string": STRING, "version": STRING})
         ),
         "capacity": Table(Struct({"value": QUANTITY, "requestPolicy": FREE})),
-        "consumesCounters": Series(FREE),
+        "consumesCounters": Series(Struct({"counterSet": STRING, "counters": COUNTERS})),
         "nodeSelector": NODE_SELECTOR,
         "allNodes": BOOLEAN,
         "taints": Series(TAINT),
@@ -229,7 +230,7 @@ SLICE_SPEC = Struct(
         "allNodes": BOOLEAN,
         "perDeviceNodeSelection": BOOLEAN,
         "devices": Series(DEVICE),
-        "sharedCounters": Series(FREE),
+        "sharedCounters": Series(Struct({"name": STRING, "counters": COUNTERS})),
     }
 )
 LEASE_SPEC = Struct(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleet.kube.base import Object
+from fleet.kube.memory import counters
 from fleet.kube.memory.gates import BINDING_CONDITIONS, CONSUMABLE, PARTITIONABLE, TAINTS, Features
 from fleet.kube.memory.refusal import NOT_SUPPORTED, Cause
 from fleet.kube.memory.rules import (
@@ -46,20 +47,23 @@ class SliceRules:
         """Drop gated fields, date new taints (a rewrite that omits timeAdded restarts it)."""
         new = dict(write.new)
         spec = dict(new.get("spec", {}))
-        old = (write.old or {}).get("spec", {}).get("devices", [])
-        dropped = self._dropped(old)
+        dropped = self._dropped((write.old or {}).get("spec", {}))
         devices = [
             _dated({k: v for k, v in device.items() if k not in dropped}, write.now)
             for device in spec.get("devices", [])
         ]
         if devices:
             spec["devices"] = devices
-        if PARTITIONABLE not in self._gates:
+        if "consumesCounters" in dropped:
             spec.pop("sharedCounters", None)
             spec.pop("perDeviceNodeSelection", None)
         return {**new, "spec": spec}
 
-    def _dropped(self, old: Sequence[Mapping[str, Any]]) -> set[str]:
+    def _dropped(self, spec: Mapping[str, Any]) -> set[str]:
+        """Fields of devices behind a gate that is off, unless the stored slice uses its feature."""
+        old = [*spec.get("devices", ())]
+        if spec.get("sharedCounters") or spec.get("perDeviceNodeSelection"):
+            old.append({"consumesCounters": spec})
         groups = {
             TAINTS: ("taints",),
             BINDING_CONDITIONS: _BINDING_FIELDS,
@@ -80,6 +84,7 @@ class SliceRules:
         found = _top_causes(spec)
         if write.old is not None:
             found += _immutable_causes(spec, write.old.get("spec", {}))
+        found += counters.causes(spec, apart=self._limits.counters_apart)
         devices = spec.get("devices", [])
         found += self._size_causes(devices)
         seen = set()
@@ -143,8 +148,6 @@ def _top_causes(spec: Mapping[str, Any]) -> list[Cause]:
     elif len(chosen) > 1:
         told = f"exactly one of {', '.join(choices)} is required, but multiple fields are set"
         found.append(wrong("spec", "{" + ", ".join(chosen) + "}", told))
-    if spec.get("devices") and spec.get("sharedCounters"):
-        found.append(wrong("spec", "{devices, sharedCounters}", "only one of them may be set"))
     return found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from fleet.backends import infrastructure
 from fleet.backends.infrastructure import kind
-from fleet.model import ProcessKind
+from fleet.model import Process, ProcessKind
 
 
 @pytest.mark.parametrize("name", ["nvidia-persistenced", "nvidia-persiste", "dcgm-exporter"])
@@ -38,3 +40,30 @@ def test_another_users_process_is_no_daemon() -> None:
     expected = ProcessKind.FOREIGN if os.geteuid() == 0 else ProcessKind.INFRASTRUCTURE
     assert kind("nvidia-persistenced", other.pid) is expected
     other.communicate()
+
+
+def test_every_row_says_why_it_is_there() -> None:
+    """B3: a listed daemon may stay for a wipe and for nothing else, with text and source."""
+    rows = infrastructure.rows()
+    assert len({row.name for row in rows}) == len(rows)
+    assert all(row.allowed_for == {infrastructure.WIPE} for row in rows)
+    assert all(row.text and row.source for row in rows)
+
+
+def test_holders_are_named_with_what_they_do() -> None:
+    """gpus-8.36: a refusal names the holder, and of a daemon what it is for."""
+    monitor = Process(7, "nv-hostengine", ProcessKind.INFRASTRUCTURE)
+    tenant = Process(8, "nv-hostengine", ProcessKind.FOREIGN)
+    assert infrastructure.listed([monitor, tenant]) == (
+        "nv-hostengine (pid 7), which collects health readings (DCGM), nv-hostengine (pid 8)"
+    )
+
+
+def test_another_mount_namespace_is_not_the_hosts(tmp_path: Path) -> None:
+    """Promise 4: below another root too, only a process that sees the host's files is of it."""
+    for pid, mounts in ((1, "mnt:[1]"), (5, "mnt:[1]"), (6, "mnt:[2]")):
+        (tmp_path / str(pid) / "ns").mkdir(parents=True)
+        (tmp_path / str(pid) / "ns/mnt").symlink_to(mounts)
+    assert kind("nvidia-persistenced", 5, proc=tmp_path) is ProcessKind.INFRASTRUCTURE
+    assert kind("nvidia-persistenced", 6, proc=tmp_path) is ProcessKind.FOREIGN
+    assert kind("nvidia-persistenced", 7, proc=tmp_path) is ProcessKind.FOREIGN

@@ -136,6 +136,25 @@ def test_devices_that_share_memory_are_never_given_together() -> None:
     assert "1 device overlapping an allocated one" in told
 
 
+def test_devices_that_consume_one_counter_are_never_given_together() -> None:
+    """KEP-4815: what the scheduler would not allocate side by side we do not either, whatever the
+    node's view says of their memory."""
+    amounts = {"m0": {"value": "1"}}
+    consumed = [{"counterSet": "a-memory", "counters": amounts}]
+    views = view(device("a"), device("b"), device("c"))
+    entries = [entry(one) for one in views.devices]
+    for one in entries[:2]:
+        one["consumesCounters"] = consumed
+    sets = slice_of(count=2)
+    del sets["spec"]["devices"]
+    sets["spec"]["sharedCounters"] = [{"name": "a-memory", "counters": amounts}]
+    both = scene(views, slices=[slice_of(*entries, count=2), sets])
+    assert names(choose(claim(request(count=2)), both)) == ["gpu=a", "gpu=c"]
+    assert "not enough with the others" in none(choose(claim(request(count=3)), both))
+    alone = scene(views, slices=[slice_of(*entries, count=1)])
+    assert "3 devices in an incomplete pool" in none(choose(claim(), alone))
+
+
 def test_why_nothing_was_chosen_is_counted() -> None:
     """In the scheduler's manner: nodes, then devices by what is in their way."""
     views = view(

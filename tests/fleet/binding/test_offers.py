@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.binding.offers import of_node, results_of
+from fleet.binding.offers import OVERLAP, of_node, results_of
 from fleet.kube.base import Object
 from fleet.slices.rendering import AGENT
 from tests.fleet.binding.scenes import (
@@ -40,6 +40,37 @@ def test_the_node_has_the_last_word(fields: dict[str, Any], told: str) -> None:
     """B7: CLEAN, nobody on it, and checked within a minute; everything else is in the way."""
     (found,) = of_node(scene(view(device("gpu-0", **fields))), "n1")
     assert found.obstacle == told
+
+
+def test_what_an_allocated_device_consumes_is_taken() -> None:
+    """E1, KEP-4815: the scheduler counts what its slice says, also of a device that the node does
+    not list any more; so do we, or both would give the same memory."""
+
+    def consuming(*counters: str) -> list[Object]:
+        amounts = {name: {"value": "1"} for name in counters}
+        return [{"counterSet": "gpu-0-memory", "counters": amounts}]
+
+    gone = entry(device("gone"), consumesCounters=consuming("m0", "m1"))
+    left = entry(device("left"), consumesCounters=consuming("m0"))
+    right = entry(device("right"), consumesCounters=consuming("m2"))
+    amounts = {name: {"value": "1"} for name in ("m0", "m1", "m2")}
+    sets = slice_of(count=2)
+    del sets["spec"]["devices"]
+    sets["spec"]["sharedCounters"] = [{"name": "gpu-0-memory", "counters": amounts}]
+    found = of_node(
+        scene(
+            view(device("left"), device("right")),
+            slices=[slice_of(gone, left, right, count=2), sets],
+            claims=[allocated(result("gone"))],
+        ),
+        "n1",
+    )
+    assert {one.name: one.obstacle for one in found} == {
+        "gone": "allocated to another claim",
+        "left": OVERLAP,
+        "right": "",
+    }
+    assert [len(one.counters) for one in found] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("fields", [{"blocked": ("no cgroups",)}, {"at": NOW - 61}])

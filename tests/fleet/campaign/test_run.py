@@ -464,7 +464,7 @@ def test_a_node_restart_mid_wipe_costs_one_more_attempt() -> None:
 
 
 def test_interruptions_end_when_the_attempts_are_used_up() -> None:
-    """DESIGN 4: an interrupted wipe is tried again, but not without end."""
+    """DESIGN 4, gpus-8.11: a wipe whose worker is lost is tried again, but not without end."""
     fleet = small(1, 1)
     fleet.nodes["n0"].gpus["g0-0"].script = [Outcome.INTERRUPTED] * 9
     report = drive(campaign(fleet), fleet)
@@ -473,7 +473,7 @@ def test_interruptions_end_when_the_attempts_are_used_up() -> None:
 
 
 def test_a_failed_wipe_is_never_retried() -> None:
-    """A dirty read-back that passes the second time is not a pass."""
+    """gpus-8.11: a dirty read-back that passes the second time is not a pass."""
     fleet = small(1, 1)
     fleet.nodes["n0"].gpus["g0-0"].script = [Outcome.QUARANTINED]
     report = drive(campaign(fleet), fleet)

@@ -161,6 +161,23 @@ def test_dead_paths_of_an_older_driver_are_replaced_or_named(tmp_path: Path) -> 
     assert "libgpu.so.1.0" not in (specs.directory / FILE).read_text()
 
 
+def test_b79_dangling_paths_of_a_spec_are_told(tmp_path: Path) -> None:
+    """B79: a file that a driver's update removed is found in the specs that mount it."""
+    root = tmp_path / "host"
+    (root / "usr/lib").mkdir(parents=True)
+    library = root / "usr/lib/libgpu.so.1.0"
+    library.touch()
+    specs = SpecDirectory(tmp_path / "cdi", host_root=root)
+    assert specs.dangling(UID) == ()
+    mount = Mount("/usr/lib/libgpu.so.1.0", "/usr/lib/libgpu.so")
+    specs.write(claim(), grants(claim(), mount))
+    assert specs.dangling(UID) == ()
+    library.unlink()
+    assert specs.dangling(UID) == ("/usr/lib/libgpu.so.1.0",)
+    (specs.directory / FILE).write_text("{")
+    assert specs.dangling(UID) == ()
+
+
 def test_device_nodes_need_not_exist_yet(tmp_path: Path) -> None:
     """DESIGN 7: type and numbers are enough; only what is mounted must be there."""
     specs = SpecDirectory(tmp_path / "cdi", host_root=tmp_path)

@@ -9,7 +9,8 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
-from fleet.cli.prove import Memory, Proof
+from fleet.cli.places import Memory
+from fleet.cli.prove import Proof
 from tests.fleet.wipe.orders import one_file
 
 

@@ -116,6 +116,10 @@ class Recorder:
         """As above."""
         raise errors.DeviceUnknown(f"{device}: {detail} ({operator})")
 
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
+        """As above."""
+        raise errors.DeviceUnknown(f"{device}: {on} ({operator})")
+
     def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]:
         """As above."""
         raise errors.DeviceUnknown(f"{devices} ({operator})")

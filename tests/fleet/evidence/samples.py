@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.backends.base import Coverage
+from fleet.backends.base import Coverage, ResetScrub
 from fleet.evidence import layout
 from fleet.evidence.certificate import Attested, Issued, Reset, issue
 from fleet.evidence.heads import HeadsLog
@@ -28,7 +28,7 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
-from fleet.wipe.result import PASSES, Pass, WipeResult
+from fleet.wipe.result import PASSES, Kind, Pass, WipeResult
 
 START = 1_700_000_000.25
 MIB = 1024 * 1024
@@ -199,3 +199,21 @@ def speed(state: Path, count: int) -> tuple[float, float]:
     if report.defects or report.certificates != count:
         raise AssertionError(report.as_json())
     return count / (middle - begin), count / (end - middle)
+
+
+def reset_of(device: Device, at: float = START, **changes: Any) -> Attested:
+    """Facts for a certificate of a device that was only reset."""
+    wipe = wipe_of(
+        device,
+        at,
+        kind=Kind.RESET,
+        scrub=ResetScrub(performed=True, method="flr", vendor_scrub="none"),
+        coverage=Coverage(device.memory_bytes, 0, 0),
+        passes=(),
+        self_test_passed=False,
+        pattern="",
+        under_load=None,
+    )
+    reset = Reset(performed=True, method="flr", reason="there is no other way")
+    facts = {"wipe": wipe, "reset": reset, "backend": "pcie", "simulated": False, **changes}
+    return attested(device, at, **facts)

@@ -12,14 +12,21 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.backends.base import Coverage, Mismatch
+from fleet.backends.base import Coverage, Mismatch, ResetScrub
 from fleet.errors import EvidenceRefused
 from fleet.evidence import dsse, parsed
 from fleet.evidence.certificate import Attested, Issued, Reset, issue
 from fleet.evidence.keys import SigningKey
 from fleet.model import BootId, Digest, NodeName, Process, ProcessKind, Token, UnitId, Uuid
 from fleet.wipe.result import Failure, Pass
-from tests.fleet.evidence.samples import START, Verdict, attested, device_named, wipe_of
+from tests.fleet.evidence.samples import (
+    START,
+    Verdict,
+    attested,
+    device_named,
+    reset_of,
+    wipe_of,
+)
 
 DEVICE = device_named("a", ("0", "1"))
 HEAD = Digest("sha256:" + "1" * 64)
@@ -164,7 +171,7 @@ UNVERIFIED: dict[str, Callable[[], Attested]] = {
 
 @pytest.mark.parametrize("case", UNVERIFIED)
 def test_unverified_run_is_refused(key: SigningKey, case: str) -> None:
-    """Promise 8, B06: no certificate for an unfinished, unverified or doubtful run."""
+    """Promise 8, B06, gpus-8.41: no certificate for an unfinished, unverified or doubtful run."""
     with pytest.raises(EvidenceRefused) as caught:
         issued(UNVERIFIED[case](), key)
     assert caught.value.fields["against"]
@@ -212,3 +219,52 @@ def test_canonical_identity_is_the_subject(key: SigningKey) -> None:
     digest = dsse.digest_of(dsse.canonical(one.predicate["device"]))
     subject = one.envelope.statement["subject"][0]
     assert f"sha256:{subject['digest']['sha256']}" == digest
+
+
+def test_a_reset_is_called_a_reset(key: SigningKey) -> None:
+    """Issue 5: technique reset, of no standard; no byte covered, none read back, all residual."""
+    found = parsed.read(issued(reset_of(DEVICE), key).envelope).predicate
+    how, verification = found["sanitization"], found["verification"]
+    assert (how["technique"], how["standard"]) == ("reset", "none")
+    assert how["method"] == "reset and no holders; memory not read back"
+    assert (how["reset_method"], how["vendor_scrub"], how["passes"]) == ("flr", "none", [])
+    assert verification["status"] == "none"
+    assert verification["method"] == "none: memory not read back"
+    assert found["bytes"]["covered"] == 0
+    assert found["bytes"]["residual"] == found["bytes"]["total"] == DEVICE.memory_bytes
+    assert found["summary"].startswith("No byte was overwritten and none was read back")
+    assert "no switch known" in found["summary"]
+    assert "residual-memory" in found["summary"]
+    words = json.dumps(found)
+    assert "Clear" not in words
+    assert "Purge" not in words
+    assert "nonce and address" not in words
+
+
+SCRUB = ResetScrub(performed=True, method="flr", vendor_scrub="off", switch="a switch")
+NOT_RESET = Reset(performed=False, method="", reason="policy is never")
+
+
+def rewiped(**changes: Any) -> Attested:
+    """Facts of a reset whose result differs."""
+    facts = reset_of(DEVICE)
+    return replace(facts, wipe=replace(facts.wipe, **changes))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (rewiped(scrub=replace(SCRUB, problem="the switch is off")), "does not count"),
+        (rewiped(scrub=None), "was not reset"),
+        (rewiped(scrub=replace(SCRUB, performed=False)), "was not reset"),
+        (rewiped(coverage=Coverage(DEVICE.memory_bytes, 0, 9)), "9 bytes covered"),
+        (rewiped(coverage=Coverage(1, 0, 0)), "the reset was of 1 bytes"),
+        (rewiped(holders=(Process(9, "t", ProcessKind.FOREIGN),)), "a foreign process"),
+        (replace(reset_of(DEVICE), reset=NOT_RESET), "is not the one that was performed"),
+        (replace(reset_of(DEVICE), backend="simulated", simulated=True), "never only reset"),
+    ],
+)
+def test_less_than_a_reset_is_refused(key: SigningKey, facts: Attested, words: str) -> None:
+    """gpus-8.41, promise 8: a reset that was not, or that claims more, has no certificate."""
+    with pytest.raises(EvidenceRefused, match=words):
+        issued(facts, key)

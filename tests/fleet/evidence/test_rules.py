@@ -11,7 +11,7 @@ import pytest
 from fleet.evidence import dsse, rules
 from fleet.evidence.certificate import issue
 from fleet.evidence.keys import SigningKey
-from tests.fleet.evidence.samples import START, attested, device_named
+from tests.fleet.evidence.samples import START, attested, device_named, reset_of
 
 Text = dict[str, Any]
 
@@ -189,3 +189,44 @@ def test_every_field_may_be_anything(statement: Text) -> None:
             list(rules.against(statement["subject"], statement["predicate"], key_id="k"))
         statement["predicate"][name] = kept
     assert problems(statement) == []
+
+
+@pytest.fixture(name="reset")
+def reset_fixture(tmp_path: Path) -> Text:
+    """What a genuine certificate of a device that was only reset states."""
+    key = SigningKey.load_or_create(tmp_path / "keys" / "node.key")
+    done = issue(reset_of(device_named("a")), key=key, now=START + 3, version="0.1")
+    statement: Text = dsse.parse(dsse.open_envelope(done.envelope).payload)
+    return statement
+
+
+CLAIMS: dict[str, tuple[tuple[str, ...], object, str]] = {
+    "technique": (("sanitization", "technique"), "Clear", "it is of an unverified device"),
+    "standard": (("sanitization", "standard"), "NIST SP 800-88", "claims a standard"),
+    "verified": (("verification", "status"), "passed", "claims to have verified"),
+    "method": (("verification", "method"), "full", "claims to have verified"),
+    "bytes": (("verification", "bytes"), 1, "claims a pass, or bytes"),
+    "floor": (("bytes", "floor"), "0.98", "claims a pass, or bytes"),
+    "passes": (("sanitization", "passes"), [{}], "claims a pass, or bytes"),
+    "not reset": (("reset", "performed"), False, "is not the one that was performed"),
+    "other reset": (("sanitization", "reset_method"), "bus", "is not the one that was performed"),
+    "switch": (("sanitization", "vendor_scrub"), "surely", "what the vendor's own switch was"),
+    "validation": (("validation", "status"), "passed", "claims a validation"),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_reset_cannot_claim_more(reset: Text, claim: str) -> None:
+    """Issue 5, promise 8: a certificate of a reset that claims bytes, passes or a standard lies."""
+    assert problems(reset) == []
+    (section, field), value, words = CLAIMS[claim]
+    reset["predicate"][section][field] = value
+    assert any(words in problem for problem in problems(reset)), problems(reset)
+
+
+def test_a_reset_covers_no_memory_region(reset: Text) -> None:
+    """B18: the region of memory cannot be called covered by a reset."""
+    for region in reset["predicate"]["scope"]:
+        if region["region"] == "allocatable-memory":
+            region["covered"], region["cleared_by"] = True, "the reset"
+    assert any("cannot be covered" in problem for problem in problems(reset))

@@ -556,7 +556,7 @@ def test_strange_evidence_is_a_defect_and_hides_nothing(copy: Path, kind: str) -
 @settings(max_examples=120, deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), exported=st.booleans())
 def test_any_flipped_bit_is_found(where: float, bit: int, *, exported: bool) -> None:
-    """E3: a flipped bit anywhere in ledger, heads, public keys or export is found."""
+    """E3, gpus-8.41: a flipped bit anywhere in ledger, heads, public keys or export is found."""
     root = _KEPT.export if exported else _KEPT.state
     files = _KEPT.files[root]
     position = int(where * sum(path.stat().st_size for path in files))

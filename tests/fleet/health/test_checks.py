@@ -47,8 +47,25 @@ GOOD = Readings(
     reset_required=False,
     scrub_on_free=True,
     driver_version="595.45.04",
+    sram_threshold_exceeded=False,
+    repair_pending=False,
+    inforom_valid=True,
+    fabric_state="completed",
+    fabric_healthy=True,
+    pcie_gen_device_max=5,
+    pstate=8,
+    power_brake=False,
+    memory_temperature_c=45,
+    persistence=True,
+    ecc_enabled=True,
+    ecc_change_pending=False,
+    mig_enabled=False,
+    mig_change_pending=False,
+    unpartitioned=False,
+    preserves_memory=False,
+    accounting=False,
 )
-LOADED = replace(GOOD, under_load=True, pcie_gen=5)
+LOADED = replace(GOOD, under_load=True, pcie_gen=5, pstate=0)
 
 PASS, FAIL, WARN = Verdict.PASS, Verdict.FAIL, Verdict.WARN
 UNKNOWN, NOT_APPLICABLE = Verdict.UNKNOWN, Verdict.NOT_APPLICABLE
@@ -126,7 +143,9 @@ TABLE = [
     ("aer-fatal", {"aer_fatal": 1}, None, None, FAIL, "aer-fatal"),
     ("aer-nonfatal", {"aer_nonfatal": 1}, None, None, WARN, ""),
     ("aer-nonfatal", {"aer_nonfatal": 1}, {}, None, FAIL, "counters-rose"),
-    ("aer-corrected", {"aer_corrected": 105}, {}, None, PASS, ""),
+    ("aer-corrected", {"aer_corrected": 5}, {}, None, PASS, ""),
+    ("aer-corrected", {"aer_corrected": 6}, {}, None, WARN, ""),
+    ("aer-corrected", {"aer_corrected": 105}, {}, None, WARN, ""),
     ("aer-corrected", {"aer_corrected": 106}, {}, None, FAIL, "link-degraded"),
     ("nvlink", {"nvlinks_up": 17}, None, None, FAIL, "nvlink-down"),
     ("nvlink", {"nvlinks_up": 0, "nvlinks_expected": 0}, None, None, NOT_APPLICABLE, ""),
@@ -137,6 +156,22 @@ TABLE = [
     ("thermal-slowdown", {}, None, {"thermal_slowdown": True}, FAIL, "thermal-slowdown"),
     ("thermal-slowdown", {"thermal_slowdown": True}, None, None, FAIL, "thermal-slowdown"),
     ("scrub-on-free", {"scrub_on_free": False}, None, None, WARN, ""),
+    ("sram-threshold", {"sram_threshold_exceeded": True}, None, None, FAIL, "sram-uncorrected"),
+    ("ecc-enabled", {"ecc_enabled": False}, None, None, WARN, ""),
+    ("ecc-change-pending", {"ecc_change_pending": True}, None, None, WARN, ""),
+    ("inforom", {"inforom_valid": False}, None, None, FAIL, "inforom-corrupt"),
+    ("repair-pending", {"repair_pending": True}, None, None, FAIL, "reset-required"),
+    ("slot-speed", {"pcie_gen_max": 4}, None, None, WARN, ""),
+    ("slot-speed", {"pcie_gen_max": None}, None, None, UNKNOWN, ""),
+    ("power-brake", {}, None, {"power_brake": True}, WARN, ""),
+    ("temperature", {"temperature_c": 91}, None, None, WARN, ""),
+    ("memory-temperature", {}, None, {"memory_temperature_c": 96}, WARN, ""),
+    ("memory-temperature", {}, None, {"memory_temperature_c": 95}, PASS, ""),
+    ("persistence", {"persistence": False}, None, None, WARN, ""),
+    ("mig-change-pending", {"mig_change_pending": True}, None, None, FAIL, "reset-required"),
+    ("unpartitioned", {"unpartitioned": True}, None, None, WARN, ""),
+    ("preserves-memory", {"preserves_memory": True}, None, None, WARN, ""),
+    ("accounting", {"accounting": True}, None, None, WARN, ""),
 ]  # fmt: skip
 
 
@@ -149,7 +184,9 @@ def test_truth_table(
     verdict: Verdict,
     reason: str,
 ) -> None:
-    """B1, B40: each reading leads to exactly this verdict and reason."""
+    """B1, B40, gpus-8.20, gpus-8.21, gpus-8.23, gpus-8.24, gpus-8.28, gpus-8.38: each reading leads
+    to exactly this verdict and reason.
+    """
     found = one(check, now, before=before, load=load)
     assert (found.verdict, found.reason) == (verdict, reason), found.detail
 
@@ -165,7 +202,7 @@ def test_a_good_device_passes_every_check() -> None:
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.rule != "link"], ids=lambda c: c.name)
 def test_no_answer_is_unknown_and_no_such_thing_is_not_applicable(check: checks.Check) -> None:
-    """Not answered is not 0 and not good; hardware without the thing is no fault (B40)."""
+    """B40, gpus-8.19: not answered is not 0 and not good; what does not exist is no fault."""
     silent = one(check.name, {check.reading: None})
     assert silent.verdict is UNKNOWN
     assert silent.reason == ("health-unknown" if check.mandatory else "")
@@ -176,14 +213,14 @@ def test_no_answer_is_unknown_and_no_such_thing_is_not_applicable(check: checks.
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.rule == "count"], ids=lambda c: c.name)
 @pytest.mark.parametrize("misread", [0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1])
 def test_a_register_of_all_ones_was_not_read(check: checks.Check, misread: int) -> None:
-    """All ones is a failed read-out, now or at the start, never a count."""
+    """gpus-8.24: all ones is a failed read-out, now or at the start, never a count."""
     assert one(check.name, {check.reading: misread}).verdict is UNKNOWN
     assert one(check.name, before={check.reading: misread}).verdict is UNKNOWN
 
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.rule == "count"], ids=lambda c: c.name)
 def test_a_counter_that_shrank_is_unknown(check: checks.Check) -> None:
-    """A counter that got smaller was reset or misread in between: nothing can be concluded."""
+    """gpus-8.24: a counter that got smaller was reset or misread: nothing can be concluded."""
     # 9 is within every limit that has room, and above zero where none has: then FAIL comes first.
     found = one(check.name, {check.reading: 0}, before={check.reading: 9})
     assert found.verdict is UNKNOWN
@@ -211,7 +248,7 @@ def test_every_check_has_a_remedy_and_a_source(check: checks.Check) -> None:
 
 
 def test_unknown_blocks_only_where_policy_says_so() -> None:
-    """B1: unknown on a mandatory check blocks by default and is only shown when policy allows."""
+    """B1, gpus-8.19: unknown on a mandatory check blocks by default, on an optional one never."""
     lenient = HealthPolicy(unknown_blocks=False)
     readings = replace(GOOD, aer_fatal=None)
     assert not passed(judge(readings, POLICY), POLICY)
@@ -275,7 +312,9 @@ def test_reasons_gather_the_facts_of_all_their_findings() -> None:
 
 
 def test_b40_pending_and_failed_remaps_by_reading_alone() -> None:
-    """B40: remap state counts without any log line; failed is never lifted by rule."""
+    """B40, gpus-8.21: remap state counts without any log line; failed is never lifted by rule,
+    even where no remap was ever counted.
+    """
     (pending,) = checks.reasons_of(judge(replace(GOOD, row_remap_pending=True), POLICY), since=0)
     (failed,) = checks.reasons_of(judge(replace(GOOD, row_remap_failed=True), POLICY), since=0)
     assert (pending.code, pending.liftable) == ("remap-pending", True)

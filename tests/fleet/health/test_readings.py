@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.health.readings import COUNTERS, Readings, risen
+from fleet.health.readings import COUNTERS, VENDOR_ONLY, Readings, risen
 
 COUNTS = st.none() | st.integers(0, 2**64 - 1)
 READINGS = st.builds(
@@ -15,6 +16,8 @@ READINGS = st.builds(
     at=st.floats(0, 1e10),
     under_load=st.booleans(),
     xids=st.none() | st.lists(st.integers(1, 200), max_size=3).map(tuple),
+    xid_severities=st.lists(st.sampled_from(["", "fatal"]), max_size=3).map(tuple),
+    reset_methods=st.none() | st.just(("flr", "bus")),
     not_applicable=st.frozensets(st.sampled_from(COUNTERS), max_size=2),
     **dict.fromkeys(COUNTERS, COUNTS),
 )
@@ -44,3 +47,9 @@ def test_only_what_rose_has_risen() -> None:
     before = Readings(at=0.0, retired_pages=1, pcie_replays=5, aer_fatal=2, nvlink_errors=1)
     after = Readings(at=1.0, retired_pages=3, pcie_replays=5, aer_fatal=1, aer_corrected=9)
     assert risen(before, after) == {"retired_pages": (1, 3)}
+
+
+def test_what_only_a_vendor_knows_are_readings() -> None:
+    """A back end without a vendor's library lists these as absent: each must be a reading."""
+    assert {field.name for field in fields(Readings)} > VENDOR_ONLY
+    assert not {"present", "pcie_gen", "pcie_width", "aer_fatal", "reset_methods"} & VENDOR_ONLY

@@ -14,7 +14,7 @@ from fleet.health.reasons import CATALOGUE
         ("checks", "check", {"name", "rule", "reading", "mandatory", "reason", "remedy", "source"}),
         ("reasons", "reason", {"code", "text", "liftable", "remedy", "source"}),
         ("xids", "xid", {"code", "text", "outcome"}),
-        ("recovery", "recovery", {"word", "verdict"}),
+        ("recovery", "recovery", {"word", "number", "says", "verdict"}),
     ],
 )
 def test_every_row_is_complete(table: str, key: str, needed: set[str]) -> None:
@@ -36,6 +36,14 @@ def test_every_reason_named_is_in_the_catalogue(table: str) -> None:
         if row.get(field)
     }
     assert named <= CATALOGUE.keys()
+
+
+def test_recovery_actions_have_the_drivers_numbers() -> None:
+    """B40: the field's values 0 to 7, and no two rows that a log could mean at once."""
+    rows = tables.rows("recovery", "recovery")
+    assert [row["number"] for row in rows] == list(range(8))
+    said = [words for row in rows for words in row["says"]]
+    assert len(said) == len(set(said))
 
 
 def test_a_table_without_rows_is_an_error() -> None:

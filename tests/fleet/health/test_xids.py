@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.health.xids import Severity, Xid, classify
+from fleet.health.xids import ROWS, Severity, Xid, classify
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_b40_the_fault_table(codes: tuple[int, ...], severity: Severity) -> None
     ],
 )
 def test_a_code_raised_by_our_wipe(code: int, before: tuple[int, ...], severity: Severity) -> None:
-    """An application's fault during the wipe is ours; before it, it was the tenant's."""
+    """gpus-8.13: an application's fault during the wipe is ours; before it, the tenant's."""
     assert classify((code,), before=before)[0].severity is severity
 
 
@@ -75,3 +75,40 @@ def test_a_code_is_told_with_its_meaning() -> None:
     assert str(Xid(79, "fallen off the bus", Severity.REBOOT, "xid")) == (
         "79 fallen off the bus (reboot)"
     )
+
+
+LISTED = frozenset(
+    [
+        *(13, 31, 32, 38, 43, 44, 45, 46, 48, 61, 62, 63, 64, 68, 69, 74, 79, 92, 94, 95),
+        *(109, 110, 119, 120, 121, 136, 137, 140, 141, 143, *range(144, 152), 154, 155, 156),
+        *(157, 158, 160, 161, 167, 168, 169, 171, 172, 173),
+    ]
+)
+"""Every code of the reference's catalogue (section 2)."""
+
+
+def test_every_code_of_the_catalogue_has_a_row() -> None:
+    """B40: no code the reference explains falls to the default; each outcome is a severity."""
+    assert {row["code"] for row in ROWS} >= LISTED
+    outcomes = {
+        row[name] for row in ROWS for name in ("outcome", "fatal", "nonfatal") if name in row
+    }
+    assert {word.upper() for word in outcomes} <= set(Severity.__members__)
+
+
+@pytest.mark.parametrize("code", range(144, 151))
+@pytest.mark.parametrize(
+    ("said", "severity"),
+    [("fatal", Severity.RESET), ("nonfatal", Severity.NOTE), ("", Severity.REVIEW)],
+)
+def test_a_link_unit_is_as_bad_as_its_message_says(
+    code: int, said: str, severity: Severity
+) -> None:
+    """gpus-8.42: Fatal asks for a reset, Nonfatal is shown; without a word somebody must look."""
+    assert classify((code,), severities=(said,))[0].severity is severity
+
+
+def test_severities_of_other_codes_are_never_mixed_up() -> None:
+    """As many severities as codes or none: a list that lost one would blame the wrong code."""
+    assert classify((145,), severities=("nonfatal", ""))[0].severity is Severity.REVIEW
+    assert classify((48,), severities=("nonfatal",))[0].severity is Severity.RESET

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fleet import errors
 from fleet.claims import Claim, ClaimState
+from fleet.evidence.certificate import issue
 from fleet.journal.journal import WorkerRow
 from fleet.model import BootId, ClaimUid, OperationId, State, Token, Uuid
 from fleet.node.exposing import Exposer
 from fleet.node.registry import Work
 from fleet.profiles import Profile
+from tests.fleet.evidence.samples import Site, reset_of
 from tests.fleet.node.conftest import Lab
 
 
@@ -140,3 +143,38 @@ def test_a_certificate_of_another_boot_is_none(lab: Lab) -> None:
     with pytest.raises(errors.DeviceBusy):
         exposer(lab).expose(claim)
     assert states(lab, "gpu-0") == [State.CLEAN]
+
+
+def test_a_device_that_was_only_reset_is_not_for_strict(lab: Lab, tmp_path: Path) -> None:
+    """Issue 5: certified and not exposed, with what to do about it, unless policy accepts it."""
+    claim = cleaned(lab, "gpu-0")
+    registry = lab.node._registry
+    site = Site(tmp_path)
+    with site.ledger() as ledger:
+        facts = reset_of(registry.device("gpu-0"))
+        done = issue(facts, key=site.key("node-1"), now=facts.wipe.ended_at, version="0.1")
+        digest = ledger.append(done.envelope)
+        with registry.commit() as commit:
+            commit.put_unit(replace(commit.unit(claim.units[0]), certificate=digest))
+        ours = replace(exposer(lab), ledger=ledger, profile=Profile.STRICT)
+        assert ours.accepted(claim, lab.units()[0])  # another reset would come to the same
+        with pytest.raises(errors.DeviceUnfit, match="memory not read back") as raised:
+            ours.expose(claim)
+        assert "hardware.accept_unread" in raised.value.remedy
+        assert states(lab, "gpu-0") == [State.CLEAN]
+        replace(ours, accept_unread=True).expose(claim)
+    assert states(lab, "gpu-0") == [State.IN_USE]
+
+
+def test_other_profiles_take_a_device_that_was_only_reset(lab: Lab, tmp_path: Path) -> None:
+    """Issue 5: fast and lab take the vendor's word."""
+    claim = cleaned(lab, "gpu-0")
+    site = Site(tmp_path)
+    with site.ledger() as ledger:
+        facts = reset_of(lab.node._registry.device("gpu-0"))
+        done = issue(facts, key=site.key("node-1"), now=facts.wipe.ended_at, version="0.1")
+        digest = ledger.append(done.envelope)
+        with lab.node._registry.commit() as commit:
+            commit.put_unit(replace(commit.unit(claim.units[0]), certificate=digest))
+        replace(exposer(lab), ledger=ledger, profile=Profile.FAST).expose(claim)
+    assert states(lab, "gpu-0") == [State.IN_USE]

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fleet import errors
-from fleet.claims import Claim
+from fleet.claims import Claim, ClaimState
 from fleet.model import ClaimUid, Uuid
 from fleet.node.granting import grants
-from tests.fleet.node.conftest import Lab
+from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.parting import parting
 
 
 def record(lab: Lab) -> Claim:
@@ -61,3 +62,29 @@ def test_a_prepared_claim_whose_device_vanished_is_refused_not_answered(lab: Lab
     with pytest.raises(errors.DeviceUnknown, match=uuid):
         lab.node.prepare(order)
     assert lab.node.unprepare("claim-a").quarantined == (uuid,)
+
+
+def test_instances_are_made_for_a_claim_until_it_is_prepared_and_not_again(lab: Lab) -> None:
+    """Promise 1: an instance that went away took the proof with it that its memory was clean."""
+    backend = parting(lab)
+    partitions = lab.node._parts.sweep.validator.partitions
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    claim, registry = record(lab), lab.node._registry
+    backend.there.clear()
+    grants(registry, claim, partitions)
+    assert backend.there == []
+    grants(registry, replace(claim, state=ClaimState.PREPARING), partitions)
+    assert [instance.device for instance in backend.there] == list(claim.devices)
+
+
+def test_who_looks_into_a_whole_accelerator_makes_no_instance_of_it(lab: Lab) -> None:
+    """B35: an instance of everything would collide with every partition in use."""
+    backend = parting(lab)
+    lab.node.prepare(lab.attachment("claim-a", "gpu-1"))
+    lab.node.prepare(lab.attachment("claim-b", "gpu-1-1g-3"))
+    (instance,) = backend.there
+    assert instance.device == lab.device("gpu-1-1g-3").uuid
+    for uid in ("claim-a", "claim-b"):
+        lab.node.unprepare(uid)
+    lab.node.tick(1.0)
+    wait_for(lambda: not backend.there)

@@ -29,6 +29,7 @@ from fleet.node.flights import Flight
 from fleet.node.holding import Holding
 from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.parting import parting
 
 SPEC = "fleetscrub.dev-gpu_claim-a.json"
 
@@ -627,3 +628,71 @@ def test_a_spec_that_somebody_removed_is_written_again(lab: Lab) -> None:
     lab.node.tick(1000.0)
     wait_for(lambda: lab.specs == [name])
     assert lab.node.claims()[0].state == ClaimState.PREPARED
+
+
+def test_b79_a_spec_with_dead_paths_is_written_again(lab: Lab) -> None:
+    """B79: what mounts files the host does not have any more is made anew, kubelet unasked."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    path = lab.directory / "cdi" / lab.specs[0]
+    good = path.read_text()
+    memory = json.loads(good)["devices"][0]["containerEdits"]["mounts"][0]["hostPath"]
+    path.write_text(good.replace(memory, "/usr/lib/libgpu.so.1.0"))
+    lab.node.tick(1000.0)
+    wait_for(lambda: path.read_text() == good)
+
+
+def test_b79_specs_follow_the_driver(lab: Lab) -> None:
+    """B79: once another driver is loaded every spec says what containers need with that one."""
+    lab.node.prepare(lab.claim("claim-a", "gpu-0"))
+    path = lab.directory / "cdi" / lab.specs[0]
+    good = path.read_text()
+    lab.node.tick(1000.0)
+    path.write_text(good.replace('"FLEETSIM_DEVICE=', '"FLEETSIM_FORMER='))
+    lab.node.tick(2000.0)
+    assert "FLEETSIM_FORMER" in path.read_text()
+    with lab.node._registry.commit() as commit:
+        commit.set_meta("driver:gpu", "2.0")
+    lab.node.tick(3000.0)
+    wait_for(lambda: path.read_text() == good)
+
+
+def test_an_instance_lives_from_the_wipe_of_a_prepare_to_that_of_the_teardown(lab: Lab) -> None:
+    """Promise 7, DESIGN 5: made once for wipe and containers, gone before the record is."""
+    backend = parting(lab)
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    assert [instance.uuid for instance in backend.there] == ["MIG-1"]
+    lab.node.prepare(lab.claim("claim-b", "gpu-1-1g-1"))
+    lab.node.unprepare("claim-a")
+    assert [instance.uuid for instance in backend.there] == ["MIG-2"]
+    lab.node.unprepare("claim-b")
+    made, removed = "made gpu-1-1g-{}", "removed gpu-1-1g-{}"
+    assert backend.log == [made.format(0), made.format(1), removed.format(0), removed.format(1)]
+
+
+def test_a_wipe_before_the_binding_leaves_no_instance_and_the_prepare_makes_one(lab: Lab) -> None:
+    """Invariant: between the wipe at pre-bind and the prepare no record of the claim is here."""
+    backend = parting(lab)
+    lease = lab.lease("gpu-1-1g-0", holder=Holder(HolderKind.CLAIM, "claim-a"))
+    order = lab.order("gpu-1-1g-0", lease=lease)
+    prebind = order.model_copy(update={"operation": f"claim/claim-a/{order.token}/x/0"})
+    lab.node.scrub([prebind])
+    certificate = lab.result(prebind.operation).certificate
+    assert (backend.there, len(backend.log)) == ([], 2)
+    answer = lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0", lease=lease))
+    assert answer.certificates == (certificate,), "it is not wiped twice"
+    assert [instance.uuid for instance in backend.there] == ["MIG-2"]
+    lab.node.unprepare("claim-a")
+    assert backend.there == []
+
+
+def test_a_prepare_that_cannot_have_its_instance_is_tried_again(lab: Lab) -> None:
+    """No state is a trap: the driver refuses for a while, then the repeated call goes through."""
+    backend = parting(lab)
+    order = lab.claim("claim-a", "gpu-1-1g-0")
+    backend.refuses = "no room for it"
+    with pytest.raises(errors.Retryable, match="no room for it"):
+        lab.node.prepare(order)
+    backend.refuses = ""
+    assert lab.node.prepare(order).state == "PREPARED"
+    lab.node.unprepare("claim-a")
+    assert backend.there == []

@@ -66,3 +66,21 @@ def test_where_rules_cannot_be_read_that_is_said(lab: Lab, tmp_path: Path) -> No
     lingering.look()
     assert lingering.found == ()
     assert lingering.notes == (UNKNOWN,)
+
+
+def test_a_node_that_all_devices_share_tells_nothing(lab: Lab, tmp_path: Path) -> None:
+    """A3: who has another device may open the control node too, and is no trace of a claim."""
+    container(tmp_path, RULE)
+    registry = lab.node._registry
+    registry.backend = Sharing()  # type: ignore[assignment] # as far as it is asked here
+    lingering = Lingering(registry, tmp_path)
+    lingering.look()
+    assert lingering.found == ()
+
+
+class Sharing:
+    """A back end whose devices have only a control node, which has the number of the rule."""
+
+    def grant(self, device: Device) -> Grant:
+        """The same node for every device, under the name of each."""
+        return Grant(nodes=(DeviceNode(f"/dev/ctl-{device.name}", "c", 195, 7, shared=True),))

@@ -23,6 +23,7 @@ from fleet.leases import AcquireRequest
 from fleet.lifecycle import INTERRUPTIONS_MAX
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import (
+    ClaimUid,
     Digest,
     Holder,
     HolderKind,
@@ -34,6 +35,7 @@ from fleet.model import (
 )
 from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
+from tests.fleet.node.parting import parting
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,7 +55,7 @@ def crash(lab: Lab, mode: str, *arguments: str) -> int:
 
 
 def test_a_service_killed_in_the_middle_of_a_wipe(lab: Lab) -> None:
-    """B02: DIRTY, the worker gone, the operation INTERRUPTED, and no certificate for that run."""
+    """B02, gpus-8.40: DIRTY, worker gone, operation INTERRUPTED, no certificate for that run."""
     lab.scrub()
     lab.fault("hang")
     order = lab.order()
@@ -98,7 +100,7 @@ def test_each_state_after_a_restart(lab: Lab, left: State, found: State) -> None
         (State.IN_USE, State.DIRTY),
         (State.RETESTING, State.QUARANTINED),
         (State.QUARANTINED, State.QUARANTINED),
-        (State.HELD, State.HELD),
+        (State.HELD, State.DIRTY),
     ],
 )
 def test_each_state_after_a_reboot(lab: Lab, left: State, found: State) -> None:
@@ -117,7 +119,7 @@ def test_a_crash_in_the_check_for_the_third_time_quarantines(lab: Lab) -> None:
 
 
 def test_what_outlives_its_kill_is_remembered_across_restarts(lab: Lab) -> None:
-    """B44: wedged until proven gone; then a scrub passes, and not before."""
+    """B44, gpus-8.14: wedged until proven gone; then a scrub passes, and not before."""
     lab.fault("wedge", seconds="60")
     assert lab.scrub().outcome is Outcome.QUARANTINED
     lab.restart()
@@ -531,3 +533,24 @@ def test_all_leases_of_a_claim_are_remembered_when_the_journal_is_lost(lab: Lab)
         lab.node.tick(float(step))
     assert (lab.leases_of("claim-a"), lab.node.claims()) == ([], [])
     assert {lab.device(name).claim for name in ("gpu-0", "gpu-1-1g-0")} == {""}
+
+
+def test_records_of_instances_end_with_their_boot(lab: Lab) -> None:
+    """gpus-1.9: instances vanish with a reboot; a record of one must not name a stranger's."""
+    key = f"partition:{lab.device('gpu-1-1g-0').uuid}"
+    parting(lab)
+    partitions = lab.node._parts.sweep.validator.partitions
+    partitions.ensure(lab.node._registry.device("gpu-1-1g-0"))
+    lab.restart()
+    meta = lab.node._registry.journal.meta
+    assert meta[key], "the same boot: it may still be there"
+    lab.backend.reboot()
+    lab.restart()
+    assert lab.node._registry.journal.meta[key] == ""
+
+
+def test_a_reboot_frees_what_an_unknown_holder_had_and_no_claims_units(lab: Lab) -> None:
+    """DESIGN 4, ProvenFree (a): holders of an earlier boot are gone; a claim is torn down first."""
+    lab.backend.reboot()
+    lab.leave(State.HELD, claim=ClaimUid("claim-a"))
+    assert lab.device().state == State.HELD

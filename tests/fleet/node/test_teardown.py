@@ -15,6 +15,7 @@ from fleet.messages import ClaimAnswer, Outcome, Published
 from fleet.model import State, UnitId, Uuid
 from fleet.node.teardown import Visibility
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.parting import parting
 from tests.fleet.node.trees import OTHER, POD, Tree, checkpoint_text
 
 DEVICE = Uuid("GPU-1")
@@ -355,3 +356,40 @@ def test_who_did_not_leave_keeps_the_device_after_the_claim_has_gone(lab: Lab, t
     assert lab.scrub().outcome is Outcome.BUSY, "a restart forgets nobody"
     tree.leave(pod)
     assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+# --- instances of partitions ---
+
+
+def test_an_instance_in_use_keeps_the_record_and_names_its_user(lab: Lab) -> None:
+    """gpus-8.29: wiped, then not removable: retryable, and no second wipe once it is free."""
+    backend = parting(lab)
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    backend.user = "python (pid 7)"
+    with pytest.raises(errors.Retryable, match=r"python \(pid 7\)"):
+        lab.node.unprepare("claim-a")
+    (claim,) = lab.node.claims()
+    assert claim.state == ClaimState.UNPREPARING
+    certificate = lab.device("gpu-1-1g-0").certificate
+    assert certificate
+    backend.user = ""
+    assert lab.node.unprepare("claim-a").state == ClaimState.ABSENT
+    assert lab.device("gpu-1-1g-0").certificate == certificate
+    assert backend.there == []
+
+
+def test_an_instance_in_use_past_the_deadline_is_quarantined_with_its_device(lab: Lab) -> None:
+    """No state is a trap: the claim ends, its device is out, the node removes it once it can."""
+    backend = parting(lab)
+    lab.node._parts.holding.teardown.holder_deadline_s = 0.0
+    lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
+    backend.user = "python (pid 7)"
+    device = lab.device("gpu-1-1g-0")
+    assert lab.node.unprepare("claim-a").quarantined == (device.uuid,)
+    (reason,) = lab.device("gpu-1-1g-0").reasons
+    assert (reason.code, "python (pid 7)" in reason.detail) == ("tenant-not-gone", True)
+    assert lab.device("gpu-1-1g-1").state == State.DIRTY, "the neighbour is not concerned"
+    assert len(backend.there) == 1
+    backend.user = ""
+    lab.node.tick(1.0)
+    wait_for(lambda: not backend.there)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, State, UnitId, Uuid
+from fleet.model import Holder, HolderKind, OperationId, State, UnitId, Uuid
+from fleet.node.registry import Work
 from fleet.node.tending import Tending
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.parting import parting
 
 
 def tending(lab: Lab) -> Tending:
@@ -114,7 +116,7 @@ def test_the_outbox_survives_a_store_outage_and_any_number_of_tries(lab: Lab) ->
 
 
 def test_a_clock_that_goes_back_stops_no_sweep(lab: Lab) -> None:
-    """The wall clock may jump; the sweep is late by a period at most."""
+    """gpus-8.44: the wall clock may jump; the sweep is late by a period at most."""
     seen: list[float] = []
     health = tending(lab).health
     for now in (1e9, 5.0):
@@ -208,3 +210,19 @@ def test_a_fault_of_a_partitions_own_memory_stays_its_own(lab: Lab) -> None:
     tending(lab).step(now_of(lab))
     tending(lab).join(2.0)
     assert lab.device("gpu-1-1g-1").state == State.CLEAN
+
+
+def test_an_instance_nobody_needs_is_removed_by_the_node_itself(lab: Lab) -> None:
+    """Promise 7: what a crash left of ours goes at the next step; work and claims keep theirs."""
+    backend = parting(lab)
+    registry, partitions = lab.node._registry, lab.node._parts.sweep.validator.partitions
+    partitions.ensure(registry.device("gpu-1-1g-0"))
+    work = Work(OperationId("op"), registry.device("gpu-1"), idle=False)
+    registry.reserve(work)
+    tending(lab).step(0.0)
+    tending(lab).join(5.0)
+    assert len(backend.there) == 1
+    registry.unreserve(work)
+    tending(lab).step(10.0)
+    tending(lab).join(5.0)
+    assert (backend.there, partitions.records()) == ([], [])

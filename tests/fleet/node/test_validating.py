@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from fleet import errors
-from fleet.backends.base import ResetOutcome
+from fleet.backends.base import ResetOutcome, ResetScrub
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.clock import Clock
@@ -16,8 +16,9 @@ from fleet.health.readings import Readings
 from fleet.model import Uuid
 from fleet.node.validating import Validator
 from fleet.settings import ResetPolicy
-from fleet.wipe.result import Failure, WipeResult
+from fleet.wipe.result import Failure, Kind, WipeResult
 from tests.fleet.node.conftest import Lab
+from tests.fleet.node.parting import parting
 
 
 def validator(lab: Lab) -> Validator:
@@ -150,6 +151,30 @@ def test_a_failed_wipe_gives_its_own_reason_and_what_the_readings_show(lab: Lab)
     """D4: an operator sees the failure and its likely cause side by side."""
     lab.fault("remap-failed")
     result = wiped(lab, failure=Failure.MISMATCH, detail="8 B at 0")
-    found = validator(lab).reasons_for(result, since=5.0)
+    device = lab.node._registry.device("gpu-0")
+    found = validator(lab).reasons_for(device, result, since=5.0)
     assert {(r.code, r.detail) for r in found} >= {("memory-mismatch", "8 B at 0")}
     assert "remap-failed" in {r.code for r in found}
+
+
+def test_an_instance_that_is_not_ours_counts_as_a_process(lab: Lab) -> None:
+    """Promise 4: every guard that asks for processes learns of it; the neighbour is free."""
+    backend = parting(lab)
+    registry = lab.node._registry
+    part, beside = registry.device("gpu-1-1g-0"), registry.device("gpu-1-1g-1")
+    validator(lab).partitions.ensure(beside)
+    backend.foreign(part.accelerator, part.units)
+    assert [process.pid for process in validator(lab).foreign(part)] == [0]
+    assert len(validator(lab).foreign(registry.device("gpu-1"))) == 1
+    assert validator(lab).foreign(beside) == []
+
+
+def test_a_wipe_that_is_a_reset_is_not_reset_again(lab: Lab) -> None:
+    """Issue 5: the reset of the wipe is the one the certificate names, whatever the policy."""
+    scrub = ResetScrub(performed=True, method="flr", vendor_scrub="none")
+    wipe = wiped(lab, kind=Kind.RESET, scrub=scrub)
+    device = lab.node._registry.device("gpu-0")
+    policy = lab.settings.wipe.model_copy(update={"reset": ResetPolicy.ALWAYS})
+    verdict = validator(lab).judge(device, wipe, policy)
+    assert (verdict.reset.performed, verdict.reset.method) == (True, "flr")
+    assert verdict.reset.reason == "the device cannot be wiped in any other way"

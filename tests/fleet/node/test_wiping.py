@@ -15,6 +15,7 @@ from fleet.settings import ResetPolicy
 from fleet.wipe.plan import WipeOrder
 from fleet.wipe.workers import Spawner, Worker
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
+from tests.fleet.node.parting import parting
 
 
 def test_a_wiped_device_is_clean_certified_and_zero(lab: Lab) -> None:
@@ -273,3 +274,59 @@ def test_a_worker_gone_before_it_could_begin_leaves_dirty(lab: Lab) -> None:
     assert lab.node._registry.journal.workers() == []
     wiper._workers = spawner
     assert lab.scrub().outcome is Outcome.CERTIFIED
+
+
+def test_a_partition_is_wiped_through_an_instance_made_for_it(lab: Lab) -> None:
+    """gpus-8.31, gpus-8.33: the worker is shown the instance alone, and it is gone afterwards."""
+    backend = parting(lab)
+    wiper, seen = lab.node._parts.wiper, []
+    spawn = wiper._workers.spawn
+
+    class Watching(Interloper):
+        def spawn(self, order: WipeOrder) -> Worker:
+            seen.append((order.visible, [instance.uuid for instance in backend.there]))
+            return spawn(order)
+
+    wiper._workers = Watching(wiper._workers, lambda: None)  # type: ignore[assignment] # same methods
+    assert lab.scrub("gpu-1-1g-0").outcome is Outcome.CERTIFIED
+    assert lab.scrub("gpu-0").outcome is Outcome.CERTIFIED
+    assert seen == [("MIG-1", ["MIG-1"]), ("", [])]
+    assert backend.log == ["made gpu-1-1g-0", "removed gpu-1-1g-0"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [("dirty-word", Outcome.QUARANTINED), ("worker-crash", Outcome.INTERRUPTED)],
+)
+def test_a_wipe_that_fails_leaves_no_instance(lab: Lab, fault: str, outcome: Outcome) -> None:
+    """Promise 7: a partition that is out of service, or dirty again, has no instance either."""
+    backend = parting(lab)
+    lab.fault(fault, device="gpu-1-1g-0")
+    assert lab.scrub("gpu-1-1g-0").outcome is outcome
+    assert (backend.there, len(backend.log)) == ([], 2)
+
+
+def test_an_instance_of_somebody_else_is_neither_wiped_nor_trusted(lab: Lab) -> None:
+    """Promise 4: its memory may be in use; what was CLEAN there is not any more."""
+    backend = parting(lab)
+    assert lab.scrub("gpu-1-1g-0").outcome is Outcome.CERTIFIED
+    part = lab.node._registry.device("gpu-1-1g-0")
+    stranger = backend.foreign(part.accelerator, part.units)
+    result = lab.scrub("gpu-1-1g-0")
+    assert (result.outcome, result.state) == (Outcome.BUSY, State.DIRTY)
+    assert "not ours" in result.findings[0].detail
+    assert lab.scrub("gpu-1-1g-1").outcome is Outcome.CERTIFIED, "its neighbour is not concerned"
+    assert backend.there == [stranger]
+
+
+def test_a_partition_that_cannot_be_made_is_said_to_be_and_not_wiped(lab: Lab) -> None:
+    """gpus-8.33: "cannot run" is the result, with what to do; never "0 bytes, ok"."""
+    parting(lab).refuses = "no room for it"
+    result = lab.scrub("gpu-1-1g-0")
+    assert (result.outcome, result.state, result.certificate) == (
+        Outcome.FAILED,
+        State.DIRTY,
+        "",
+    )
+    assert "no room for it" in result.findings[0].detail
+    assert result.findings[0].remedy

@@ -106,16 +106,18 @@ def test_the_order_of_devices_counts_and_that_of_taints_does_not() -> None:
     assert same_device(device(taints=taints), device(taints=taints[::-1]))
 
 
+def part(uid: str = "n1", generation: int = 1, **spec: Any) -> dict[str, Any]:
+    """A slice."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid, "controller": True}
+    pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
+    return {
+        "metadata": {"ownerReferences": [owner]},
+        "spec": {"driver": "d", "nodeName": "n", "pool": pool, **spec},
+    }
+
+
 def test_a_slice_differs_by_owner_pool_or_selector() -> None:
     """Invariant 30: a slice owned by a Node that was re-created is not the same slice."""
-
-    def part(uid: str = "n1", generation: int = 1, **spec: Any) -> dict[str, Any]:
-        owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid, "controller": True}
-        pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
-        return {
-            "metadata": {"ownerReferences": [owner]},
-            "spec": {"driver": "d", "nodeName": "n", "pool": pool, **spec},
-        }
 
     assert same_slice(part(), part(devices=[]))
     assert not same_slice(part(), part(uid="n2"))
@@ -126,11 +128,20 @@ def test_a_slice_differs_by_owner_pool_or_selector() -> None:
 
 def test_dropped_fields_are_found_in_the_answer() -> None:
     """Reference 0: a gate that is off shows only in what the server answers."""
-    sent = [device(bindingConditions=["d/Sanitized"])]
-    bare = {"name": "gpu-0", "attributes": {}}
+    consumed = [{"counterSet": "gpu-0-memory", "counters": {"m0": {"value": "1"}}}]
+    sent = part(devices=[device(bindingConditions=["d/Sanitized"], consumesCounters=consumed)])
+    bare = part(devices=[{"name": "gpu-0", "attributes": {}}])
     assert dropped(sent, sent) == frozenset()
-    assert dropped(sent, [bare]) == frozenset(Feature)
-    assert dropped([bare], [bare]) == frozenset()
+    assert dropped(sent, bare) == frozenset(Feature)
+    assert dropped(bare, bare) == frozenset()
+
+
+def test_dropped_counter_sets_are_found_in_the_answer() -> None:
+    """Reference 2.1: a server that keeps the counters of old devices may drop those of new sets."""
+    sent = part(sharedCounters=[{"name": "gpu-0-memory", "counters": {"m0": {"value": "1"}}}])
+    assert dropped(sent, part()) == {Feature.COUNTERS}
+    assert dropped(sent, sent) == dropped(part(), part()) == frozenset()
+    assert not same_slice(sent, part())
 
 
 def test_stored_times_are_sent_back_only_for_the_same_taint() -> None:

@@ -68,7 +68,7 @@ def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_process_gets_no_lock_and_learns_who_has_it(
     tmp_path: Path, other_process: subprocess.Popen[str]
 ) -> None:
-    """B4: two publishers of one host exclude each other by UUID, also with other driver names."""
+    """B4, gpus-8.39: of one host, one publishes a UUID, also under other driver names."""
     guard = Exclusivity(locks=HostLocks(tmp_path))
     barred = guard.barred([device("GPU-a"), device("GPU-b")], now=0.0)
     assert barred.keys() == {"GPU-a"}
@@ -79,7 +79,7 @@ def test_a_second_process_gets_no_lock_and_learns_who_has_it(
 def test_the_lock_ends_with_the_process(
     tmp_path: Path, other_process: subprocess.Popen[str]
 ) -> None:
-    """Promise 7: kill -9 leaves no lock behind; the next publisher goes on within seconds."""
+    """Promise 7, gpus-8.39: kill -9 leaves no lock; the next publisher goes on within seconds."""
     guard = Exclusivity(locks=HostLocks(tmp_path))
     assert guard.barred([device("GPU-a")], now=0.0)
     other_process.kill()
@@ -89,7 +89,7 @@ def test_the_lock_ends_with_the_process(
 
 
 def test_the_same_slot_under_another_uuid_is_locked_too(tmp_path: Path) -> None:
-    """B4: a card that two drivers name differently is still one card; a simulated slot is none."""
+    """B4, gpus-8.39: a card that two drivers name differently is one; a simulated slot is none."""
     first, second = (Exclusivity(locks=HostLocks(tmp_path)) for _ in range(2))
     assert first.barred([device("A", pci="1b:00.0"), device("P", pci="1b:00.0")], now=0.0) == {}
     assert second.barred([device("B", pci="00000000:1B:00.0")], now=0.0).keys() == {"B"}

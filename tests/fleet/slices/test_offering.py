@@ -8,7 +8,14 @@ from fleet.messages import DeviceView, NodeView, ReasonView
 from fleet.profiles import Profile
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import GateRules
-from fleet.slices.offering import TAINTS_UNAVAILABLE, Circumstances, Offer, offer, offer_unseen
+from fleet.slices.offering import (
+    REMEDIES,
+    TAINTS_UNAVAILABLE,
+    Circumstances,
+    Offer,
+    offer,
+    offer_unseen,
+)
 from fleet.slices.rendering import AGENT, Terms
 
 NOW = 1_000_000.0
@@ -144,6 +151,85 @@ def test_without_any_view_what_is_there_becomes_stale() -> None:
 def test_without_view_and_memory_nothing_is_claimed() -> None:
     """An empty pool would say that the node has no device; nobody knows that."""
     assert offer_unseen(silent_s=100.0, given=given()) is None
+
+
+def partitioned(number: int = 0) -> tuple[DeviceView, ...]:
+    """An accelerator of two slices with its two partitions."""
+    uuid = f"GPU-{number}"
+    slices = (f"{uuid}/m0", f"{uuid}/m1")
+    return (
+        device(number, units=slices),
+        *(
+            device(number, uuid=f"PART-{number}-{at}", name=f"gpu-{number}-1g-{at}", units=(unit,))
+            for at, unit in enumerate(slices)
+        ),
+    )
+
+
+def consumed(found: Offer) -> dict[str, set[str]]:
+    """Counters by device, as far as it consumes any."""
+    return {
+        entry["name"]: {name for one in entry["consumesCounters"] for name in one["counters"]}
+        for entry in found.devices
+        if "consumesCounters" in entry
+    }
+
+
+def test_devices_that_share_memory_consume_its_counters() -> None:
+    """E1, KEP-4815: accelerator and partitions of the same memory, never one that is alone."""
+    found = offer(node(*partitioned(), device(1)), now=NOW, given=given(agent=True))
+    assert consumed(found) == {
+        "gpu-0": {"m0", "m1"}, "gpu-0-1g-0": {"m0"}, "gpu-0-1g-1": {"m1"}
+    }  # fmt: skip
+    assert [one["name"] for one in found.counter_sets] == ["gpu-0-memory"]
+    alone = offer(node(device(1)), now=NOW, given=given(agent=True))
+    assert (consumed(alone), alone.counter_sets) == ({}, ())
+    assert list(alone.devices) == list(found.devices[3:])
+
+
+def test_a_server_without_counters_gets_plain_devices() -> None:
+    """Invariant 31: where the gate is off nothing is said of counters, and all stay on offer."""
+    dropped = frozenset({Feature.COUNTERS})
+    found = offer(node(*partitioned()), now=NOW, given=given(dropped=dropped))
+    assert [entry["name"] for entry in found.devices] == ["gpu-0", "gpu-0-1g-0", "gpu-0-1g-1"]
+    assert (consumed(found), found.counter_sets, found.withdrawn) == ({}, (), {})
+    assert "DRAPartitionableDevices" in REMEDIES[Feature.COUNTERS]
+
+
+def test_every_dropped_field_has_a_remedy() -> None:
+    """D10: what a server does not keep is told with what to do about it."""
+    assert REMEDIES.keys() == set(Feature)
+
+
+def test_a_withdrawn_partition_changes_no_counter_set() -> None:
+    """Reference 2.2: else a withdrawal would make the pool unallocatable for a moment. A device of
+    which nothing is offered any more has no set."""
+    view = node(*partitioned())
+    all_of_it = offer(view, now=NOW, given=given())
+    barred = {"PART-0-1": "theirs"}
+    found = offer(view, now=NOW, given=given(barred=barred))
+    assert found.counter_sets == all_of_it.counter_sets
+    gone = offer(view, now=NOW, given=given(barred=dict.fromkeys(all_of_it.names, "retired")))
+    assert (gone.devices, gone.counter_sets) == ((), ())
+
+
+def test_what_is_published_from_memory_keeps_its_counters() -> None:
+    """B24, reference 2.2: a lost card, and a node that is silent, still consume what a set has."""
+    before = offer(node(*partitioned(), device(1)), now=NOW, given=given())
+    known = given(remembered=remembered(before))
+    lost = offer(node(device(1)), now=NOW, given=known)
+    silent = offer_unseen(silent_s=0.0, given=known)
+    assert silent is not None
+    for found in (lost, silent):
+        assert consumed(found) == consumed(before)
+        assert found.counter_sets == before.counter_sets
+    plain = given(remembered=remembered(before), dropped=frozenset({Feature.COUNTERS}))
+    for told in (
+        offer(node(device(1)), now=NOW, given=plain),
+        offer_unseen(silent_s=0, given=plain),
+    ):
+        assert told is not None
+        assert (consumed(told), told.counter_sets) == ({}, ())
 
 
 def _reason(code: str) -> ReasonView:

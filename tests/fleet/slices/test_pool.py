@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import InputInvalid
+from fleet.slices.counters import SETS_MAX, sets
 from fleet.slices.pool import (
     DEVICES_MAX,
     Create,
@@ -68,6 +69,8 @@ class Server:
             assert metadata["uid"] == found["uid"]
         metadata["resourceVersion"] = str(number)
         assert len(devices_of(body)) <= DEVICES_MAX
+        assert len(body["spec"].get("sharedCounters") or ()) <= SETS_MAX
+        assert not {"devices", "sharedCounters"} <= body["spec"].keys()
         self.slices[metadata["name"]] = body
 
     def listed(self) -> list[dict[str, Any]]:
@@ -85,9 +88,12 @@ class Server:
         identity: PoolIdentity = IDENTITY,
         writes: int = 1000,
         last: int = 0,
+        counter_sets: Sequence[dict[str, Any]] = (),
     ) -> int:
         """Carry out the first `writes` of a plan; how many there were in all."""
-        ordered = plan(self.listed(), devices, identity=identity, last=last)
+        ordered = plan(
+            self.listed(), devices, identity=identity, last=last, counter_sets=counter_sets
+        )
         for write in ordered[:writes]:
             self.perform(write)
         return len(ordered)
@@ -290,6 +296,145 @@ def test_only_names_of_ours_have_an_index() -> None:
     assert slice_index(named("00000-gpu.example.com-node-b-x"), IDENTITY) is None
     long = PoolIdentity(driver="gpu.example.com", node="n" * 63, node_uid="u")
     assert slice_index(named(f"00001-gpu.example.com-{'n' * 36}abcde"), long) == 1
+
+
+# --- counters -------------------------------------------------------------------
+
+
+def sharing(name: str, *counters: str) -> dict[str, Any]:
+    """A device that consumes these counters of ``<accelerator>-memory``."""
+    amounts = {counter: {"value": "1"} for counter in counters}
+    consumed = [{"counterSet": f"{name.partition('-')[0]}-memory", "counters": amounts}]
+    return {**device(name), "consumesCounters": consumed}
+
+
+def partitions(accelerators: int, each: int = 3) -> list[dict[str, Any]]:
+    """Accelerators a0, a1 ..., each of `each` devices."""
+    return [
+        sharing(f"a{at}-p{part}", f"m{part}") for at in range(accelerators) for part in range(each)
+    ]
+
+
+def sets_of(devices: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """What they consume."""
+    return sets(devices, offered=devices)
+
+
+def test_counter_sets_are_slices_of_their_own() -> None:
+    """Reference 2.1: devices XOR sets, both counted; at most eight sets a slice. Without sets a
+    slice is what it always was."""
+    server = Server()
+    devices = partitions(9)
+    server.publish(devices, counter_sets=sets_of(devices))
+    assert server.says().keys() == {one["name"] for one in devices}
+    listed = sorted(server.listed(), key=lambda found: str(found["metadata"]["name"]))
+    assert [found["metadata"]["name"][:6] for found in listed] == ["00000-", "c0000-", "c0001-"]
+    assert [len(found["spec"].get("sharedCounters") or ()) for found in listed] == [0, 8, 1]
+    assert {found["spec"]["pool"]["resourceSliceCount"] for found in listed} == {3}
+    assert server.publish(devices, counter_sets=sets_of(devices)) == 0
+    plain = Server()
+    plain.publish(many(1))
+    assert plain.listed()[0]["spec"].keys() == {"driver", "nodeName", "pool", "devices"}
+
+
+def test_devices_are_written_before_what_they_consume() -> None:
+    """Invariant 31: where the server drops counters its first answer tells; nothing is allocated
+    from the pool before the last write either way."""
+    devices = partitions(2)
+    ordered = plan([], devices, identity=IDENTITY, counter_sets=sets_of(devices))
+    assert [
+        "devices" in write.body["spec"] for write in ordered if not isinstance(write, Delete)
+    ] == [True, False]
+    server = Server()
+    server.publish(devices, counter_sets=sets_of(devices))
+    more = [*partitions(2), *partitions(3)[6:]]
+    changed = plan(server.listed(), more, identity=IDENTITY, counter_sets=sets_of(more))
+    assert kinds(changed) == ["Update", "Update"]
+    assert isinstance(changed[0], Update)
+    assert "devices" in changed[0].body["spec"]
+    assert {generation(w.body) for w in changed if isinstance(w, Update)} == {2}
+
+
+def test_devices_of_one_accelerator_share_a_slice() -> None:
+    """Reference 2.2: a claim on one partition taints the others: a change of one slice, which keeps
+    the generation, and not of the whole pool."""
+    server = Server()
+    devices = partitions(8, each=25)
+    server.publish(devices, counter_sets=sets_of(devices))
+    assert len(server.listed()) == 4 + 1
+    tainted = [
+        {**one, "taints": [{"key": "t", "effect": "NoSchedule"}]} if "a2-" in one["name"] else one
+        for one in devices
+    ]
+    assert server.publish(tainted, counter_sets=sets_of(devices)) == 1
+
+
+def test_without_counters_the_slices_of_sets_go_last() -> None:
+    """B73: counters given up: the devices are written first, what held sets is deleted after."""
+    server = Server()
+    devices = partitions(2)
+    server.publish(devices, counter_sets=sets_of(devices))
+    plain = [device(str(one["name"])) for one in devices]
+    assert kinds(plan(server.listed(), plain, identity=IDENTITY)) == ["Update", "Delete"]
+    server.publish(plain)
+    assert server.says().keys() == {one["name"] for one in devices}
+    assert len(server.listed()) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, max_size=6),
+    st.integers(0, 20),
+)
+def test_any_crash_converges_with_counters(attempts: list[tuple[int, int]], final: int) -> None:
+    """Invariant 29: crashes between any two writes: a complete pool always has what its devices
+    consume and says what one publisher wanted; in the end nothing is left over."""
+    server, top = Server(), 0
+    told: list[set[str]] = []
+    for accelerators, writes in [*attempts, (final, 1000)]:
+        devices = partitions(accelerators, each=4)
+        told.append({str(one["name"]) for one in devices})
+        ordered = plan(server.listed(), devices, identity=IDENTITY, counter_sets=sets_of(devices))
+        for write in ordered[:writes]:
+            server.perform(write)
+            reading = server.reading()
+            assert reading is not None
+            assert reading.generation >= top
+            top = reading.generation
+            assert "counters" not in reading.trouble
+            if reading.complete:
+                assert set(reading.devices) in told
+    devices = partitions(final, each=4)
+    assert server.publish(devices, counter_sets=sets_of(devices)) == 0
+    assert server.says().keys() == told[-1]
+    assert len(server.listed()) == max(1, -(-final * 4 // DEVICES_MAX)) + -(-final // SETS_MAX)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 17), st.data())
+def test_any_foreign_edit_of_sets_is_reverted(accelerators: int, data: st.DataObject) -> None:
+    """Invariant 30: sets deleted, doubled, emptied, changed, or turned into devices: all come
+    back."""
+    server = Server()
+    devices = partitions(accelerators)
+    server.publish(devices, counter_sets=sets_of(devices))
+    name = data.draw(st.sampled_from(sorted(n for n in server.slices if n.startswith("c"))))
+    found = server.slices[name]
+    kind = data.draw(st.sampled_from(["delete", "double", "empty", "value", "devices"]))
+    if kind == "delete":
+        del server.slices[name]
+    elif kind == "double":
+        copy = {**found, "metadata": {**found["metadata"], "name": f"{name}2", "uid": "copy"}}
+        server.slices[f"{name}2"] = copy
+    elif kind == "value":
+        found["spec"]["sharedCounters"][0]["counters"]["m0"] = {"value": "9"}
+    else:
+        del found["spec"]["sharedCounters"]
+        if kind == "devices":
+            found["spec"]["devices"] = many(1)
+    server.publish(devices, last=1, counter_sets=sets_of(devices))
+    assert server.says().keys() == {one["name"] for one in devices}
+    assert server.publish(devices, last=1, counter_sets=sets_of(devices)) == 0
 
 
 counts = st.sampled_from([0, 1, 3, 63, 64, 65, 66, 100, 128, 129, 140])

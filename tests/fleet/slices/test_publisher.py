@@ -14,7 +14,13 @@ from fleet.errors import ApiConflict, ApiFailed, ApiForbidden, ApiInvalid, ApiUn
 from fleet.kube.base import NODES, SLICES, Change, Event, Name, Object, Selection, name_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine, Target
-from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, Features
+from fleet.kube.memory.gates import (
+    GATES_1_34,
+    GATES_1_36,
+    LIMITS_1_34,
+    PARTITIONABLE,
+    Features,
+)
 from fleet.messages import DeviceView, NodeView, ReasonView
 from fleet.settings_parse import parse
 from fleet.slices.comparing import Feature
@@ -41,12 +47,21 @@ class SteppedClock(ManualClock):
 class Bench:
     """A cluster with one node, a publisher, and devices whose state a test sets."""
 
-    def __init__(self, count: int = 8, *, features: Features | None = None) -> None:
+    def __init__(
+        self, count: int = 8, *, features: Features | None = None, partitioned: int = 0
+    ) -> None:
+        """`partitioned`: as many further accelerators of two partitions each."""
         self.clock = SteppedClock(1_700_000_000.0)
         self.engine = Engine(clock=self.clock, features=features)
         self.cluster = MemoryCluster(self.engine)
         self.make_node()
-        self.changes: dict[str, dict[str, Any]] = {f"GPU-{n}": {} for n in range(count)}
+        self.kinds: dict[str, dict[str, Any]] = {f"GPU-{n}": {} for n in range(count)}
+        for parent in (f"GPU-{n}" for n in range(count, count + partitioned)):
+            units = tuple(f"{parent}/m{at}" for at in range(2))
+            self.kinds[parent] = {"units": units}
+            for at, unit in enumerate(units):
+                self.kinds[f"{parent}-P{at}"] = {"accelerator": parent, "units": (unit,)}
+        self.changes: dict[str, dict[str, Any]] = {uuid: {} for uuid in self.kinds}
         self.publisher = self.start()
         self.report = PublishReport()
 
@@ -73,7 +88,7 @@ class Bench:
                 **{
                     "uuid": uuid, "name": uuid.lower(), "accelerator": uuid,
                     "units": (f"{uuid}/all",), "memory_bytes": 80 * 2**30, "state": "CLEAN",
-                    "checked_at": now, "since": 7.0, **changes,
+                    "checked_at": now, "since": 7.0, **self.kinds.get(uuid, {}), **changes,
                 }
             )
             for uuid, changes in self.changes.items()
@@ -567,7 +582,7 @@ def test_where_taints_are_dropped_unfit_devices_are_withdrawn() -> None:
     made.quarantine("GPU-1", "xid")
     report = made.step()
     assert report.settled
-    assert report.dropped == frozenset(Feature)
+    assert report.dropped == frozenset(Feature) - {Feature.COUNTERS}
     assert {trouble.kind for trouble in report.trouble} == {"dropped-field"}
     assert report.withdrawn.keys() == {"GPU-1"}
     assert made.pool().devices.keys() == {"gpu-0", "gpu-2", "gpu-3"}
@@ -580,6 +595,174 @@ def test_where_taints_are_dropped_unfit_devices_are_withdrawn() -> None:
     made.changes["GPU-1"] = {}
     made.step()
     assert made.pool().allocatable("gpu-1")
+
+
+# --- counters -------------------------------------------------------------------
+
+PLAIN = GATES_1_36 - {PARTITIONABLE}
+
+
+def counter_slices(made: Bench) -> list[Object]:
+    """The slices of counter sets."""
+    return [found for found in made.slices() if "sharedCounters" in found["spec"]]
+
+
+def consuming(made: Bench) -> set[str]:
+    """Names of the devices that consume counters."""
+    return {
+        name for name, entries in made.pool().devices.items() if "consumesCounters" in entries[0]
+    }
+
+
+def test_devices_that_share_memory_are_published_with_counters() -> None:
+    """E1, KEP-4815, invariant 28: sets in a slice of their own, counted in the pool; what is alone
+    consumes none; neither time nor a restart writes."""
+    made = Bench(1, partitioned=2)
+    assert made.step().settled
+    assert made.pool().complete
+    (sets,) = counter_slices(made)
+    assert [one["name"] for one in sets["spec"]["sharedCounters"]] == [
+        "gpu-1-memory",
+        "gpu-2-memory",
+    ]
+    assert consuming(made) == {name for name in made.pool().devices if name != "gpu-0"}
+    assert (made.report.generation, made.report.dropped) == (1, frozenset())
+    writes = len(made.cluster.writes())
+    for _ in range(30):
+        assert made.step().settled
+    made.start()
+    assert made.step().settled
+    assert len(made.cluster.writes()) == writes
+
+
+@pytest.mark.parametrize("partitioned", [1, 30])
+def test_a_held_partition_costs_two_writes_in_its_whole_life(partitioned: int) -> None:
+    """DESIGN 5: what overlaps it is tainted while its units are in use and untainted afterwards, in
+    one slice; the device itself, its neighbour and the counters are not written."""
+    made = Bench(2, partitioned=partitioned)
+    made.step()
+    before = {name_of(one): one["metadata"]["resourceVersion"] for one in made.slices()}
+    generation, writes = made.report.generation, len(made.cluster.writes())
+    mine = f"GPU-{1 + partitioned}-P0"
+    for state in ("IN_USE", "DIRTY", "WIPING", "CHECKING"):
+        made.changes[mine] = {"state": state, "claim": "uid", "held": True}
+        made.changes[mine[:-3]] = {"state": state, "claim": "uid"}
+        assert made.step().settled
+        assert made.taints(mine[:-3].lower()) == {"not-clean": ""}
+        assert made.taints(mine.lower()) == made.taints(f"{mine[:-1]}1".lower()) == {}
+    made.changes[mine] = made.changes[mine[:-3]] = {}
+    assert made.step().settled
+    assert made.taints(mine[:-3].lower()) == {}
+    assert len(made.cluster.writes()) - writes == 2
+    assert made.report.generation == generation
+    changed = [
+        found
+        for found in made.slices()
+        if found["metadata"]["resourceVersion"] != before[name_of(found)]
+    ]
+    assert ["devices" in found["spec"] for found in changed] == [True]
+
+
+def test_a_server_that_drops_counters_gets_plain_devices() -> None:
+    """Invariant 31: gate off: all devices stay on offer, told once, no slice of sets is left, and
+    nothing is written any more."""
+    made = Bench(1, partitioned=2, features=Features(gates=PLAIN))
+    report = made.step()
+    assert (report.settled, report.dropped) == (True, frozenset({Feature.COUNTERS}))
+    assert [trouble.kind for trouble in report.trouble] == ["dropped-field"]
+    assert len(made.slices()) == 1
+    assert (consuming(made), len(made.pool().devices), report.withdrawn) == (set(), 7, {})
+    writes = len(made.cluster.writes())
+    for _ in range(20):
+        assert made.step().trouble == ()
+    assert len(made.cluster.writes()) == writes
+    made.start()
+    assert made.step().settled
+    assert (len(made.slices()), made.pool().complete) == (1, True)
+    assert len(made.cluster.writes()) - writes == 2  # it asks again: the gate may be on now
+
+
+def test_a_server_that_wants_sets_beside_the_devices_gets_none() -> None:
+    """Reference 2.1: 1.34 with the gate on refuses what we publish; no device is left out for it,
+    and the refusal is counted."""
+    gates = GATES_1_36
+    made = Bench(1, partitioned=1, features=Features(gates=gates, limits=LIMITS_1_34))
+    report = made.step()
+    assert (report.settled, report.dropped) == (True, frozenset({Feature.COUNTERS}))
+    assert (report.withdrawn, report.refused_total) == ({}, 1)
+    assert (consuming(made), len(made.pool().devices)) == (set(), 4)
+
+
+def test_a_slice_of_sets_that_is_refused_keeps_no_device_back() -> None:
+    """B9: somebody's admission minds the counters: the pool does without, and is complete."""
+    made = Bench(1, partitioned=1)
+    made.cluster.faults.before_next(
+        "create",
+        lambda: made.cluster.faults.before_next(
+            "create", lambda: made.cluster.faults.fail_next("create", refuse("spec"))
+        ),
+    )
+    report = made.step()
+    assert (report.settled, report.dropped) == (True, frozenset({Feature.COUNTERS}))
+    assert report.withdrawn == {}
+    assert (len(made.slices()), made.pool().complete) == (1, True)
+
+
+def test_counters_are_back_whoever_took_them() -> None:
+    """Invariants 29, 30, B34: sets deleted, emptied, wiped with everything, or written by halves:
+    the pool is whole again, at a generation that never falls."""
+    made = Bench(1, partitioned=1)
+    made.step()
+    for trouble in ("delete", "empty", "wipe", "unanswered"):
+        top = made.report.generation
+        (sets,) = counter_slices(made)
+        if trouble == "delete":
+            made.cluster.delete(SLICES, name_of(sets))
+            watched(made, Change.DELETED, sets)
+        elif trouble == "empty":
+            spec = {name: value for name, value in sets["spec"].items() if name != "sharedCounters"}
+            watched(made, Change.MODIFIED, made.cluster.replace(SLICES, {**sets, "spec": spec}))
+        else:
+            made.wipe()
+            watched(made, Change.DELETED, sets)
+        if trouble == "unanswered":
+            made.cluster.faults.before_next(
+                "create", lambda: made.cluster.faults.lose_answer_next("create")
+            )
+            made.step()
+        assert made.step(after=10.0).settled
+        assert made.report.generation >= top
+        assert (len(made.slices()), len(counter_slices(made))) == (2, 1)
+        assert made.pool().allocatable("gpu-1-p0")
+
+
+def test_a_quarantined_partition_is_read_back_beside_counters() -> None:
+    """Promise 6: taints and counters live together, and the slice of sets hides nothing."""
+    made = Bench(1, partitioned=1)
+    made.step()
+    made.quarantine("GPU-1-P0", "xid")
+    assert made.step().confirmed_quarantine == {"GPU-1-P0": 7.0}
+    assert consuming(made) == {"gpu-1", "gpu-1-p0", "gpu-1-p1"}
+    made.start()
+    assert made.step().confirmed_quarantine == {}
+    assert made.step(after=60.0).confirmed_quarantine == {"GPU-1-P0": 7.0}
+
+
+def test_a_retired_or_lost_accelerator_takes_its_counters_along() -> None:
+    """B24: lost it keeps them, being quarantined; retired it leaves no set, and no slice of sets
+    without one."""
+    made = Bench(1, partitioned=1)
+    made.step()
+    for uuid in ("GPU-1", "GPU-1-P0", "GPU-1-P1"):
+        del made.changes[uuid]
+    assert made.step().lost == ("gpu-1", "gpu-1-p0", "gpu-1-p1")
+    assert made.pool().complete
+    assert len(counter_slices(made)) == 1
+    for uuid in ("GPU-1", "GPU-1-P0", "GPU-1-P1"):
+        made.publisher.retire(uuid)
+    assert made.step().settled
+    assert made.pool().devices.keys() == {"gpu-0"}
+    assert (len(made.slices()), counter_slices(made)) == (1, [])
 
 
 # --- quarantine read back --------------------------------------------------------
@@ -776,7 +959,7 @@ def test_any_trouble_settles(seed: int) -> None:
     hand of somebody else.
     """
     chance = random.Random(seed)
-    made = Bench(chance.choice([3, 8, 70]))
+    made = Bench(chance.choice([3, 8, 70]), partitioned=chance.choice([0, 0, 9]))
     confirmed: set[str] = set()
     for _ in range(60):
         tampered = _disturb(made, chance)

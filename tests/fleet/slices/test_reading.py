@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.slices.reading import PoolReading, newest_entries, read_pools
+from fleet.slices.reading import PoolReading, carries_counters, newest_entries, read_pools
 
 
 def part(
@@ -69,6 +69,30 @@ def test_too_many_slices_or_a_name_twice_is_a_contradiction() -> None:
     assert "a" in twice.trouble
     assert twice.allocatable("a") is False
     assert twice.allocatable("b") is None
+
+
+def test_a_pool_whose_counters_are_missing_is_a_contradiction() -> None:
+    """Reference 2.2: a scheduler allocates nothing from a pool whose devices consume counters that
+    no set of the same generation has; a slice of sets counts like any other."""
+    consumed = [{"counterSet": "gpu-0-memory", "counters": {"m0": {"value": "1"}}}]
+    devices = part(5, 2, ("gpu-0", ""))
+    devices["spec"]["devices"][0]["consumesCounters"] = consumed
+
+    def counting(generation: int, *counters: str) -> dict[str, Any]:
+        found = part(generation, 2)
+        del found["spec"]["devices"]
+        amounts = {name: {"value": "1"} for name in counters}
+        found["spec"]["sharedCounters"] = [{"name": "gpu-0-memory", "counters": amounts}]
+        return found
+
+    assert read(devices, counting(5, "m0", "m1")).allocatable("gpu-0") is True
+    assert not read(devices).complete
+    assert not read(devices, counting(4, "m0")).complete
+    loose = read(devices, counting(5, "m1"))
+    assert "gpu-0" in loose.trouble
+    assert loose.allocatable("gpu-0") is None
+    assert carries_counters(counting(5, "m0"))
+    assert not carries_counters(devices)
 
 
 def test_pools_and_drivers_are_kept_apart() -> None:

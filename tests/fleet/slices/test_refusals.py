@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.slices.refusals import LONGEST_WAIT_S, Pause, Refusals, blamed, suspects
+from fleet.slices.refusals import (
+    LONGEST_WAIT_S,
+    Pause,
+    Refusals,
+    about_counters,
+    blamed,
+    suspects,
+)
 
 
 def device(name: str, mark: str = "") -> dict[str, Any]:
@@ -23,6 +30,19 @@ def test_the_server_names_the_devices_it_refuses() -> None:
     ]
     assert [found["name"] for found in blamed(devices, causes)] == ["a", "c"]
     assert blamed(devices, causes[2:3]) == ()
+
+
+def test_a_refusal_about_counters_is_told_from_one_about_a_device() -> None:
+    """Invariant 31: counters are left out where the server minds them; devices where it minds
+    those."""
+    devices = {"spec": {"devices": [device("a")]}}
+    sets = {"spec": {"sharedCounters": [{"name": "a-memory", "counters": {}}]}}
+    field = "spec.devices[0].consumesCounters[0].counterSet"
+    assert about_counters(devices, [("FieldValueInvalid", field, "must reference a counterSet")])
+    assert about_counters(sets, [("FieldValueForbidden", "spec", "denied")])
+    assert about_counters(sets, [])
+    assert not about_counters(devices, [("FieldValueInvalid", "spec.devices[0].name", "bad")])
+    assert not about_counters(devices, [(), ("FieldValueTooMany",)])
 
 
 def test_without_a_name_what_changed_is_suspect() -> None:

@@ -78,6 +78,15 @@ def test_known_facts_become_attributes() -> None:
     assert found["allowMultipleAllocations"] is False
 
 
+def test_counters_are_carried_only_where_there_are_any() -> None:
+    """E1: a device that shares no memory is rendered as ever, to the byte."""
+    shares = [{"counterSet": "gpu-0-memory", "counters": {"m0": {"value": "1"}}}]
+    plain = render(device(), "gpu-0", taints=(), terms=TERMS)
+    counted = render(device(), "gpu-0", taints=(), terms=TERMS, counters=shares)
+    assert "consumesCounters" not in plain
+    assert counted == {**plain, "consumesCounters": shares}
+
+
 def test_every_device_has_the_same_attributes() -> None:
     """Reference 2.4: CEL aborts on a missing attribute, so what is unknown is "" or -1."""
     bare = rendered(device())

@@ -205,6 +205,30 @@ def test_a_record_no_longer_wanted_leaves_and_no_other_is_written() -> None:
     assert "annotations" not in carrying(part(), (), driver=DRIVER)["metadata"]
 
 
+def test_a_slice_of_counters_keeps_no_record_and_saves_none() -> None:
+    """Promise 6: a record is where its device is read; only a slice of devices can rescue it, and
+    a record that somebody put beside counters leaves like any other."""
+    marked = took(part(entry()), "node-silent")
+    sets = part(name="c0")
+    del sets["spec"]["devices"]
+    sets["spec"]["sharedCounters"] = [{"name": "d0-memory", "counters": {"m0": {"value": "1"}}}]
+    plan = (Update(sets), Delete("s0", "u-s0", "7"))
+    stays = part(entry("d1"), name="s1")
+    counters, saved, gone = with_records(plan, [marked, sets, stays], {SILENT}, driver=DRIVER)
+    assert (counters, gone) == plan
+    assert isinstance(saved, Update)
+    assert saved.body["metadata"]["name"] == "s1"
+    assert taken_over(saved.body, driver=DRIVER) == (SILENT,)
+    (kept, _) = with_records(plan[1:], [sets, marked, stays], {SILENT}, driver=DRIVER)
+    assert isinstance(kept, Update)
+    assert kept.body["metadata"]["name"] == "s1"
+    odd = carrying(sets, {SILENT}, driver=DRIVER)
+    (cleaned,) = with_records((), [odd], (), driver=DRIVER)
+    assert isinstance(cleaned, Update)
+    assert taken_over(cleaned.body, driver=DRIVER) == ()
+    assert take_over(sets, {"d0": ("x",)}, driver=DRIVER, now=NOW) is None
+
+
 # --- the publisher ---------------------------------------------------------------
 
 
@@ -301,6 +325,18 @@ def test_a_silent_node_keeps_the_mark_and_its_time(bench: Bench) -> None:
     bench.step(after=500.0)
     assert bench.taints("gpu-0") == MARKED
     assert times() == before
+
+
+def test_a_partition_is_taken_over_beside_its_counters() -> None:
+    """Promise 6: the coordinator marks one partition; counters stay, its neighbours stay free."""
+    made = Bench(1, partitioned=1)
+    assert made.step().settled
+    overtake(made, "gpu-1-p0", "node-silent")
+    assert made.step().settled
+    assert made.taints("gpu-1-p0") == MARKED
+    assert made.taints("gpu-1-p1") == {}
+    assert [r.device for r in records(made)] == ["gpu-1-p0"]
+    assert made.pool().complete
 
 
 def test_another_card_in_its_place_is_not_marked(bench: Bench) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.backends.base import Coverage, Grant, Mismatch, Progress
+from fleet.backends.base import Coverage, Grant, MemorySession, Mismatch, Progress
 from fleet.backends.simulated import clients, memory
+from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.backends.simulated.session import SimulatedSession
 from fleet.clock import SystemClock
 from fleet.errors import BackendFailed, OutOfMemory
 from fleet.health.readings import Readings
@@ -37,6 +40,51 @@ def test_a_healthy_device_is_verified_and_zero(tmp_path: Path) -> None:
     assert not any(path.read_bytes())
     assert result.under_load is not None
     assert result.under_load.pcie_gen == 5
+
+
+class Clocked(SimulatedSession):
+    """Memory with a clock of its own, by which every pass took so many seconds."""
+
+    def __init__(self, backend: SimulatedBackend, device: Device, seconds: float) -> None:
+        specs = backend.inventory()[0].units
+        memory_of = backend.memory(device.accelerator)
+        read = partial(replace, backend.readings(device.accelerator), under_load=True)
+        super().__init__(memory_of, specs, read=read, closed=lambda: None)
+        self._seconds = seconds
+
+    def device_seconds(self) -> float:
+        """By the device's own clock."""
+        return self._seconds
+
+    def extra(self) -> Mapping[str, Any]:
+        """Of itself."""
+        return {"on_chip": "said"}
+
+
+class ClockedBackend(SimulatedBackend):
+    """A back end of such memory."""
+
+    seconds = 0.0
+
+    def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:  # noqa: ARG002
+        """Of the whole device."""
+        return Clocked(self, self.inventory()[0].device, self.seconds)
+
+
+def test_passes_are_judged_and_told_by_the_devices_own_clock(tmp_path: Path) -> None:
+    """gpus-4.3, B18: the certificate has the device's time and what the session says of itself."""
+    backend = ClockedBackend(node(tmp_path).root)
+    device = whole(backend)
+    order = replace(order_for(backend, device), device_bytes_per_s=device.memory_bytes * 10.0)
+    backend.seconds = 0.25
+    result = run(backend, order)
+    assert result.verified, result.detail
+    assert result.seconds == 4 * 0.25
+    assert result.extra["on_chip"] == "said"
+    backend.seconds = 1.25
+    result = run(backend, order)
+    assert result.failure is Failure.SLOW
+    assert "on the device" in result.detail
 
 
 def test_a_partition_is_wiped_and_its_neighbours_keep_their_bytes(tmp_path: Path) -> None:
@@ -88,7 +136,7 @@ def test_slow_memory_fails_the_wipe(tmp_path: Path) -> None:
 
 
 def test_a_foreign_process_that_appears_fails_the_wipe(tmp_path: Path) -> None:
-    """A holder between check and last verify invalidates the result, and is named."""
+    """gpus-8.18: a holder between check and last verify invalidates the result, and is named."""
     backend = node(tmp_path)
     device = whole(backend)
     break_it(backend, device, "foreign-holder", name="intruder")
@@ -114,7 +162,7 @@ def test_listed_infrastructure_may_stay_and_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tenant_that_is_there_stops_the_wipe_before_it_writes(tmp_path: Path) -> None:
-    """Promise 4: memory of a device somebody holds is not touched."""
+    """Promise 4, gpus-8.16: memory of a device somebody holds is not touched."""
     backend = node(tmp_path)
     device = whole(backend)
     path = backend.memory(device.uuid)

@@ -103,6 +103,15 @@ def test_a_pass_is_slow_only_beyond_factor_and_allowance() -> None:
     assert "MB/s" in plan.slow_problem(order, int(200e6), 15.1)
 
 
+def test_a_pass_ten_times_slower_by_the_devices_own_clock_is_a_fault() -> None:
+    """gpus-4.3: on a busy host only the device's clock tells; what was not taken is not judged."""
+    order = replace(ORDER, device_bytes_per_s=2e12, slow_factor=10.0)
+    assert plan.slow_on_device(order, int(140e9), 0.7) == ""
+    assert "2000 GB/s" in plan.slow_on_device(order, int(140e9), 0.8)
+    assert plan.slow_on_device(replace(order, device_bytes_per_s=0.0), int(140e9), 99.0) == ""
+    assert plan.slow_on_device(order, 1, plan.DEVICE_ALLOWANCE_S) == ""
+
+
 def test_b06_all_ones_is_a_failed_read_out() -> None:
     """B06: 0xFFFFFFFF is neither four billion errors nor none."""
     readings = Readings(at=0.0, aer_fatal=0xFFFFFFFF, sram_uncorrected=0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from fleet.backends.base import Coverage, Mismatch
+from fleet.backends.base import Coverage, Mismatch, ResetScrub
 from fleet.health.readings import Readings
 from fleet.model import Process, ProcessKind, UnitId, Uuid
-from fleet.wipe.result import PASSES, Failure, Pass, WipeResult
+from fleet.wipe.result import PASSES, Failure, Kind, Pass, WipeResult
 
 GOOD = WipeResult(
     accelerator=Uuid("SIM-1"),
@@ -68,3 +69,56 @@ def test_a_report_with_a_hole_is_refused(missing: str) -> None:
     del report[missing]
     with pytest.raises(KeyError):
         WipeResult.from_json(report)
+
+
+SCRUB = ResetScrub(
+    performed=True,
+    method="flr",
+    vendor_scrub="on",
+    switch="a switch",
+    before=(Process(7, "nvidia-persistenced", ProcessKind.INFRASTRUCTURE),),
+)
+RESET = replace(
+    GOOD,
+    coverage=Coverage(100, 0, 0),
+    passes=(),
+    self_test_passed=False,
+    pattern="",
+    kind=Kind.RESET,
+    scrub=SCRUB,
+)
+TENANT = Process(9, "tenant", ProcessKind.FOREIGN)
+
+
+def test_a_reset_with_nobody_there_is_all_that_can_be_done() -> None:
+    """Issue 5: of a device whose memory is out of reach the result says no more than that."""
+    assert RESET.verified
+    assert RESET.rate == 0.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"failure": Failure.BACKEND},
+        {"scrub": None},
+        {"scrub": replace(SCRUB, performed=False)},
+        {"scrub": replace(SCRUB, method="")},
+        {"scrub": replace(SCRUB, problem="the switch is off")},
+        {"scrub": replace(SCRUB, after=(TENANT,))},
+        {"holders": (TENANT,)},
+        {"coverage": Coverage(100, 0, 100)},
+        {"passes": GOOD.passes},
+        {"kind": Kind.MEMORY},
+    ],
+)
+def test_less_than_a_reset_is_not_verified(change: dict[str, Any]) -> None:
+    """Promise 8, gpus-8.41: no reset, a holder, or a claim of bytes: each is enough to refuse."""
+    assert not replace(RESET, **change).verified
+
+
+def test_results_of_both_kinds_survive_json() -> None:
+    """What a worker did is what the node reads; a document of an older release is of memory."""
+    assert WipeResult.from_json(json.loads(json.dumps(RESET.as_json()))) == RESET
+    old = GOOD.as_json()
+    del old["kind"], old["scrub"]
+    assert WipeResult.from_json(json.loads(json.dumps(old))) == GOOD

@@ -50,7 +50,7 @@ def talk(
 
 
 def test_a_report_ends_with_the_workers_own_mark(tmp_path: Path) -> None:
-    """Ready, progress, result, and an end that names the worker: less is no report."""
+    """gpus-8.15: ready, progress, result, and an end that names the worker: less is no report."""
     backend = node(tmp_path)
     order = order_for(backend, whole(backend))
     code, said = talk(order, "go\n")

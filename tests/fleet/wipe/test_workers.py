@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import BackendFailed
-from fleet.wipe.identity import MARKER, WorkerIdentity, end, survivors
+from fleet.wipe.identity import WorkerIdentity, end, survivors
 from fleet.wipe.result import Failure
-from fleet.wipe.workers import VISIBILITY, Died, Ended, Finished, Spawner, Worker, environment
+from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 from tests.fleet.wipe.orders import break_it, eventually, node, order_for, whole
 
 
@@ -75,7 +75,7 @@ def test_workers_of_several_devices_run_at_once(tmp_path: Path, spawner: Spawner
 
 
 def test_b02_a_killed_worker_died_and_left_no_result(tmp_path: Path, spawner: Spawner) -> None:
-    """B02, B44: death without the end mark is Died with the signal, never half a result."""
+    """B02, B44, gpus-8.15: death without the end mark is Died, with its signal, and no result."""
     backend = node(tmp_path)
     device = whole(backend)
     break_it(backend, device, "worker-crash")
@@ -115,7 +115,7 @@ def test_b06_hang_is_ended_by_kill(tmp_path: Path, spawner: Spawner) -> None:
 
 
 def test_b29_a_wedged_worker_is_not_gone_until_it_is(tmp_path: Path, spawner: Spawner) -> None:
-    """B29: what outlives the kill keeps the answer at "not gone", also after a restart."""
+    """B29, gpus-8.14: what outlives the kill keeps it "not gone", also after a restart."""
     backend = node(tmp_path)
     device = whole(backend)
     break_it(backend, device, "wedge", at=0.5, seconds=30)
@@ -133,7 +133,7 @@ def test_b29_a_wedged_worker_is_not_gone_until_it_is(tmp_path: Path, spawner: Sp
 
 
 def test_a_wedged_worker_blocks_the_next_wipe(tmp_path: Path, spawner: Spawner) -> None:
-    """An older worker that may still write makes a new wipe fail before it writes."""
+    """gpus-8.14: an older worker that may still write makes a new wipe fail before it writes."""
     backend = node(tmp_path)
     device = whole(backend)
     break_it(backend, device, "wedge", at=0.5, seconds=30)
@@ -251,23 +251,32 @@ def test_a_worker_that_is_never_ready_is_given_up(tmp_path: Path, spawner: Spawn
         spawner.spawn(order_for(backend, whole(backend)), ready_wait_s=0.0)
 
 
-@pytest.mark.parametrize("inherited", [None, "", "3,1", "GPU-00000000", "-1", "1,1", "MIG-x"])
-def test_b13_inherited_visibility_is_replaced_by_the_one_device(
-    tmp_path: Path, inherited: str | None
-) -> None:
-    """B13: whatever list the parent has, the worker sees the UUID ordered and nothing else."""
-    backend = node(tmp_path)
-    order = order_for(backend, whole(backend))
-    before = {} if inherited is None else {VISIBILITY: inherited, "ROCR_VISIBLE_DEVICES": "2"}
-    found = environment(before, order.worker_id, order.device)
-    assert found[VISIBILITY] == order.device
-    assert found[MARKER] == order.worker_id
-    assert "ROCR_VISIBLE_DEVICES" not in found
-
-
 def test_workers_share_the_session_of_their_parent(tmp_path: Path, spawner: Spawner) -> None:
     """A stop signal for the service's session reaches its workers too."""
     backend = node(tmp_path)
     worker = spawner.spawn(order_for(backend, whole(backend)))
     assert os.getsid(worker.identity.pid) == os.getsid(0)
     assert worker.kill(5.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ((), "no complete report"),
+        ((b'{"end": "another"}',), "no complete report"),
+        ((b'{"result": {"accel',), "malformed report"),
+        ((b'{"result": {}}', b'{"end": "x"}'), "malformed report"),
+    ],
+)
+def test_gpus_8_15_a_worker_that_leaves_without_its_whole_report_has_failed(
+    tmp_path: Path, spawner: Spawner, lines: tuple[bytes, ...], words: str
+) -> None:
+    """gpus-8.15: exit code 0 proves nothing; a report missing, torn or another's is none."""
+    backend = node(tmp_path)
+    worker = spawner.spawn(order_for(backend, whole(backend)))
+    for line in lines:
+        worker._hear(line)
+    judged = worker._judge(0)
+    worker.kill(5.0)
+    assert isinstance(judged, Died)
+    assert words in judged.detail

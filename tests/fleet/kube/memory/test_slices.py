@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from fleet.kube.base import Object
-from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, TAINTS, Features
+from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, PARTITIONABLE, TAINTS, Features
 from fleet.kube.memory.rules import Write
 from fleet.kube.memory.slices import SliceRules
 
 NOW = "2026-11-29T13:13:23Z"
 TAINT: Object = {"key": "a.b/c", "value": "v", "effect": "NoSchedule"}
+SET: Object = {"name": "a-memory", "counters": {"m0": {"value": "1"}}}
+CONSUMED: Object = {"counterSet": "a-memory", "counters": {"m0": {"value": "1"}}}
 FULL = {
     "name": "d0",
     "taints": [TAINT],
@@ -20,6 +22,7 @@ FULL = {
     "bindingConditions": ["a.b/x"],
     "bindingFailureConditions": ["a.b/y"],
     "allowMultipleAllocations": True,
+    "consumesCounters": [CONSUMED],
 }
 
 
@@ -66,6 +69,21 @@ def test_one_gate_drops_one_feature() -> None:
     assert set(prepared(body(FULL), None, Features(gates=gates))) == set(FULL) - {"taints"}
 
 
+def test_counters_stay_in_a_slice_that_has_some() -> None:
+    """Where the gate was switched off, sets and devices of slices in use keep their counters; a
+    new slice gets none, and is stored all the same."""
+    gates = Features(gates=Features().gates - {PARTITIONABLE})
+    sets = body(sharedCounters=[SET])
+    del sets["spec"]["devices"]
+    rules = SliceRules(gates)
+    assert rules.prepare(Write(sets, sets, "", NOW)) == sets
+    assert "sharedCounters" not in rules.prepare(Write(sets, None, "", NOW))["spec"]
+    counting = {"name": "d0", "consumesCounters": [CONSUMED]}
+    assert prepared(body(counting), body(counting), gates) == counting
+    assert prepared(body(counting), sets, gates) == counting
+    assert prepared(body(counting), body({"name": "d0"}), gates) == {"name": "d0"}
+
+
 def test_a_taint_without_date_is_dated() -> None:
     """The date is now; one that was sent is kept."""
     found = prepared(body(FULL), None, Features())
@@ -99,7 +117,7 @@ def test_1_34_had_other_limits() -> None:
         ({"pool": {"name": "p"}}, "spec.pool.resourceSliceCount"),
         ({"nodeName": ""}, "spec"),
         ({"allNodes": True}, "spec"),
-        ({"devices": [{"name": "d"}], "sharedCounters": [{}]}, "spec"),
+        ({"devices": [{"name": "d"}], "sharedCounters": [SET]}, "spec"),
     ],
 )
 def test_the_head_of_a_slice_is_checked(spec: Object, field: str) -> None:

@@ -1,0 +1,347 @@
+"""The NVIDIA back end: GPUs and their partitions through NVML and the CUDA driver API.
+
+Plain code that may block: it runs only in processes that can be killed (`fleet.backends.remote`
+keeps one for each GPU, the wipe worker is another). What it holds open it lets go before a reset,
+which any open handle, ours included, would keep from happening.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome
+from fleet.backends.kmsg import KernelLog
+from fleet.backends.nvidia import grants, layout, linkage, mps, nvml, resetting
+from fleet.backends.nvidia.events import EventStream
+from fleet.backends.nvidia.holders import Holders
+from fleet.backends.nvidia.identity import Identities
+from fleet.backends.nvidia.inventory import Card, Inventory
+from fleet.backends.nvidia.mig import Mig
+from fleet.backends.nvidia.readings import Reader
+from fleet.clock import Clock, SystemClock
+from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused
+from fleet.health.readings import Readings
+from fleet.model import Accelerator, Device, Process, UnitId, Uuid
+
+MPS_WAIT_S = 5.0
+"""Longest time, s, an MPS daemon is waited for in one call: who asks for holders waits for them.
+One that needs longer is a holder until the next call finds it gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`fleet.settings.HardwareSettings` without its kind, and where cards are remembered."""
+
+    root: str = "/"
+    kernel_log: str = "/dev/kmsg"
+    mps: str = "refuse"
+    mps_deadline_s: float = 20.0
+    reset_methods: Sequence[str] = ("flr", "device_specific")
+    reset_tool: str = "nvidia-smi"
+    host_readback: bool = True
+    partition_retries: int = 5
+    identities: str = ""
+    """File in which cards are remembered, so that a dead one keeps its identity; "": in none."""
+
+
+class NvidiaBackend:
+    """All NVIDIA GPUs of this node (`Backend`, `CanReset`, `CanPartition`)."""
+
+    kind = "nvidia"
+    simulated = False
+
+    def __init__(self, *, clock: Clock | None = None, **settings: Any) -> None:
+        """`settings` are those of `Settings`; TypeError for any other. Opens nothing yet."""
+        self._settings = Settings(**settings)
+        self._root = Path(self._settings.root)
+        self._library = nvml.Library()
+        self._mig = Mig(self._library, tries=self._settings.partition_retries)
+        self._stream = EventStream(self._library)
+        remembered = self._settings.identities
+        self._identities = Identities(Path(remembered) if remembered else None)
+        self._inventory = Inventory(self._library, self._root, self._identities, self._shape)
+        self._holders = Holders(
+            self._library,
+            self._root,
+            mps.Policy(
+                shuts_down=self._settings.mps == "shut-down",
+                deadline_s=min(self._settings.mps_deadline_s, MPS_WAIT_S),
+            ),
+        )
+        self._reader = Reader(
+            self._library,
+            self._root,
+            KernelLog(self._settings.kernel_log),
+            self._stream,
+            clock or SystemClock(),
+        )
+
+    def settings(self) -> Mapping[str, Any]:
+        """What `fleet.backends.registry.build` needs to make this back end again."""
+        return {**asdict(self._settings), "reset_methods": list(self._settings.reset_methods)}
+
+    @property
+    def opened(self) -> bool:
+        """Whether the driver is open, and with it the GPUs looked at."""
+        return self._library.opened
+
+    def close(self) -> None:
+        """Let the driver go. A later call opens it again."""
+        self._stream.close()
+        self._reader.log.close()
+        self._library.close()
+
+    # --- what there is ---
+
+    def inventory(self) -> Sequence[Accelerator]:
+        """All GPUs. Raises DriverAbsent, BackendFailed.
+
+        Lets the driver go afterwards if it was not open before: who has looked at every GPU would
+        otherwise hold every GPU.
+        """
+        open_before = self._library.opened
+        try:
+            return self._inventory.accelerators()
+        finally:
+            if not open_before:
+                self.close()
+
+    def readings(self, accelerator: Uuid) -> Readings:
+        """Health readings of a GPU. Raises DeviceLost, BackendFailed."""
+        try:
+            card = self._inventory.card(accelerator)
+        except DriverRefused as error:
+            if error.code == nvml.RESET_REQUIRED:
+                return self._reader.reset_needed()
+            raise
+        return self._read(card, under_load=False)
+
+    def processes(self, accelerator: Uuid) -> Sequence[Process]:
+        """Every process that has a GPU, or the partition named, open. Raises BackendFailed.
+
+        Of a partition that has no instance now nobody can have anything open.
+        """
+        if not accelerator.startswith(layout.PARTS):
+            card = self._inventory.card(accelerator)
+            return self._holders.of(card, self._minor(card))
+        card, device = self._part(accelerator)
+        instance = self._instance(card, device)
+        return () if instance is None else self._holders.of(card, self._minor(card), instance)
+
+    def holders(self, accelerator: Uuid) -> Mapping[Uuid, Sequence[Process]]:
+        """Holders of a GPU and of each partition that has an instance, in one look."""
+        card = self._inventory.card(accelerator)
+        minor = self._minor(card)
+        found: dict[Uuid, Sequence[Process]] = {
+            one.device: self._holders.of(card, minor, one)
+            for one in self._mig.instances(card.handle, card.uuid)
+            if one.device is not None
+        }
+        return {**found, accelerator: self._holders.of(card, minor)}
+
+    def strays(self) -> Sequence[str]:
+        """Open faults in the kernel log of slots without a GPU of ours (B39, B70)."""
+        return self._reader.strays(self._inventory.slots())
+
+    def grant(self, device: Device) -> Grant:
+        """What a container needs to use `device`. Raises DeviceLost, BackendFailed."""
+        card = self._inventory.card(device.accelerator)
+        partitioned = self._mig.enabled(card.handle)
+        instance = self._instance(card, device) if partitioned else None
+        return grants.grant(
+            device, instance, address=card.address, partitioned=partitioned, root=self._root
+        )
+
+    def agent_grant(self) -> Grant:
+        """What our own node service needs to reach every GPU."""
+        return grants.agent_grant(self._root)
+
+    def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:
+        """Open the memory of a GPU, or of the instance over `units`; only in a wipe worker.
+
+        Raises DeviceUnknown for units that are not the GPU's, BackendFailed where memory cannot be
+        reached or is not all the GPU's own, DeviceLost.
+        """
+        from fleet.backends.nvidia import session, targets  # they load CUDA, which reading does not
+
+        card = self._inventory.card(accelerator)
+        self._stream.listen(card.uuid, card.handle)
+        target = targets.target(
+            card,
+            self._inventory.accelerator(card),
+            units,
+            mig=self._mig,
+            library=self._library,
+            read=lambda: self._read(card, under_load=True),
+        )
+        return session.open_session(replace(target, fallback=self._settings.host_readback))
+
+    # --- resetting ---
+
+    def reset(self, accelerator: Uuid) -> ResetOutcome:
+        """Reset a GPU. Refused while anything has it open. Raises BackendFailed, DeviceLost."""
+        self._stream.forget(accelerator)
+        self._inventory.forget(accelerator)
+        address = self._inventory.address(accelerator)
+        if not address:
+            raise DeviceLost(f"in which slot {accelerator} is, is not known")
+        terms = resetting.Terms(
+            tool=self._settings.reset_tool, methods=tuple(self._settings.reset_methods)
+        )
+        return resetting.reset(
+            linkage.Card(accelerator, address),
+            self._library,
+            around=_Around(self),
+            terms=terms,
+            root=self._root,
+        )
+
+    # --- partitions ---
+
+    def partitioned(self, device: Device) -> bool:
+        """Whether memory of `device` is reached only through an instance. Raises DeviceLost."""
+        return self._mig.enabled(self._inventory.card(device.accelerator).handle)
+
+    def instances(self, accelerator: Uuid) -> Sequence[Instance]:
+        """All instances there are. Raises DeviceLost, BackendFailed."""
+        return self._mig.instances(self._inventory.card(accelerator).handle, accelerator)
+
+    def make(self, device: Device) -> Instance:
+        """Make the instance of `device`, complete. Raises BackendFailed."""
+        return self._mig.make(self._inventory.card(device.accelerator).handle, device)
+
+    def unmake(self, instance: Instance) -> None:
+        """Remove an instance, whatever of it is left. Raises BackendFailed while it is in use."""
+        self._mig.unmake(self._inventory.card(instance.accelerator).handle, instance)
+
+    def divide(self, accelerator: Uuid, *, on: bool) -> None:
+        """Switch MIG mode. Raises BackendFailed unless it is so afterwards, DeviceLost.
+
+        Not while anything but this process has the GPU open: the driver would refuse, or reset it
+        under that process (gpus-8.30, gpus-8.37).
+        """
+        there = [one for one in self.processes(accelerator) if one.pid != os.getpid()]
+        if there:
+            named = ", ".join(f"{one.name} (pid {one.pid})" for one in there)
+            raise BackendFailed(
+                f"partitioning of {accelerator} is not switched: {named} has the GPU open",
+                remedy="end that process, a monitor or a persistence daemon too; nothing is"
+                " stopped for you",
+                holder=named,
+            )
+        self._stream.forget(accelerator)
+        self._inventory.forget(accelerator)
+        try:
+            self._mig.set_mode(accelerator, on=on)
+        finally:
+            self._inventory.forget(accelerator)
+            self.close()  # handles and the minor number are others now
+
+    def accelerator(self, uuid: Uuid) -> Accelerator:
+        """One GPU as the inventory has it, looking into no other. Raises DeviceLost."""
+        return self._inventory.accelerator(self._inventory.card(uuid))
+
+    def roll(self) -> Sequence[Uuid]:
+        """UUIDs of the GPUs that the kernel module lists, without any call into the driver."""
+        return self._inventory.roll()
+
+    def silent(self, uuid: Uuid) -> Accelerator:
+        """A GPU that does not answer, as it is remembered."""
+        return self._inventory.silent(uuid)
+
+    def openers(self, card: linkage.Card) -> Sequence[Process]:
+        """Who has the GPU in a slot open, asking the kernel only. Raises BackendFailed."""
+        gpu = grants.located(card.address, uuid=card.uuid, root=self._root)
+        return self._holders.of(Card(card.uuid, None, card.address), gpu.minor)
+
+    def note_reset(self, address: str) -> None:
+        """Write into the kernel log that the GPU in a slot was reset: that ends its open faults."""
+        self._reader.log.mark_reset(address)
+
+    # --- inside ---
+
+    def _shape(self, card: Card, whole: Accelerator) -> Accelerator:
+        if not self._mig.enabled(card.handle):
+            return whole
+        device = whole.device
+        profiles = self._mig.profiles(card.handle, card.uuid, total_bytes=device.memory_bytes)
+        try:
+            return layout.divided(
+                card.uuid,
+                device.name,
+                total_bytes=device.memory_bytes,
+                profiles=profiles,
+                attributes=device.attributes,
+            )
+        except ValueError as error:
+            raise BackendFailed(f"{device.name} is partitioned, but not usably: {error}") from error
+
+    def _read(self, card: Card, *, under_load: bool) -> Readings:
+        return self._reader.read(
+            card, under_load=under_load, unpartitioned=self._unpartitioned(card)
+        )
+
+    def _unpartitioned(self, card: Card) -> bool | None:
+        try:
+            return self._mig.enabled(card.handle) and not self._mig.instances(
+                card.handle, card.uuid
+            )
+        except BackendFailed:
+            return None
+
+    def _minor(self, card: Card) -> int:
+        """The device minor as it is now: a change of MIG mode may change it."""
+        return int(self._library.call("nvmlDeviceGetMinorNumber", card.handle))
+
+    def _instance(self, card: Card, device: Device) -> Instance | None:
+        there = self._mig.instances(card.handle, card.uuid)
+        return next((one for one in there if one.device == device.uuid), None)
+
+    def _part(self, named: Uuid) -> tuple[Card, Device]:
+        """A partition and the GPU it is on. Raises DeviceUnknown, DeviceLost."""
+        known = [one.accelerator for one in self._identities.all()]
+        for accelerators in (known, None):
+            for accelerator in self.inventory() if accelerators is None else accelerators:
+                for device in accelerator.devices:
+                    if device.uuid == named:
+                        return self._inventory.card(accelerator.uuid), device
+        raise DeviceUnknown(f"there is no device with the UUID {named!r}")
+
+
+class _Around:
+    """What a reset asks of us (`resetting.Surroundings`)."""
+
+    def __init__(self, backend: NvidiaBackend) -> None:
+        self._backend = backend
+
+    def holders(self, card: linkage.Card) -> Sequence[Process]:
+        """Everybody but this process; of a GPU that must be reset first, by descriptors alone."""
+        try:
+            found = self._backend.processes(card.uuid)
+        except DriverRefused as error:
+            if error.code != nvml.RESET_REQUIRED:
+                raise
+            found = self._backend.openers(card)
+        return tuple(process for process in found if process.pid != os.getpid())
+
+    def instances(self, card: linkage.Card) -> Sequence[str]:
+        """By number and units; of a GPU that must be reset first, none can be told or are left."""
+        try:
+            found = self._backend.instances(card.uuid)
+        except DriverRefused as error:
+            if error.code != nvml.RESET_REQUIRED:
+                raise
+            return ()
+        return [f"gi {one.ids.get('gi')} ({', '.join(one.units)})" for one in found]
+
+    def readings(self, card: linkage.Card) -> Readings:
+        """Its health now."""
+        return self._backend.readings(card.uuid)
+
+    def mark(self, card: linkage.Card) -> None:
+        """Write into the kernel log that it was reset."""
+        self._backend.note_reset(card.address)

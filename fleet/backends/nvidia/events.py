@@ -1,0 +1,94 @@
+"""Fault codes the driver reports by itself, from the moment a GPU was first opened here.
+
+The kernel log has the history; this stream also tells what the log lost or never got. One event
+set for each GPU, so that no event has to be assigned, and nothing is ever waited for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any
+
+from fleet.backends.nvidia import nvml
+from fleet.errors import DriverRefused
+from fleet.model import Uuid
+
+XID = 0x8
+NO_INSTANCE = 0xFFFFFFFF
+Heard = tuple[int, int | None]
+"""A fault code and the GPU instance it is about; None: the whole GPU."""
+KEPT = 1024
+"""Codes kept for each GPU, and events taken at once: a storm must neither fill memory nor hold up a
+reading."""
+
+
+class EventStream:
+    """Fault codes by GPU, for one process."""
+
+    def __init__(self, library: nvml.Library) -> None:
+        self._library = library
+        self._sets: dict[Uuid, Any] = {}
+        self._heard: dict[Uuid, deque[Heard]] = {}
+
+    def listen(self, accelerator: Uuid, handle: Any) -> bool:
+        """Register for a GPU's fault codes, once; whether it is registered. Raises `DeviceLost`."""
+        if accelerator in self._sets:
+            return True
+        supported = self._library.ask("nvmlDeviceGetSupportedEventTypes", handle)
+        if supported is not None and not supported & XID:
+            return False
+        made = self._library.ask("nvmlEventSetCreate")
+        if made is None:
+            return False
+        try:
+            self._library.call("nvmlDeviceRegisterEvents", handle, XID, made)
+        except DriverRefused:
+            self._library.ask("nvmlEventSetFree", made)
+            return False
+        self._sets[accelerator] = made
+        self._heard[accelerator] = deque(maxlen=KEPT)
+        return True
+
+    def heard(self, accelerator: Uuid) -> tuple[Heard, ...] | None:
+        """Codes since `listen`, in order, each with the GPU instance it is about (None: all of it).
+
+        None without `listen`. Raises `DeviceLost`.
+        """
+        made = self._sets.get(accelerator)
+        if made is None:
+            return None
+        kept = self._heard[accelerator]
+        for _ in range(KEPT):
+            try:
+                event = self._library.call("nvmlEventSetWait_v2", made, 0)
+            except DriverRefused:
+                break  # a time-out says that there is none; anything else that there is none now
+            if event.eventType & XID:
+                gi = int(event.gpuInstanceId)
+                kept.append((int(event.eventData), None if gi == NO_INSTANCE else gi))
+        return tuple(kept)
+
+    def forget(self, accelerator: Uuid) -> None:
+        """Let a GPU's event set go with what was heard: it is about to be reset."""
+        made = self._sets.pop(accelerator, None)
+        self._heard.pop(accelerator, None)
+        if made is not None:
+            self._library.ask("nvmlEventSetFree", made)
+
+    def close(self) -> None:
+        """Let all event sets go; codes heard are forgotten."""
+        for accelerator in tuple(self._sets):
+            self.forget(accelerator)
+
+
+def unlogged(logged: Iterable[int], heard: Iterable[Heard] | None) -> tuple[Heard, ...]:
+    """What was heard beyond the codes `logged`: one event seen by both counts once."""
+    counted = Counter(logged)
+    found: list[Heard] = []
+    for code, gi in heard or ():
+        if counted[code]:
+            counted[code] -= 1
+        else:
+            found.append((code, gi))
+    return tuple(found)

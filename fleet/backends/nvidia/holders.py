@@ -1,0 +1,96 @@
+"""Who holds a GPU or a partition, as the node counts it: drivers' lists, descriptors, MPS, and us.
+
+Decisions:
+
+1. The node's own processes that keep the driver open to read health hold no memory and are left
+   out; a wipe worker is `OURS`. Both carry the marker of `fleet.wipe.identity`, which anybody can
+   put into his environment: it counts only for processes of the host, as root or as we run.
+2. An MPS daemon that may serve the device holds it, clients or not: whatever would run there runs
+   inside its server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.backends import infrastructure
+from fleet.backends.base import DeviceNode, Instance
+from fleet.backends.nvidia import mps, nodes, nvml, occupancy
+from fleet.backends.nvidia.inventory import Card
+from fleet.model import Process, ProcessKind
+from fleet.wipe.identity import MARKER
+
+DRIVER_MARK = "nvidia driver, "
+"""How the marker of a process begins that only asks the driver (`fleet.backends.remote`)."""
+MPS_CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Asks about holders; `root` is where the host's processes are seen."""
+
+    library: nvml.Library
+    root: Path
+    policy: mps.Policy
+
+    def of(self, card: Card, minor: int, instance: Instance | None = None) -> tuple[Process, ...]:
+        """Holders of a GPU, or of one instance on it, by pid. Raises `BackendFailed`, `DeviceLost`.
+
+        With a policy that allows it, an MPS daemon without clients is asked to end first.
+        """
+        gi = None if instance is None else instance.ids["gi"]
+        own = (
+            [nodes.of_gpu(minor, root=self.root)]
+            if instance is None
+            else self._capabilities(minor, instance)
+        )
+        found = occupancy.processes(self.library, card.handle, root=self.root, nodes=own, gi=gi)
+        settled = mps.settle(
+            card.uuid,
+            root=self.root,
+            policy=self.policy,
+            holding={process.pid for process in found},
+            clients=self._clients(card.handle),
+        )
+        if settled.ended:
+            mps.leave_exclusive_mode(self.library, card.handle)
+            found = tuple(process for process in found if process.pid not in settled.gone)
+        named = {process.pid: process for process in (*found, *settled.holders)}
+        return tuple(self._as_we_count(named[pid] for pid in sorted(named)))
+
+    def _capabilities(self, minor: int, instance: Instance) -> Sequence[DeviceNode]:
+        if "ci" not in instance.ids:
+            return ()  # half made: there is nothing yet that a process could open
+        return nodes.of_instance(
+            minor, gi=instance.ids["gi"], ci=instance.ids["ci"], root=self.root
+        )
+
+    def _clients(self, handle: Any) -> frozenset[int]:
+        listed = self.library.ask(MPS_CLIENTS, handle)
+        return frozenset(int(client.pid) for client in listed or ())
+
+    def _as_we_count(self, found: Iterator[Process]) -> Iterator[Process]:
+        for process in found:
+            mark = self._mark(process.pid)
+            if mark.startswith(DRIVER_MARK):
+                continue
+            yield replace(process, kind=ProcessKind.OURS) if mark else process
+
+    def _mark(self, pid: int) -> str:
+        """The marker of a process of ours, "" for any other."""
+        if pid == os.getpid():
+            return os.environ.get(MARKER, "")
+        proc = self.root / "proc"
+        try:
+            pairs = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return ""
+        prefix = f"{MARKER}=".encode()
+        found = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), b"")
+        return (
+            found.decode(errors="replace") if infrastructure.is_of_the_host(pid, proc=proc) else ""
+        )

@@ -1,0 +1,152 @@
+"""What connects a GPU: PCIe, its error counters, NVLink and the fabric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet.backends.nvidia import nvml
+from fleet.backends.nvidia.probe import Answers, Probe
+from fleet.backends.sysfs import Function
+
+MOST_LINKS = 36
+UP, SLEEPING = 1, 2
+LINK_STATE = 165
+NO_LINK = frozenset({nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT})
+LINK_TOTALS = (38, 45, 52, 59)
+"""Flow control CRC, data CRC, replays and recoveries over all links of a GPU."""
+LINK_COUNTERS = range(5)
+REPLAYS, CORRECTABLE, NON_FATAL, FATAL = 94, 173, 179, 180
+PCI_EXPRESS = 2
+PCIE = ("pcie_gen", "pcie_gen_max", "pcie_gen_device_max", "pcie_width", "pcie_width_max")
+AER = ("aer_fatal", "aer_nonfatal", "aer_corrected")
+FABRIC_STATES = {1: "not-started", 2: "in-progress"}
+FABRIC_COMPLETED = 3
+HOPPER = 9
+OLDER_DRIVER = frozenset({nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH})
+FABRIC_FAULTS = (0, 2, 4, 6)
+"""Places of two bits each that are 1 where bandwidth is degraded, a route recovers or is unhealthy,
+or accesses timed out. How the fabric is partitioned (12, 14) says nothing about its health."""
+CONFIGURATION_SHIFT, CONFIGURATION_BITS, CONFIGURATION_RIGHT = 8, 0xF, (0, 1)
+HEALTHY, UNHEALTHY = (1,), (2, 3)
+
+
+def pcie(probe: Probe, function: Function | None) -> Answers:
+    """Link and error counters; what NVML does not tell is read from the kernel."""
+    found = Answers()
+    kernel = function.link() if function else None
+    for name, call, other in (
+        ("pcie_gen", "GetCurrPcieLinkGeneration", kernel and kernel.gen),
+        ("pcie_gen_max", "GetMaxPcieLinkGeneration", kernel and kernel.gen_max),
+        ("pcie_width", "GetCurrPcieLinkWidth", kernel and kernel.width),
+        ("pcie_width_max", "GetMaxPcieLinkWidth", kernel and kernel.width_max),
+        ("pcie_gen_device_max", "GetGpuMaxPcieLinkGeneration", None),
+    ):
+        said = probe.ask(call)
+        found.values[name] = other if said is None else said
+    fields = probe.fields([REPLAYS, CORRECTABLE, NON_FATAL, FATAL])
+    replays = probe.ask("GetPcieReplayCounter")
+    found.values["pcie_replays"] = fields.get(REPLAYS) if replays is None else replays
+    bus = probe.ask("GetBusType")
+    if bus not in (None, 0, PCI_EXPRESS) and found.values["pcie_gen_max"] is None:
+        found.absent(*PCIE, *AER, "pcie_replays")
+    _aer(found, fields, function)
+    return found
+
+
+def _aer(found: Answers, fields: dict[Any, int], function: Function | None) -> None:
+    """The kernel's totals; without them the device's own counters.
+
+    A kernel that lists the function but keeps no totals for it does no error reporting there (the
+    firmware does, or a hypervisor): that is no reading that failed.
+    """
+    kept = function.aer() if function else None
+    for name, total, field in (
+        ("aer_fatal", kept and kept.fatal, FATAL),
+        ("aer_nonfatal", kept and kept.nonfatal, NON_FATAL),
+        ("aer_corrected", kept and kept.corrected, CORRECTABLE),
+    ):
+        found.values[name] = fields.get(field) if total is None else total
+    nothing = all(found.values[name] is None for name in AER)
+    if nothing and function is not None and function.present and not _reports(function):
+        found.absent(*AER)
+
+
+def _reports(function: Function) -> bool:
+    return (function.path / "aer_dev_fatal").exists()
+
+
+def nvlink(probe: Probe) -> Answers:
+    """Links up of those that exist, and their errors. One link unread: the number is unknown."""
+    found = Answers()
+    links: dict[int, bool | None] = {}
+    for link in range(MOST_LINKS):
+        state = probe.ask("GetNvLinkState", link)
+        if state is not None:
+            links[link] = state == UP or _sleeps(probe, link)
+        elif probe.refused("GetNvLinkState") not in NO_LINK:
+            links[link] = None
+    unread = None in links.values()
+    found.values["nvlinks_expected"] = None if unread else len(links)
+    if not links:
+        found.absent("nvlinks_up", "nvlink_errors")
+    elif not unread:
+        found.values["nvlinks_up"] = sum(bool(up) for up in links.values())
+    if links:
+        found.values["nvlink_errors"] = _link_errors(probe, list(links))
+    return found
+
+
+def _sleeps(probe: Probe, link: int) -> bool:
+    """Whether a link that is not active only saves power."""
+    return probe.fields([(LINK_STATE, link)]).get((LINK_STATE, link)) == SLEEPING
+
+
+def _link_errors(probe: Probe, links: list[int]) -> int | None:
+    totals = probe.fields(LINK_TOTALS)
+    if totals:
+        return sum(totals.values())
+    counts = [
+        count
+        for link in links
+        for counter in LINK_COUNTERS
+        if (count := probe.ask("GetNvLinkErrorCounter", link, counter)) is not None
+    ]
+    return sum(counts) if counts else None
+
+
+def fabric(probe: Probe, architecture: int | None) -> Answers:
+    """State of the fabric, and its health once it is completed.
+
+    Parts before Hopper tell no state; drivers of their time lack the call or its structs.
+    """
+    found = Answers({"fabric_state": None, "fabric_healthy": None})
+    said = probe.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t")
+    summary = 0
+    if said is not None:
+        summary = said.healthSummary
+    elif not probe.lacks("GetGpuFabricInfoV"):
+        said = probe.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
+    if said is None:
+        older = architecture is not None and architecture < HOPPER
+        unknown_to_driver = probe.refused("GetGpuFabricInfoV") in OLDER_DRIVER
+        if probe.lacks("GetGpuFabricInfoV") or (older and unknown_to_driver):
+            found.absent("fabric_state", "fabric_healthy")
+        return found
+    if said.state == 0:
+        found.absent("fabric_state", "fabric_healthy")
+    elif said.state != FABRIC_COMPLETED:
+        found.values["fabric_state"] = FABRIC_STATES.get(said.state, f"unknown-{said.state}")
+    else:
+        found.values["fabric_state"] = f"failed-{said.status}" if said.status else "completed"
+        found.values["fabric_healthy"] = _healthy(said.healthMask, summary)
+        if not said.healthMask and not summary and not said.status:
+            found.absent("fabric_healthy")
+    return found
+
+
+def _healthy(mask: int, summary: int) -> bool | None:
+    if not mask and not summary:
+        return None
+    faulty = any(mask >> place & 0b11 == 1 for place in FABRIC_FAULTS)
+    configured = mask >> CONFIGURATION_SHIFT & CONFIGURATION_BITS in CONFIGURATION_RIGHT
+    return summary not in UNHEALTHY and not faulty and configured

@@ -1,0 +1,156 @@
+"""Who uses an NVIDIA GPU or one partition of it: the driver's lists, and every open descriptor.
+
+The driver lists only processes with work on the GPU. Whoever merely has the device open (monitors,
+device plugins) or is being torn down shows in one place and not in the other, so both are asked and
+either is enough. The device's own node decides: control nodes are opened by every tool that prints
+a table, and reach no memory.
+
+Decisions:
+
+1. A list that cannot be had is an error, except for graphics and MPS clients, which some drivers
+   and modes do not list: their descriptors show.
+2. A listed process that ``proc`` does not show is a holder all the same: it is in teardown, or
+   lives where we cannot look. A name nobody can read is foreign.
+3. Of a partition, holders are those the driver lists inside it and those that have one of its
+   capability nodes open. Who has only the parent's node open uses no partition's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from fleet import errors
+from fleet.backends import infrastructure
+from fleet.backends.base import DeviceNode
+from fleet.backends.nvidia import nvml
+from fleet.backends.nvidia.nvml import Library
+from fleet.backends.openers import Opener, openers
+from fleet.backends.sysfs import read_text
+from fleet.model import Process
+
+NO_INSTANCE = 0xFFFFFFFF
+_COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
+_OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
+_VERSIONS = ("_v3", "_v2")
+_NOT_LISTED = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH)
+_GREW = 7
+"""The driver's code for a list that became longer between the two calls that read it."""
+_TRIES = 3
+_UNREADABLE = "unknown"
+
+
+def processes(
+    library: Library,
+    handle: Any,
+    *,
+    root: Path,
+    nodes: Sequence[DeviceNode],
+    gi: int | None = None,
+) -> tuple[Process, ...]:
+    """Every process that holds the GPU of `handle`, ourselves included, by pid.
+
+    `handle`: None where the driver gives none before a reset; then descriptors alone decide, which
+    whoever has work on the GPU has too. `nodes`: the device's own nodes, never control nodes. With
+    `gi`, who holds that GPU instance: `nodes` are then the capability nodes of it and of its
+    compute instances. Raises `BackendFailed` where holders cannot be known, `DeviceLost`.
+    """
+    wanted = {node.host_path or node.path: (node.major, node.minor) for node in nodes}
+    opened = {opener.pid: opener for opener in openers(root, wanted)}
+    pids = {*opened, *(listed(library, handle, gi=gi) if handle is not None else ())}
+    return tuple(_process(library, pid, opened, root) for pid in sorted(pids))
+
+
+def listed(library: Library, handle: Any, *, gi: int | None = None) -> frozenset[int]:
+    """Pids the driver lists on the GPU; with `gi`, those inside that GPU instance.
+
+    None of a GPU that must be reset before anything runs on it again. Raises `BackendFailed` where
+    the driver does not tell, `DeviceLost`.
+    """
+    try:
+        found = list(_list(library, _COMPUTE, handle))
+    except errors.DriverRefused as error:
+        if error.code != nvml.RESET_REQUIRED:
+            raise
+        return frozenset()
+    for name in _OTHERS:
+        try:
+            found += _list(library, name, handle)
+        except errors.DriverRefused as error:
+            if error.code not in _NOT_LISTED:
+                raise
+    return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
+
+
+class Use(StrEnum):
+    """What a GPU's memory figures say about users nobody lists."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+    """To be treated as busy."""
+
+
+def memory_use(
+    library: Library, handle: Any, *, idle_bytes: int | None = None, allowed_bytes: int = 0
+) -> Use:
+    """Whether memory is in use on a GPU that nobody is known to hold (B71).
+
+    The driver's newer figures leave its own reserve out of what is used: more than `allowed_bytes`
+    is somebody. The older figures count the reserve as used; they are judged only against
+    `idle_bytes`, what the same figure was when this model was known to be idle, and only where the
+    driver has no newer ones. No figure at all says nothing.
+    """
+    try:
+        version = library.constant("nvmlMemory_v2")
+        used = int(library.call("nvmlDeviceGetMemoryInfo", handle, version=version).used)
+        return Use.IDLE if used <= allowed_bytes else Use.BUSY
+    except errors.DriverRefused as error:
+        if error.code != nvml.FUNCTION_NOT_FOUND or idle_bytes is None:
+            return Use.UNKNOWN
+    older = library.ask("nvmlDeviceGetMemoryInfo", handle)
+    if older is None:
+        return Use.UNKNOWN
+    return Use.IDLE if int(older.used) <= idle_bytes else Use.BUSY
+
+
+def _list(library: Library, name: str, handle: Any) -> Iterator[Any]:
+    """One of the driver's lists, in the newest form it has."""
+    refused: errors.DriverRefused | None = None
+    for version in _VERSIONS:
+        try:
+            yield from _read(library, name + version, handle)
+            return
+        except errors.DriverRefused as error:
+            if error.code not in (nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH):
+                raise
+            refused = refused or error
+    if refused is not None:
+        raise refused
+
+
+def _read(library: Library, name: str, handle: Any) -> Sequence[Any]:
+    for _ in range(_TRIES - 1):
+        try:
+            return list(library.call(name, handle))
+        except errors.DriverRefused as error:
+            if error.code != _GREW:
+                raise
+    return list(library.call(name, handle))
+
+
+def _process(library: Library, pid: int, opened: Mapping[int, Opener], root: Path) -> Process:
+    name = opened[pid].name if pid in opened else _name(library, pid, root)
+    return Process(pid, name, infrastructure.kind(name, pid, proc=root / "proc"))
+
+
+def _name(library: Library, pid: int, root: Path) -> str:
+    """What the kernel calls it, else what the driver does: of a process that is being torn down
+    only the driver still knows."""
+    found = read_text(root / "proc" / str(pid) / "comm")
+    if found:
+        return nvml.text(found)
+    told = library.ask("nvmlSystemGetProcessName", pid) if pid else None
+    return nvml.text(told).rpartition("/")[2] if told else _UNREADABLE

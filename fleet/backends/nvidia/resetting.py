@@ -1,0 +1,323 @@
+"""Resetting a GPU: by the vendor's tool, which alone has the call for it, else by the kernel.
+
+Decisions:
+
+1. Nothing is reset under anybody: no process, infrastructure included, no instance of a partition,
+   and nobody on a GPU that resets along with this one. Persistence mode holds the device as well:
+   it is switched off first, and what the operator had set comes back, whatever happened.
+2. Whether the tool or the kernel's list of clients is right is not ours to decide: where the tool
+   says the device is in use, the kernel's methods are not tried behind its back.
+3. A tool past its time limit is killed and nothing more is done: the driver's state is unknown.
+4. Done means proven: the same GPU answers, its counters start at zero, it asks for no reset and its
+   link is as wide as before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fleet import errors
+from fleet.backends import infrastructure, pci_reset
+from fleet.backends.base import ResetOutcome
+from fleet.backends.nvidia import libraries, linkage, modes, nvml
+from fleet.backends.nvidia.linkage import Card
+from fleet.backends.nvidia.modes import Modes
+from fleet.backends.nvidia.nvml import Library
+from fleet.backends.sysfs import Function
+from fleet.health.readings import Readings
+from fleet.model import Process
+
+TOOL_LIMIT_S = 80.0
+"""Time, s, the tool gets: below what the caller gives a reset as a whole."""
+BACK_S = 10.0
+"""Time, s, a GPU gets to answer and its link to train after the reset is said to be over."""
+_REAP_S = 5.0
+_STEP_S = 0.05
+_IN_USE = ("in use by another", "being used by one or more other processes")
+_OUTPUT_MAX = 600
+
+
+class Surroundings(Protocol):
+    """What a reset asks of the back end around it."""
+
+    def holders(self, card: Card) -> Sequence[Process]:
+        """Processes that hold a GPU, without us. Raises `BackendFailed`."""
+
+    def instances(self, card: Card) -> Sequence[str]:
+        """Its partitions' instances, in words."""
+
+    def readings(self, card: Card) -> Readings:
+        """Its health now. Raises `DeviceLost`, `BackendFailed`."""
+
+    def mark(self, card: Card) -> None:
+        """Note in the kernel log that the GPU was reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a reset may be done."""
+
+    tool: str = "nvidia-smi"
+    """Empty: only the kernel's methods."""
+    methods: tuple[str, ...] = ()
+    """Kernel methods allowed, in this order."""
+    tool_limit_s: float = TOOL_LIMIT_S
+    back_s: float = BACK_S
+
+
+class _Refused(Exception):
+    """Nothing was done."""
+
+    def __init__(self, detail: str, holders: Sequence[Process] = ()) -> None:
+        super().__init__(detail)
+        self.outcome = ResetOutcome(done=False, method="", detail=detail, holders=tuple(holders))
+
+
+def reset(
+    card: Card, library: Library, *, around: Surroundings, terms: Terms, root: Path
+) -> ResetOutcome:
+    """Reset a GPU, with those that can only be reset along with it.
+
+    An outcome that is not done says why nothing was done. The library is closed and opened again:
+    handles from before are void, and other processes of ours must not have this GPU open. Raises
+    `BackendFailed` where a reset failed or is not proven, `DeviceLost` where the GPU is gone.
+    """
+    return _Reset(card, library, around, terms, root).run()
+
+
+class _Reset:
+    """One reset. Not to be used twice."""
+
+    def __init__(
+        self, card: Card, library: Library, around: Surroundings, terms: Terms, root: Path
+    ) -> None:
+        self._card = card
+        self._library = library
+        self._around = around
+        self._terms = terms
+        self._root = root
+        self._group: tuple[Card, ...] = (card,)
+        self._modes: dict[Card, Modes] = {}
+        self._widths: dict[Card, int | None] = {}
+
+    def run(self) -> ResetOutcome:
+        try:
+            self._look()
+            outcome = self._strike_free()
+        except _Refused as refused:
+            self._restore()
+            return refused.outcome
+        except errors.FleetError as error:
+            self._restore_after(error)
+            raise
+        not_restored = self._restore()
+        for card in self._group:
+            self._prove(card)
+        if not_restored:
+            raise errors.BackendFailed(
+                f"{self._card.uuid} was reset, but its modes are not as before: {not_restored}"
+            )
+        return outcome
+
+    def _look(self) -> None:
+        """Preconditions that need the driver, and what has to be put back."""
+        self._group = linkage.group(self._library, self._card)
+        for card in self._group:
+            instances = self._around.instances(card)
+            if instances:
+                raise _Refused(f"{card.uuid} has instances of partitions: {', '.join(instances)}")
+            self._widths[card] = Function(self._root, card.address).link().width
+            handle = self._handle(card)
+            if handle is not None:
+                self._modes[card] = modes.read(self._library, handle)
+        for card, found in self._modes.items():
+            try:
+                modes.let_go(self._library, self._handle(card), found)
+            except errors.DriverRefused as error:
+                raise _Refused(
+                    f"persistence mode of {card.uuid} cannot be switched off: {error.detail}"
+                ) from error
+        self._refuse_held()
+
+    def _refuse_held(self) -> None:
+        for card in self._group:
+            holders = tuple(self._around.holders(card))
+            if holders:
+                linked = (
+                    "" if card == self._card else f", which resets along with {self._card.uuid},"
+                )
+                raise _Refused(
+                    f"{card.uuid}{linked} is held by {infrastructure.listed(holders)}", holders
+                )
+
+    def _strike_free(self) -> ResetOutcome:
+        """Reset by the first way that works, with no handle of our own on the device."""
+        self._library.close()
+        program = _located(self._terms.tool)
+        told = f"there is no program {self._terms.tool!r}" if self._terms.tool else ""
+        if program:
+            uuids = ",".join(card.uuid for card in self._group)
+            ok, told = _run([program, "--gpu-reset", "-i", uuids], self._terms.tool_limit_s)
+            if ok:
+                return ResetOutcome(done=True, method="nvidia-smi", detail=self._along())
+            if any(phrase in told.lower() for phrase in _IN_USE):
+                raise _Refused(f"the driver says {self._card.uuid} is in use: {told}")
+        if len(self._group) > 1 or not self._terms.methods:
+            raise errors.BackendFailed(
+                f"{self._card.uuid} could not be reset: {told or 'no way to do it is allowed'}",
+                remedy="see what the tool said; reboot the node if the device asks for a reset",
+            )
+        return self._by_kernel(told)
+
+    def _by_kernel(self, told: str) -> ResetOutcome:
+        found = pci_reset.reset(
+            Function(self._root, self._card.address),
+            pci_reset.Terms(self._terms.methods, unbinds=True, settle_s=self._terms.back_s),
+            self._held_unasked,
+        )
+        detail = "; ".join(part for part in (told, found.detail) if part)
+        if not found.done:
+            raise _Refused(detail, found.holders)
+        return ResetOutcome(done=True, method=found.method, detail=detail)
+
+    def _held_unasked(self) -> Sequence[Process]:
+        """Holders, leaving the driver closed behind: the kernel waits for us, too."""
+        try:
+            return self._around.holders(self._card)
+        finally:
+            self._library.close()
+
+    def _along(self) -> str:
+        others = [card.uuid for card in self._group if card != self._card]
+        return f"reset along with it: {', '.join(others)}" if others else ""
+
+    def _restore(self) -> str:
+        """Put the modes back; what could not be, in words."""
+        failed: list[str] = []
+        for card, found in self._modes.items():
+            handle = self._answering(card)
+            if handle is None:
+                failed.append(f"{card.uuid} does not answer")
+            else:
+                failed += modes.restore(self._library, handle, found)
+        return "; ".join(failed)
+
+    def _restore_after(self, error: errors.FleetError) -> None:
+        """Put the modes back after a failure, which stays the one that is told."""
+        try:
+            left = self._restore()
+        except errors.FleetError as second:
+            left = second.detail
+        if left:
+            error.add_note(f"and its modes are not as before: {left}")
+
+    def _prove(self, card: Card) -> None:
+        """The GPU is back, and it is the reset that its counters show."""
+        if self._answering(card) is None:
+            raise errors.DeviceLost(f"{card.uuid} does not answer after its reset")
+        function = Function(self._root, card.address)
+        if function.present and function.config_alive() is False:
+            raise errors.DeviceLost(f"{card.address} reads all ones after its reset")
+        self._around.mark(card)
+        problem = _unproven(self._around.readings(card)) or self._narrower(card, function)
+        if problem:
+            raise errors.BackendFailed(
+                f"{card.uuid} was reset, and {problem}",
+                remedy="reboot the node; if it stays so, the device needs repair",
+            )
+
+    def _narrower(self, card: Card, function: Function) -> str:
+        """Why its link is not what it was; a link takes a moment to train."""
+        before, deadline = self._widths.get(card), time.monotonic() + self._terms.back_s
+        while before is not None:
+            now = function.link().width
+            if now is not None and now >= before:
+                break
+            if time.monotonic() >= deadline:
+                return f"its link is x{now or '?'} and was x{before}"
+            time.sleep(_STEP_S)
+        return ""
+
+    def _handle(self, card: Card) -> Any:
+        """Handle of a GPU; None where the driver says that it must be reset first."""
+        try:
+            return linkage.handle(self._library, card)
+        except errors.DriverRefused as error:
+            if error.code != nvml.RESET_REQUIRED:
+                raise
+            return None
+
+    def _answering(self, card: Card) -> Any:
+        """Handle of a GPU once it answers; None: not within its time."""
+        deadline = time.monotonic() + self._terms.back_s
+        while True:
+            try:
+                return linkage.handle(self._library, card)
+            except errors.FleetError:
+                self._library.close()
+                if time.monotonic() >= deadline:
+                    return None
+            time.sleep(_STEP_S)
+
+
+def _unproven(now: Readings) -> str:
+    """What contradicts a reset that is said to be done; "": nothing."""
+    if now.present is False:
+        return "it is gone"
+    if now.ecc_uncorrected_volatile:
+        return f"it still counts {now.ecc_uncorrected_volatile} uncorrected errors since its start"
+    if now.reset_required:
+        return "it still asks for a reset"
+    if now.recovery_action not in (None, "NONE"):
+        return f"the driver still asks for {now.recovery_action}"
+    if now.row_remap_pending:
+        return "rows still wait to be remapped"
+    return ""
+
+
+def _located(tool: str) -> str:
+    """The tool on our path, or where our own grant puts it; "": none."""
+    if not tool:
+        return ""
+    granted = Path(libraries.PROGRAMS) / tool
+    return shutil.which(tool) or (str(granted) if granted.is_file() else "")
+
+
+def _run(command: Sequence[str], limit_s: float) -> tuple[bool, str]:
+    """Run the tool in a process of its own; whether it succeeded and what it said.
+
+    Raises `BackendFailed` where it takes longer than `limit_s`; it is killed then, and where it
+    cannot be, left behind: waiting for it would be for ever.
+    """
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        return False, f"{command[0]} cannot be run: {error.strerror}"
+    try:
+        said, _ = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as late:
+        child.kill()
+        try:
+            child.communicate(timeout=_REAP_S)
+            end = "was killed"
+        except subprocess.TimeoutExpired:
+            end = "could not be killed"
+        raise errors.BackendFailed(
+            f"{' '.join(command)} did not end within {limit_s:g} s and {end}",
+            remedy="check the kernel log; reboot the node before the device is used again",
+        ) from late
+    text = " ".join(line for raw in said.splitlines() if (line := nvml.text(raw)))[:_OUTPUT_MAX]
+    return child.returncode == 0, text or f"exit code {child.returncode}"

@@ -1,0 +1,71 @@
+"""What a wipe worker opens for some units: a whole GPU, or the instance that is exactly them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fleet.backends.nvidia import attributes, nvml
+from fleet.backends.nvidia.inventory import Card
+from fleet.backends.nvidia.mig import Mig
+from fleet.backends.nvidia.probe import Probe
+from fleet.backends.nvidia.session import Target
+from fleet.errors import BackendFailed, DeviceUnknown
+from fleet.health.readings import Readings
+from fleet.model import Accelerator, UnitId
+
+
+def target(
+    card: Card,
+    accelerator: Accelerator,
+    units: Sequence[UnitId],
+    *,
+    mig: Mig,
+    library: nvml.Library,
+    read: Callable[[], Readings],
+) -> Target:
+    """What to open for `units`, with sizes as the driver has them for just that.
+
+    Raises `DeviceUnknown` for units that are not the GPU's, `BackendFailed` where its memory is not
+    its own alone (B64) or nothing can run on these units now, `DeviceLost`.
+    """
+    wanted = tuple(unit for unit in accelerator.units if unit.id in set(units))
+    if not wanted or len(wanted) != len(set(units)):
+        raise DeviceUnknown(f"units {', '.join(units)} are not all of {accelerator.uuid}")
+    _require_own_memory(accelerator)
+    visible: str = accelerator.uuid
+    handle = card.handle
+    if mig.enabled(card.handle):
+        visible = _covering(card, units, mig)
+        handle = library.call("nvmlDeviceGetHandleByUUID", visible)
+    memory = attributes.memory(Probe(library, handle))
+    if memory is None:
+        raise BackendFailed(f"the driver does not tell how much memory {visible} has")
+    return Target(
+        visible=visible,
+        accelerator=accelerator.uuid,
+        units=wanted,
+        total_bytes=memory.total,
+        reserved_bytes=memory.reserved or 0,  # unknown: what is not covered counts as left over
+        read=read,
+    )
+
+
+def _require_own_memory(accelerator: Accelerator) -> None:
+    kind = accelerator.device.attributes.get("memory", "")
+    if kind != attributes.OWN_MEMORY:
+        raise BackendFailed(
+            f"{accelerator.device.name} cannot be proven clean: its memory is {kind or 'unknown'}",
+            remedy="take the GPU's memory offline as a node of the host, or do not offer the GPU",
+        )
+
+
+def _covering(card: Card, units: Sequence[UnitId], mig: Mig) -> str:
+    """UUID of the instance that is exactly `units`."""
+    for instance in mig.instances(card.handle, card.uuid):
+        if set(instance.units) == set(units) and instance.uuid:
+            return instance.uuid
+    raise BackendFailed(
+        f"{card.uuid} is partitioned and no instance is exactly {', '.join(units)}: nothing can run"
+        " there, and nothing was written",
+        remedy="have the node make the instance first, or switch partitioning off",
+    )

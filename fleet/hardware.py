@@ -1,0 +1,43 @@
+"""Which real accelerators a machine has, and by which back end they are reached.
+
+Looked up on the PCI bus and not in a driver: a card whose driver is missing is a card all the same,
+and must not be taken for a machine without accelerators.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fleet import errors
+from fleet.backends import registry, sysfs
+from fleet.settings import HardwareKind, HardwareSettings
+
+NVIDIA = 0x10DE
+GPU_CLASSES = frozenset({0x030000, 0x030200})
+"""VGA and 3D controllers."""
+IDENTITIES = "identities.json"
+"""What was known of each card, kept beside the journal: a dead one still has its name."""
+
+
+def discover(asked: HardwareSettings) -> str:
+    """The kind of back end for this machine. Raises `DriverAbsent` where no accelerator is seen."""
+    if asked.kind is not HardwareKind.AUTO:
+        return asked.kind.value
+    root = Path(asked.root)
+    if sysfs.discover(root, vendors={NVIDIA}, classes=GPU_CLASSES):
+        return HardwareKind.NVIDIA.value
+    looking = {**arguments(asked, Path()), "identities": ""}  # nothing is remembered by a look
+    if registry.build(HardwareKind.PCIE.value, looking).inventory():
+        return HardwareKind.PCIE.value
+    raise errors.DriverAbsent(
+        f"no accelerator is on the PCI bus below {root}",
+        remedy="plug one in, set hardware.root to where the host's /sys is seen, or ask for a"
+        " simulated fleet with `--simulate 2x8`",
+    )
+
+
+def arguments(asked: HardwareSettings, directory: Path) -> dict[str, Any]:
+    """Settings for the back end as JSON; `directory`: of the node, for what it remembers."""
+    found = asked.model_dump(mode="json", exclude={"kind", "run_directory", "accept_unread"})
+    return {**found, "identities": str(directory / IDENTITIES)}

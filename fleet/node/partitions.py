@@ -1,0 +1,410 @@
+"""Instances of partitions: made where memory is to be reached through one, removed after that.
+
+An instance of ours exists only while work or a claim holds its device. Before one is made a record
+of it is in the journal, so that whatever a crash leaves behind is recognised: exactly that profile
+and place, of the same boot, and not among the instances there were before. All others are somebody
+else's: they are never touched, and count as a foreign holder of the memory they lie in.
+
+Records are read inside the same turn of the driver in which instances are listed. What is made or
+removed has its own turn, and its record is written before the one and dropped after the other: so
+none of ours is ever taken for foreign.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol, TypeVar, cast
+
+from fleet import errors
+from fleet.backends.base import CanDivide, CanPartition, Instance
+from fleet.claims import ClaimState
+from fleet.model import (
+    BootId,
+    ClaimUid,
+    Device,
+    OperationId,
+    Process,
+    ProcessKind,
+    UnitId,
+    Uuid,
+)
+from fleet.node import stays
+from fleet.node.bounded import BoundedCalls
+from fleet.node.registry import Registry, Work
+
+LOG = logging.getLogger(__name__)
+READ_S = 40.0
+CALL_S = 120.0
+"""Longest that listing, and that making or removing may take, s: above what the back end allows
+itself, so that a call given up here has ended there. Usually it is about one second."""
+SWITCH_S = 160.0
+"""Longest that switching partitioning may take, s: the driver may reset the accelerator."""
+NOT_OURS = "(not ours)"
+"""How an instance is marked that we have no record of."""
+UNWANTED = (
+    "remove it with `nvidia-smi mig -dci`, then `-dgi`, if nobody needs it (after a lost journal"
+    " it may be one that we made)"
+)
+"""What to do about an instance that we have no record of."""
+_KEY = "partition:"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An instance that is ours, or may be: written before it is made."""
+
+    device: Uuid
+    accelerator: Uuid
+    units: tuple[UnitId, ...]
+    boot_id: BootId
+    uuid: str = ""
+    """Empty while it is being made: how far that came is unknown then."""
+    ids: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[str, Sequence[UnitId]] = field(default_factory=dict)
+    """Instances there were before ours: units by the driver's number."""
+    at_s: float = 0.0
+    """When it was written, s since boot: the instance is younger."""
+
+    def names(self, instance: Instance) -> bool:
+        """Whether `instance` is the one of this record, of the same boot as the record.
+
+        One without a UUID may have lost its compute instance to a removal that was cut.
+        """
+        if instance.device != self.device or instance.accelerator != self.accelerator:
+            return False
+        number = instance.ids.get("gi")
+        if not self.uuid:
+            return tuple(self.before.get(str(number), ())) != instance.units
+        return number == self.ids.get("gi") and instance.uuid in ("", self.uuid)
+
+
+class Partitions:
+    """Instances of one node. Where the back end has none to make, all of this does nothing."""
+
+    def __init__(self, registry: Registry, calls: BoundedCalls) -> None:
+        self._registry = registry
+        self._calls = calls
+        self.troubles: tuple[str, ...] = ()
+        """Why instances of ours that nobody needs were left by the last `settle`."""
+
+    # --- records ---
+
+    def records(self) -> list[Record]:
+        """The records of this boot."""
+        meta = self._registry.journal.meta
+        found = [_read(key, text) for key, text in list(meta.items()) if key.startswith(_KEY)]
+        return [r for r in found if r is not None and r.boot_id == self._registry.boot_id]
+
+    def _record(self, device: Uuid) -> Record | None:
+        return next((record for record in self.records() if record.device == device), None)
+
+    def _keep(self, record: Record) -> None:
+        with self._registry.commit() as commit:
+            commit.set_meta(f"{_KEY}{record.device}", json.dumps(asdict(record)))
+            if "gi" in record.ids:
+                stay = stays.Stay(record.ids["gi"], record.units, record.at_s)
+                stays.begin(commit, record.accelerator, record.boot_id, stay)
+
+    def _drop(self, record: Record) -> None:
+        with self._registry.commit() as commit:
+            commit.set_meta(f"{_KEY}{record.device}", "")
+            if "gi" in record.ids:
+                now_s, gi = self._registry.clock.monotonic(), record.ids["gi"]
+                stays.end(commit, record.accelerator, record.boot_id, gi=gi, now_s=now_s)
+
+    # --- for work and claims ---
+
+    def divided(self, device: Device) -> bool:
+        """Whether the device may have to be reached through an instance. Asks no driver."""
+        return self._backend() is not None and len(device.units) > 1
+
+    @contextmanager
+    def entered(self, device: Device, claim: ClaimUid | None) -> Iterator[str]:
+        """The instance for the time of one wipe, whose units the caller has reserved.
+
+        It stays for the claim that is being prepared: its containers are to use this one.
+        """
+        visible = self.ensure(device)
+        try:
+            yield visible
+        finally:
+            self._leave(device, claim)
+
+    def _leave(self, device: Device, claim: ClaimUid | None) -> None:
+        known = self._registry.journal.claims.get(claim) if claim else None
+        ending = known is not None and known.state is ClaimState.UNPREPARING
+        try:
+            self.release(device.uuid, besides=claim if ending else None)
+        except errors.FleetError as error:
+            # The verdict on the memory stands; `settle` and the claim's teardown go on from here.
+            LOG.warning("the instance of %s is not removed yet: %s", device.name, error)
+
+    def ensure(self, device: Device) -> str:
+        """How the driver names what reaches the device, "" where that needs no instance.
+
+        Nobody else may work on its units. Raises `DeviceBusy` where an instance of somebody else,
+        or of another claim, lies in them; `BackendFailed`, `DeviceLost`.
+        """
+        backend = self._backend()
+        if backend is None or not self._call(device, lambda: backend.partitioned(device)):
+            return ""
+        self._clear(device)
+        there = self._call(device, lambda: backend.instances(device.accelerator))
+        record = self._record(device.uuid)
+        mine = next((i for i in there if record is not None and record.names(i)), None)
+        units = set(device.units)
+        strange = [i for i in there if i is not mine and units.intersection(i.units)]
+        if strange:
+            raise _occupied(device, strange)
+        if mine is not None and mine.uuid:
+            if record is not None and not record.uuid:
+                self._keep(replace(record, uuid=mine.uuid, ids=dict(mine.ids)))
+            return mine.uuid
+        return self._make(backend, device, there, mine)
+
+    def _make(
+        self,
+        backend: CanPartition,
+        device: Device,
+        there: Sequence[Instance],
+        half: Instance | None,
+    ) -> str:
+        record = Record(
+            device=device.uuid,
+            accelerator=device.accelerator,
+            units=device.units,
+            boot_id=self._registry.boot_id,
+            before={str(i.ids.get("gi")): list(i.units) for i in there if i is not half},
+            at_s=self._registry.clock.monotonic(),
+        )
+        self._keep(record)
+        try:
+            made = self._call(device, lambda: backend.make(device), CALL_S)
+        except errors.FleetError:
+            self._give_up(device)
+            raise
+        self._keep(replace(record, uuid=made.uuid, ids=dict(made.ids)))
+        return made.uuid
+
+    def _give_up(self, device: Device) -> None:
+        """Take back what a failed making left; what cannot be taken back now keeps its record."""
+        try:
+            self.release(device.uuid, besides=None, held=False)
+        except errors.FleetError as error:
+            LOG.warning("what was made of %s is not removed yet: %s", device.name, error)
+
+    def _clear(self, device: Device) -> None:
+        """Remove what is left of ours in the same memory: of partitions nobody holds any more."""
+        units = set(device.units)
+        for record in self.records():
+            if record.device != device.uuid and units.intersection(record.units):
+                if holder := self._holder(record.device):
+                    raise errors.DeviceBusy(
+                        f"{device.name} shares memory with a partition of claim {holder}",
+                        holder=f"claim:{holder}",
+                        told=f"{device.name} shares memory with another partition in use",
+                    )
+                self._remove(record)
+
+    def release(self, device: Uuid, *, besides: ClaimUid | None, held: bool = True) -> None:
+        """Remove the instance of the device unless a claim but `besides` has the device.
+
+        Without `held` claims do not count. Raises `BackendFailed` while a process uses it, naming
+        the process, and then the record stays.
+        """
+        record = self._record(device)
+        if record is not None and not (held and self._holder(device, besides)):
+            self._remove(record)
+
+    def _remove(self, record: Record) -> None:
+        backend = self._backend()
+        if backend is None or record.accelerator not in self._registry.accelerators:
+            return  # not to be reached now: the next boot ends it, or `settle` when it is back
+        mine = next((i for i in self._listed(backend, record) if record.names(i)), None)
+        if mine is not None:
+            self._call(record, lambda: backend.unmake(mine), CALL_S)
+        self._drop(record)
+
+    def _listed(self, backend: CanPartition, record: Record) -> Sequence[Instance]:
+        return self._call(record, lambda: backend.instances(record.accelerator))
+
+    def _holder(self, device: Uuid, besides: ClaimUid | None = None) -> ClaimUid | None:
+        """A claim that has a record and names the device, attached or as its own."""
+        for uid, claim in self._registry.journal.claims.items():
+            if uid != besides and device in (*claim.devices, *claim.attached):
+                return uid
+        return None
+
+    # --- strangers ---
+
+    def foreign(self, device: Device) -> Sequence[Process]:
+        """Instances not ours in memory of the device, as processes nobody can be asked about."""
+        return strangers(self.strange(device), device)
+
+    def strange(self, device: Device) -> Sequence[Instance]:
+        """Instances not ours anywhere on the accelerator of `device`, in one look."""
+        backend = self._backend()
+        if backend is None:
+            return ()
+
+        def look() -> list[Instance]:
+            if not backend.partitioned(device):
+                return []
+            ours = self.records()
+            there = backend.instances(device.accelerator)
+            return [i for i in there if not any(record.names(i) for record in ours)]
+
+        return self._call(device, look)
+
+    # --- the mode ---
+
+    def is_on(self, device: Device) -> bool:
+        """Whether partitioning of a whole accelerator is on now. Asks the driver.
+
+        Raises `InputInvalid` where there is none to switch, `BackendFailed`, `DeviceLost`.
+        """
+        backend = self._dividing(device)
+        return self._call(device, lambda: backend.partitioned(device))
+
+    def switch(self, device: Device, *, on: bool) -> None:
+        """Switch partitioning of a whole accelerator whose units the caller has reserved.
+
+        Instances of ours that nobody needs are removed first. Raises `DeviceBusy` naming any that
+        are left, `BackendFailed` where the driver does not do it, `DeviceLost`.
+        """
+        backend = self._dividing(device)
+        for record in self.records():
+            if record.accelerator == device.accelerator:
+                self.release(record.device, besides=None)
+        left = self._call(device, lambda: backend.instances(device.accelerator))
+        if left:
+            named = ", ".join(f"MIG instance gi {i.ids.get('gi')}" for i in left)
+            raise errors.DeviceBusy(
+                f"partitioning of {device.name} is not switched while there is {named}",
+                holder=named,
+                remedy=UNWANTED,
+                told=f"{device.name} is in use outside this claim",
+            )
+        self._call(device, lambda: backend.divide(device.accelerator, on=on), SWITCH_S)
+
+    def _dividing(self, device: Device) -> Switchable:
+        backend = self._registry.backend
+        if isinstance(backend, CanPartition) and isinstance(backend, CanDivide):
+            return cast("Switchable", backend)
+        raise errors.InputInvalid(
+            f"{device.name}: the {backend.kind} back end has no partitioning to switch"
+        )
+
+    # --- time ---
+
+    def begin(self) -> None:
+        """At a start: what earlier boots had is gone with them, and its records go too."""
+        journal = self._registry.journal
+        stale = [
+            key
+            for key, text in list(journal.meta.items())
+            if key.startswith(_KEY) and text and _boot_of(key, text) != self._registry.boot_id
+        ]
+        if stale:
+            with self._registry.commit() as commit:
+                for key in stale:
+                    commit.set_meta(key, "")
+
+    def strays(self) -> list[Record]:
+        """Records that nobody needs: no claim names their device, no work has its units.
+
+        Costs a look at memory only.
+        """
+        return [
+            record
+            for record in self.records()
+            if record.accelerator in self._registry.accelerators
+            and self._holder(record.device) is None
+            and not any(self._registry.reserved(unit) for unit in record.units)
+        ]
+
+    def settle(self) -> Sequence[str]:
+        """Remove instances of ours that nobody needs; returns why some are left, in words.
+
+        Level-triggered: called again and again. Each is removed under a reservation of its units,
+        for the seconds that takes.
+        """
+        troubles = []
+        for record in self.strays():
+            try:
+                self._settle(record)
+            except errors.FleetError as error:
+                troubles.append(f"the instance of {record.device} is not removed: {error.detail}")
+        for trouble in set(troubles).difference(self.troubles):
+            LOG.warning("%s", trouble)
+        self.troubles = tuple(troubles)
+        return troubles
+
+    def _settle(self, record: Record) -> None:
+        part = Device(
+            uuid=record.device,
+            name=record.device,
+            accelerator=record.accelerator,
+            units=record.units,
+            memory_bytes=0,
+        )
+        operation = OperationId(f"settle/{record.device}")
+        work = Work(operation, part, idle=True, wipes=False)
+        if self._registry.reserve(work) is not None:
+            return
+        try:
+            self.release(record.device, besides=None)  # a claim may have come meanwhile
+        finally:
+            self._registry.unreserve(work)
+
+    # --- the driver ---
+
+    def _backend(self) -> CanPartition | None:
+        backend = self._registry.backend
+        return backend if isinstance(backend, CanPartition) else None
+
+    def _call(self, place: Device | Record, act: Callable[[], T], timeout_s: float = READ_S) -> T:
+        return self._calls.run(str(place.accelerator), act, timeout_s=timeout_s)
+
+
+class Switchable(CanPartition, CanDivide, Protocol):
+    """A back end that has partitions and can switch them on and off."""
+
+
+def strangers(there: Sequence[Instance], device: Device) -> Sequence[Process]:
+    """Those of `there` that lie in memory of the device, as processes."""
+    units = set(device.units)
+    return [
+        Process(0, f"MIG instance gi {i.ids.get('gi')} {NOT_OURS}", ProcessKind.FOREIGN)
+        for i in there
+        if units.intersection(i.units)
+    ]
+
+
+def _occupied(device: Device, there: Sequence[Instance]) -> errors.DeviceBusy:
+    named = ", ".join(f"MIG instance gi {i.ids.get('gi')} {NOT_OURS}" for i in there)
+    return errors.DeviceBusy(
+        f"memory of {device.name} is taken by {named}",
+        holder=named,
+        remedy=f"{UNWANTED}; what waits goes on by itself",
+        told=f"memory of {device.name} is in use outside this claim",
+    )
+
+
+def _read(key: str, text: str) -> Record | None:
+    """A record as it was kept; None for one that was dropped."""
+    if not text:
+        return None
+    found = json.loads(text)
+    return Record(**{**found, "units": tuple(found["units"]), "device": Uuid(key[len(_KEY) :])})
+
+
+def _boot_of(key: str, text: str) -> BootId | None:
+    record = _read(key, text)
+    return record.boot_id if record else None

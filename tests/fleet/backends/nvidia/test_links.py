@@ -1,0 +1,209 @@
+"""What connects a GPU: PCIe with its errors, NVLink, the fabric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.clock import ManualClock
+from fleet.health.checks import Verdict, judge
+from fleet.health.readings import Readings
+from fleet.model import Uuid
+from fleet.settings import HealthPolicy
+from tests.drivers.host import Gpu, Host
+
+
+def read(backend: NvidiaBackend, gpu: Gpu) -> Readings:
+    """Readings of the GPU."""
+    return backend.readings(Uuid(gpu.uuid))
+
+
+def verdict(check: str, now: Readings, load: Readings | None = None) -> Verdict:
+    """How one check comes out."""
+    found = {one.check: one for one in judge(now, HealthPolicy(), under_load=load)}
+    return found[check].verdict
+
+
+def test_8_23_links_are_judged_under_load(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.23: idle gen 1 x16 is no fault; x8 of x16 and gen 1 under load are."""
+    gpu = host.add_gpu()
+    idle = read(backend, gpu)
+    assert (idle.pcie_gen, idle.pcie_gen_max, idle.pcie_width) == (1, 5, 16)
+    assert (idle.pcie_gen_device_max, idle.pstate) == (5, 8)
+    assert verdict("link-speed", idle) is Verdict.NOT_APPLICABLE
+    gpu.set(pcie_gen=5, pstate=0)
+    full = replace(read(backend, gpu), under_load=True)
+    assert verdict("link-speed", idle, full) is Verdict.PASS
+    assert verdict("link-width", idle, full) is Verdict.PASS
+    gpu.set(pcie_width=8)
+    assert verdict("link-width", read(backend, gpu)) is Verdict.WARN
+    narrow = replace(read(backend, gpu), under_load=True)
+    assert verdict("link-width", idle, narrow) is Verdict.FAIL
+    gpu.set(pcie_gen=1, pcie_width=16)
+    slow = replace(read(backend, gpu), under_load=True)
+    assert verdict("link-speed", idle, slow) is Verdict.FAIL
+
+
+def test_what_nvml_does_not_tell_the_kernel_may(host: Host, backend: NvidiaBackend) -> None:
+    """A link reading that the driver refuses is taken from the kernel, else it is unknown."""
+    gpu = host.add_gpu()
+    gpu.set(pcie_gen="error 999", pcie_replays="error 3", field_94=7)
+    host.tree.put(f"sys/bus/pci/devices/{gpu.bus_id}/current_link_speed", "16.0 GT/s PCIe\n")
+    found = read(backend, gpu)
+    assert (found.pcie_gen, found.pcie_replays) == (4, 7)
+    (host.hardware_root / f"sys/bus/pci/devices/{gpu.bus_id}/current_link_speed").unlink()
+    assert read(backend, gpu).pcie_gen is None
+
+
+def test_8_24_the_kernels_totals_count(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.24: AER totals come from the kernel in both spellings; without files, the device's."""
+    gpu = host.add_gpu(field_180=0, field_179=4, field_173=5)
+    place = f"sys/bus/pci/devices/{gpu.bus_id}"
+    host.tree.put(f"{place}/aer_dev_fatal", "DLP 1\nTOTAL_ERR_FATAL 1\n")
+    host.tree.put(f"{place}/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 0\n")
+    host.tree.put(f"{place}/aer_dev_correctable", "Bad TLP 2\nTOTAL_ERR_COR 3\n")
+    found = read(backend, gpu)
+    assert (found.aer_fatal, found.aer_nonfatal, found.aer_corrected) == (1, 0, 3)
+    for name in ("fatal", "nonfatal", "correctable"):
+        (host.hardware_root / place / f"aer_dev_{name}").unlink()
+    found = read(backend, gpu)
+    assert (found.aer_fatal, found.aer_nonfatal, found.aer_corrected) == (0, 4, 5)
+
+
+def test_8_24_no_error_reporting_is_no_failed_reading(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.24: neither kernel nor device counts: not applicable where the card is seen."""
+    gpu = host.add_gpu(field_180="error 3", field_179="error 3", field_173="error 3")
+    place = host.hardware_root / f"sys/bus/pci/devices/{gpu.bus_id}"
+    for path in place.glob("aer_dev_*"):
+        path.unlink()
+    assert "aer_fatal" in read(backend, gpu).not_applicable
+    (place / "aer_dev_fatal").write_text("")
+    found = read(backend, gpu)
+    assert found.aer_fatal is None
+    assert "aer_fatal" not in found.not_applicable
+
+
+def test_8_28_one_link_down_fails(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.28: 17 of 18 links are a fault; links that do not exist are not counted."""
+    gpu = host.add_gpu(nvlinks=18)
+    found = read(backend, gpu)
+    assert (found.nvlinks_up, found.nvlinks_expected) == (18, 18)
+    assert verdict("nvlink", found) is Verdict.PASS
+    gpu.set(nvlink_7_state=0)
+    found = read(backend, gpu)
+    assert (found.nvlinks_up, found.nvlinks_expected) == (17, 18)
+    assert verdict("nvlink", found) is Verdict.FAIL
+
+
+def test_8_28_a_link_that_saves_power_is_up(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.28: a sleeping link is not active, and not broken either."""
+    found = read(backend, host.add_gpu(nvlinks=2, nvlink_1_state=0, field_165_1=2))
+    assert (found.nvlinks_up, found.nvlinks_expected) == (2, 2)
+
+
+def test_8_28_a_link_that_cannot_be_read_makes_the_number_unknown(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """gpus-8.28: a refused link is neither up nor absent."""
+    found = read(backend, host.add_gpu(nvlinks=2, nvlink_1_state="error 999"))
+    assert (found.nvlinks_up, found.nvlinks_expected) == (None, None)
+    assert verdict("nvlink", found) is Verdict.UNKNOWN
+
+
+def test_a_card_without_links(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.28: no link exists: not applicable."""
+    found = read(backend, host.add_gpu(nvlinks=0))
+    assert found.nvlinks_expected == 0
+    assert {"nvlinks_up", "nvlink_errors"} <= found.not_applicable
+    assert verdict("nvlink", found) is Verdict.NOT_APPLICABLE
+
+
+def test_link_errors_are_added_up(host: Host, backend: NvidiaBackend) -> None:
+    """Errors of all links and kinds are one counter; totals of the GPU are preferred."""
+    gpu = host.add_gpu(nvlinks=2, nvlink_0_errors_1=3, nvlink_1_errors_4=4)
+    assert read(backend, gpu).nvlink_errors == 7
+    gpu.set(field_38=10, field_52=1)
+    assert read(backend, gpu).nvlink_errors == 11
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [(1, 0, "not-started"), (2, 0, "in-progress"), (3, 0, "completed"), (3, 999, "failed-999")],
+)
+def test_8_27_state_of_the_fabric(
+    host: Host, backend: NvidiaBackend, state: int, status: int, said: str
+) -> None:
+    """gpus-8.27: only completed with success is completed; a status counts only then."""
+    gpu = host.add_gpu(fabric_state=state, fabric_status=status, fabric_summary=1)
+    assert read(backend, gpu).fabric_state == said
+
+
+def test_8_27_no_fabric_is_not_applicable(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.27: "not supported", in either way, is not applicable; another refusal is unknown."""
+    gpu = host.add_gpu(fabric_state=0)
+    assert "fabric_state" in read(backend, gpu).not_applicable
+    gpu.set(fabric_state="error 3")
+    assert "fabric_state" in read(backend, gpu).not_applicable
+    gpu.set(fabric_state="error 999")
+    found = read(backend, gpu)
+    assert found.fabric_state is None
+    assert "fabric_state" not in found.not_applicable
+
+
+def test_8_27_how_long_the_fabric_is_on_its_way(host: Host) -> None:
+    """gpus-8.27, gpus-8.44: on its way it has until a deadline, by a clock that never goes back."""
+    gpu, clock = host.add_gpu(fabric_state=2), ManualClock(1000.0)
+    log = host.root / "kmsg"
+    log.touch()
+    own = NvidiaBackend(root=str(host.hardware_root), kernel_log=str(log), clock=clock)
+    found = read(own, gpu)
+    assert found.fabric_waited_s == 0.0
+    assert verdict("fabric", found) is Verdict.UNKNOWN
+    clock.advance(121.0)
+    found = read(own, gpu)
+    assert found.fabric_waited_s == 121.0
+    assert verdict("fabric", found) is Verdict.FAIL
+    gpu.set(fabric_state=3, fabric_summary=1)
+    assert read(own, gpu).fabric_waited_s is None
+    gpu.set(fabric_state=1)
+    assert read(own, gpu).fabric_waited_s == 0.0
+    own.close()
+
+
+def test_8_27_parts_before_the_fabric(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.27: a driver too old for the call leaves a new part unknown; an old part has none."""
+    old, new = host.add_gpu("a30"), host.add_gpu()
+    for gpu in (old, new):
+        gpu.fault("nvmlDeviceGetGpuFabricInfoV", "return 13")
+    assert "fabric_state" in read(backend, old).not_applicable
+    assert "fabric_state" not in read(backend, new).not_applicable
+
+
+@pytest.mark.parametrize(
+    ("mask", "summary", "healthy"),
+    [
+        (0b10101010, 1, True),
+        (0b10101001, 1, False),
+        (0b01101010, 1, False),
+        (0x400, 1, False),
+        (0x100, 0, True),
+        (0b10101010, 2, False),
+        (0b10101010, 3, False),
+        (0, 0, None),
+    ],
+)
+def test_8_27_health_of_the_fabric(
+    host: Host, backend: NvidiaBackend, mask: int, summary: int, healthy: bool | None
+) -> None:
+    """gpus-8.27: one bad field, a wrong configuration or a bad summary is not healthy."""
+    gpu = host.add_gpu(fabric_state=3, fabric_mask=mask, fabric_summary=summary)
+    assert read(backend, gpu).fabric_healthy is healthy
+
+
+def test_an_older_driver_has_no_summary(host: Host, backend: NvidiaBackend) -> None:
+    """A driver that knows only the second form of the struct is asked in that."""
+    gpu = host.add_gpu(fabric_version=2, fabric_state=3, fabric_mask=1)
+    found = read(backend, gpu)
+    assert (found.fabric_state, found.fabric_healthy) == ("completed", False)

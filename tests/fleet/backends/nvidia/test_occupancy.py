@@ -1,0 +1,223 @@
+"""Who uses a GPU: the driver's lists and open descriptors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.backends.nvidia import nodes, nvml, occupancy
+from fleet.backends.nvidia.occupancy import NO_INSTANCE, Use
+from fleet.errors import BackendFailed, DeviceLost, DriverRefused
+from fleet.model import Process, ProcessKind
+from tests.drivers.host import Host
+from tests.fleet.backends.nvidia import hosttree
+from tests.fleet.backends.nvidia.hosttree import OTHER_MOUNTS
+from tests.fleet.backends.nvidia.scripted import Refusal, Scripted, by_turns, refuse
+
+COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
+MPS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+HANDLE = "handle"
+
+
+def listed(pid: int, gi: int = NO_INSTANCE) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=None, gpuInstanceId=gi, computeInstanceId=gi)
+
+
+def lists(compute: Any = (), graphics: Any = (), mps: Any = (), **more: Any) -> Scripted:
+    return Scripted(**{COMPUTE: compute, GRAPHICS: graphics, MPS: mps, **more})
+
+
+def holders(library: Scripted, root: Path, minor: int = 0) -> tuple[Process, ...]:
+    own = [nodes.of_gpu(minor, root=root)]
+    return occupancy.processes(library, HANDLE, root=root, nodes=own)
+
+
+def test_every_list_of_the_driver_counts(tmp_path: Path) -> None:
+    """gpus-8.16: compute, graphics and MPS clients are holders, by pid and name, each once."""
+    root = hosttree.host(tmp_path)
+    for pid, name in ((41, "train"), (42, "Xorg"), (43, "client")):
+        hosttree.process(root, pid, name, mounts=OTHER_MOUNTS)
+    library = lists([listed(41), listed(43)], [listed(42)], [listed(43)])
+    assert holders(library, root) == (
+        Process(41, "train", ProcessKind.FOREIGN),
+        Process(42, "Xorg", ProcessKind.FOREIGN),
+        Process(43, "client", ProcessKind.FOREIGN),
+    )
+
+
+def test_a_bare_descriptor_is_a_holder(tmp_path: Path) -> None:
+    """gpus-8.17: a monitor in another container is in no list; its descriptor shows."""
+    root = hosttree.host(tmp_path)
+    hosttree.process(
+        root, 50, "dcgm", opens=["/dev/nvidiactl", "/dev/nvidia0"], mounts=OTHER_MOUNTS
+    )
+    assert holders(lists(), root) == (Process(50, "dcgm", ProcessKind.FOREIGN),)
+
+
+def test_a_mapping_without_a_descriptor_is_a_holder(tmp_path: Path) -> None:
+    """B18: a foreign process that kept only its window into the GPU's memory blocks the wipe."""
+    root = hosttree.host(tmp_path)
+    line = "7f0000000000-7f0000010000 rw-s 00000000 00:06 77 /dev/nvidia0\n"
+    hosttree.put(hosttree.process(root, 4242, "gdrcopy"), "maps", line)
+    assert holders(lists(), root) == (Process(4242, "gdrcopy", ProcessKind.FOREIGN),)
+
+
+def test_control_nodes_and_other_gpus_hold_nothing(tmp_path: Path) -> None:
+    """gpus-8.16: every tool opens the control node; only the device's own node decides."""
+    root = hosttree.host(tmp_path)
+    hosttree.process(root, 50, "nvidia-smi", opens=["/dev/nvidiactl", "/dev/nvidia-uvm"])
+    hosttree.process(root, 51, "train", opens=["/dev/nvidia1"])
+    assert holders(lists(), root) == ()
+    assert [one.pid for one in holders(lists(), root, minor=1)] == [51]
+
+
+def test_a_holder_that_comes_between_two_looks_is_seen(tmp_path: Path) -> None:
+    """gpus-8.18: nothing is remembered from the look before."""
+    root = hosttree.host(tmp_path)
+    library = lists()
+    assert holders(library, root) == ()
+    hosttree.process(root, 60, "late", opens=["/dev/nvidia0"])
+    assert [one.pid for one in holders(library, root)] == [60]
+
+
+def test_known_daemons_are_infrastructure_and_impostors_are_not(tmp_path: Path) -> None:
+    """B3, promise 4: a listed name counts on the host only, not in a tenant's container."""
+    root = hosttree.host(tmp_path)
+    opens = ["/dev/nvidia0"]
+    hosttree.process(root, 70, "nvidia-persistenced", opens=opens)
+    hosttree.process(root, 71, "nv-hostengine", opens=opens, mounts=OTHER_MOUNTS)
+    assert {one.pid: one.kind for one in holders(lists(), root)} == {
+        70: ProcessKind.INFRASTRUCTURE,
+        71: ProcessKind.FOREIGN,
+    }
+
+
+def test_a_process_in_teardown_is_a_holder(tmp_path: Path) -> None:
+    """gpus-8.16: the driver still lists it, the kernel shows no process: it holds memory yet."""
+    root = hosttree.host(tmp_path)
+    library = lists(
+        [listed(80), listed(81)],
+        nvmlSystemGetProcessName=lambda pid: "/opt/train" if pid == 80 else None,
+    )
+    assert holders(library, root) == (
+        Process(80, "train", ProcessKind.FOREIGN),
+        Process(81, "unknown", ProcessKind.FOREIGN),
+    )
+
+
+def test_without_the_hosts_processes_nothing_is_idle(tmp_path: Path) -> None:
+    """gpus-8.17: an empty list from inside a container says nothing, and that is what is said."""
+    root = hosttree.host(tmp_path)
+    (root / "proc/1/ns/pid").unlink()
+    (root / "proc/1/ns/pid").symlink_to("pid:[4026532001]")
+    with pytest.raises(BackendFailed, match="does not show all processes"):
+        holders(lists(), root)
+
+
+def test_a_partitions_holders_are_its_own(tmp_path: Path) -> None:
+    """Promise 9: a process of another instance, or with the parent's node only, is none of it."""
+    root = hosttree.host(tmp_path)
+    one, other = (nodes.of_instance(0, gi=gi, ci=0, root=root) for gi in (1, 2))
+    hosttree.process(root, 90, "mine", opens=["/dev/nvidia0", *(n.path for n in one)])
+    hosttree.process(root, 91, "theirs", opens=["/dev/nvidia0", *(n.path for n in other)])
+    hosttree.process(root, 92, "monitor", opens=["/dev/nvidia0"])
+    hosttree.process(root, 93, "listed")
+    library = lists([listed(91, gi=2), listed(93, gi=1), listed(94)])
+    found = occupancy.processes(library, HANDLE, root=root, nodes=one, gi=1)
+    assert [process.pid for process in found] == [90, 93]
+    assert [process.pid for process in holders(library, root)] == [90, 91, 92, 93, 94]
+
+
+def test_lists_a_part_does_not_have_are_left_out(tmp_path: Path) -> None:
+    """gpus-8.19: no graphics and no MPS list is not applicable; no compute list is unknown."""
+    root = hosttree.host(tmp_path)
+    unsupported, missing = refuse(nvml.NOT_SUPPORTED), refuse(nvml.FUNCTION_NOT_FOUND)
+    assert holders(lists([], unsupported, missing), root) == ()
+    for code in (nvml.NOT_SUPPORTED, nvml.NO_PERMISSION, 999):
+        with pytest.raises(DriverRefused):
+            holders(lists(refuse(code)), root)
+    with pytest.raises(DriverRefused):
+        holders(lists([], [], refuse(nvml.NO_PERMISSION)), root)
+    with pytest.raises(DeviceLost):
+        holders(lists(refuse(nvml.GPU_IS_LOST)), root)
+
+
+def test_an_older_driver_is_asked_in_its_older_form(tmp_path: Path) -> None:
+    """A function this driver lacks is asked for in the form before."""
+    root = hosttree.host(tmp_path)
+    older = Scripted(**{COMPUTE.replace("_v3", "_v2"): [listed(41)]})
+    assert [one.pid for one in holders(older, root)] == [41]
+
+
+def test_a_list_that_grew_while_it_was_read_is_read_again(tmp_path: Path) -> None:
+    """gpus-8.18: the driver's refusal of a list that became longer is no failure, at first."""
+    root = hosttree.host(tmp_path)
+    grew = refuse(7)
+    assert [one.pid for one in holders(lists(by_turns(grew, [listed(41)])), root)] == [41]
+    with pytest.raises(DriverRefused):
+        holders(lists(grew), root)
+
+
+def test_a_gpu_that_waits_for_its_reset_is_judged_by_descriptors(tmp_path: Path) -> None:
+    """gpus-8.36: it lists nothing, and the reset it needs must not fail for that."""
+    root = hosttree.host(tmp_path)
+    hosttree.process(root, 95, "holder", opens=["/dev/nvidia0"])
+    own = [nodes.of_gpu(0, root=root)]
+    assert [one.pid for one in holders(lists(refuse(nvml.RESET_REQUIRED)), root)] == [95]
+    found = occupancy.processes(Scripted(), None, root=root, nodes=own)
+    assert [one.pid for one in found] == [95]
+
+
+def memory(used: int, newer: int | Refusal) -> Scripted:
+    """A GPU whose older figure says `used`, and the newer one `newer`."""
+
+    def answer(_: object, version: int | None = None) -> Any:
+        if version is None:
+            return SimpleNamespace(used=used)
+        if isinstance(newer, Refusal):
+            raise newer.error("nvmlDeviceGetMemoryInfo")
+        return SimpleNamespace(used=newer)
+
+    return Scripted(nvmlDeviceGetMemoryInfo=answer)
+
+
+def test_the_drivers_reserve_is_nobodys_memory() -> None:
+    """B71: idle by the newer figure, busy by it, by comparison without it, and unknown otherwise.
+
+    The figures are the case's.
+    """
+    idle, busy = memory(702545920, 0), memory(1268776960, 532676608)
+    older = memory(702545920, refuse(nvml.FUNCTION_NOT_FOUND))
+    strange = memory(702545920, refuse(nvml.VERSION_MISMATCH))
+    assert occupancy.memory_use(idle, HANDLE) is Use.IDLE
+    assert occupancy.memory_use(busy, HANDLE) is Use.BUSY
+    assert occupancy.memory_use(busy, HANDLE, allowed_bytes=532676608) is Use.IDLE
+    assert occupancy.memory_use(older, HANDLE, idle_bytes=702545920) is Use.IDLE
+    assert occupancy.memory_use(older, HANDLE, idle_bytes=600000000) is Use.BUSY
+    assert occupancy.memory_use(older, HANDLE) is Use.UNKNOWN
+    assert occupancy.memory_use(strange, HANDLE, idle_bytes=1 << 40) is Use.UNKNOWN
+
+
+def test_the_vendors_binding_is_read_right(host: Host) -> None:
+    """gpus-8.16, 8.17: on the driver's stand-in by the unmodified binding, with names."""
+    gpu = host.add_gpu()
+    host.tree.process(41, "train", files=["/dev/nvidia0"])
+    host.tree.process(42, "nv-hostengine", files=["/dev/nvidia0"])
+    for pid, kind in ((41, "compute"), (43, "graphics"), (44, "mps")):
+        gpu.process(pid, kind=kind, name=f"/usr/bin/{kind}")
+    library = nvml.Library()
+    handle = library.call("nvmlDeviceGetHandleByPciBusId", gpu.bus_id)
+    root = host.hardware_root
+    own = [nodes.of_gpu(0, root=root)]
+    found = occupancy.processes(library, handle, root=root, nodes=own)
+    library.close()
+    assert [(one.pid, one.name, one.kind.value) for one in found] == [
+        (41, "train", "foreign"),
+        (42, "nv-hostengine", "infrastructure"),
+        (43, "graphics", "foreign"),
+        (44, "mps", "foreign"),
+    ]

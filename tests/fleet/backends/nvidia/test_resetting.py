@@ -1,0 +1,356 @@
+"""Resetting a GPU: preconditions, tool and kernel, modes put back, proof afterwards."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.backends.nvidia import nvml, resetting
+from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.backends.nvidia.linkage import Card
+from fleet.backends.nvidia.resetting import Terms
+from fleet.errors import BackendFailed, DeviceLost
+from fleet.health.readings import Readings
+from fleet.model import Process, ProcessKind, Uuid
+from tests.drivers.host import Host
+from tests.fleet.backends.nvidia import hosttree
+from tests.fleet.backends.nvidia.scripted import Scripted, by_turns, refuse
+
+ONE = Card(Uuid("GPU-stand-in-0"), "0000:3b:00.0")
+TWO = Card(Uuid("GPU-stand-in-1"), "0000:3c:00.0")
+MONITOR = Process(70, "nv-hostengine", ProcessKind.INFRASTRUCTURE)
+FUNCTION = "sys/bus/pci/devices/0000:3b:00.0"
+IN_USE = "GPU 00000000:3B:00.0: In use by another client"
+
+
+class Around:
+    """The back end around a reset; writes down what it was asked, in order."""
+
+    def __init__(self) -> None:
+        self.held: dict[Card, Sequence[Process]] = {}
+        self.made: dict[Card, Sequence[str]] = {}
+        self.now = Readings(at=0.0, present=True, ecc_uncorrected_volatile=0)
+        self.read: list[Card] = []
+        self.marked: list[Card] = []
+
+    def holders(self, card: Card) -> Sequence[Process]:
+        return self.held.get(card, ())
+
+    def instances(self, card: Card) -> Sequence[str]:
+        return self.made.get(card, ())
+
+    def readings(self, card: Card) -> Readings:
+        self.read.append(card)
+        return self.now
+
+    def mark(self, card: Card) -> None:
+        self.marked.append(card)
+
+
+class Bench:
+    """One GPU, or two that are linked, on a planted host, and a tool that does what it is told."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = hosttree.host(root)
+        self.around = Around()
+        hosttree.put(root, f"{FUNCTION}/config", b"\xde\x10\x30\x23" + bytes(60))
+        hosttree.put(root, f"{FUNCTION}/current_link_width", "16\n")
+        self.modes = {"Persistence": 1, "Compute": 3}
+        cards = {card.address: card for card in (ONE, TWO)}
+        self.library = Scripted(
+            nvmlDeviceGetHandleByPciBusId=lambda address: cards[address].uuid,
+            nvmlDeviceGetUUID=lambda handle: handle,
+            nvmlDeviceGetArchitecture=9,
+            nvmlDeviceGetPersistenceMode=lambda _: self.modes["Persistence"],
+            nvmlDeviceSetPersistenceMode=lambda _, mode: self.set("Persistence", mode),
+            nvmlDeviceGetComputeMode=lambda _: self.modes["Compute"],
+            nvmlDeviceSetComputeMode=lambda _, mode: self.set("Compute", mode),
+        )
+
+    def set(self, name: str, mode: int) -> None:
+        self.modes[name] = mode
+
+    def link(self) -> None:
+        """The two GPUs are older and linked directly."""
+        other = {ONE.uuid: TWO, TWO.uuid: ONE}
+        self.library.answers |= {
+            "nvmlDeviceGetArchitecture": 5,
+            "nvmlDeviceGetNvLinkState": lambda _, link: 1 if link == 0 else 0,
+            "nvmlDeviceGetNvLinkRemoteDeviceType": 0,
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, _: SimpleNamespace(
+                busId=other[handle].address
+            ),
+        }
+
+    def tool(self, script: str) -> str:
+        """A reset tool: a shell script that is told how it was called; its path."""
+        text = f'#!/bin/sh\necho "$@" >> {self.root}/asked\n{script}\n'
+        path = hosttree.put(self.root, "tool", text)
+        path.chmod(stat.S_IRWXU)
+        return str(path)
+
+    @property
+    def asked(self) -> str:
+        path = self.root / "asked"
+        return path.read_text().strip() if path.exists() else ""
+
+    def reset(self, script: str = "exit 0", **terms: Any) -> Any:
+        wanted = Terms(**{"tool": self.tool(script), "back_s": 0.1, **terms})
+        return resetting.reset(ONE, self.library, around=self.around, terms=wanted, root=self.root)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_the_tool_is_asked_by_uuid_and_the_modes_come_back(bench: Bench) -> None:
+    """gpus-8.35: off for the tool, persistence is on again; the compute mode is as before."""
+    seen = bench.root / "seen"
+
+    def switch(_: str, mode: int) -> None:
+        bench.set("Persistence", mode)
+        seen.write_text(str(mode))
+
+    bench.library.answers["nvmlDeviceSetPersistenceMode"] = switch
+    outcome = bench.reset(f"cp {seen} {bench.root}/then")
+    assert (outcome.done, outcome.method, outcome.holders) == (True, "nvidia-smi", ())
+    assert bench.asked == f"--gpu-reset -i {ONE.uuid}"
+    assert (bench.root / "then").read_text() == "0"
+    assert bench.modes == {"Persistence": 1, "Compute": 3}
+    assert bench.around.marked == [ONE]
+    assert bench.library.closed
+
+
+def test_modes_a_reset_loses_are_set_again(bench: Bench) -> None:
+    """gpus-8.35: after success what the operator had set is there, or the reset is not good."""
+    bench.library.answers["nvmlDeviceGetComputeMode"] = by_turns(3, 0)
+    assert bench.reset().done
+    assert bench.library.called("nvmlDeviceSetComputeMode") == [(ONE.uuid, 3)]
+    bench.library.answers["nvmlDeviceGetComputeMode"] = by_turns(3, 0)
+    bench.library.answers["nvmlDeviceSetComputeMode"] = refuse(nvml.NO_PERMISSION)
+    with pytest.raises(BackendFailed, match="modes are not as before: nvmlDeviceSetComputeMode"):
+        bench.reset()
+
+
+def test_modes_come_back_after_a_failure_too(bench: Bench) -> None:
+    """gpus-8.35: a reset that failed leaves persistence as it was, and says what the tool said."""
+    with pytest.raises(BackendFailed, match="could not be reset: Unable to reset") as caught:
+        bench.reset("echo 'Unable to reset' >&2; exit 3")
+    assert bench.modes["Persistence"] == 1
+    assert "reboot" in caught.value.remedy
+    assert bench.around.marked == []
+
+
+def test_nobody_may_have_it_open_not_even_infrastructure(bench: Bench) -> None:
+    """gpus-8.17, B3: the holder is named with what it does, and the tool is not started."""
+    bench.around.held[ONE] = (MONITOR,)
+    outcome = bench.reset()
+    assert not outcome.done
+    assert outcome.holders == (MONITOR,)
+    assert "nv-hostengine (pid 70), which collects health readings" in outcome.detail
+    assert bench.asked == ""
+    assert bench.modes["Persistence"] == 1
+
+
+def test_persistence_is_off_before_holders_are_looked_for(bench: Bench) -> None:
+    """gpus-8.36: the daemon that keeps it lets go then, and is no holder any more."""
+    bench.around.holders = (  # type: ignore[method-assign] # the daemon follows the mode
+        lambda card: (MONITOR,) if card == ONE and bench.modes["Persistence"] else ()
+    )
+    assert bench.reset().done
+
+
+def test_persistence_that_cannot_be_switched_off_refuses(bench: Bench) -> None:
+    """gpus-8.36: without the right to set it nothing is tried."""
+    bench.library.answers["nvmlDeviceSetPersistenceMode"] = refuse(nvml.NO_PERMISSION)
+    outcome = bench.reset()
+    assert not outcome.done
+    assert "persistence mode" in outcome.detail
+    assert bench.asked == ""
+
+
+def test_instances_of_partitions_refuse(bench: Bench) -> None:
+    """gpus-8.36, promise 9: a reset would take every partition's instance away."""
+    bench.around.made = {ONE: ("gi1",)}
+    outcome = bench.reset()
+    assert not outcome.done
+    assert "gi1" in outcome.detail
+    assert bench.asked == ""
+
+
+def test_linked_gpus_are_reset_together_or_not_at_all(bench: Bench) -> None:
+    """gpus-8.36, promise 4: a holder of the other one refuses; both free, both are named."""
+    bench.link()
+    bench.around.held[TWO] = (Process(80, "train", ProcessKind.FOREIGN),)
+    outcome = bench.reset()
+    assert not outcome.done
+    assert outcome.detail == (
+        f"{TWO.uuid}, which resets along with {ONE.uuid}, is held by train (pid 80)"
+    )
+    bench.around.held.clear()
+    outcome = bench.reset()
+    assert outcome.done
+    assert TWO.uuid in outcome.detail
+    assert bench.asked == f"--gpu-reset -i {ONE.uuid},{TWO.uuid}"
+    assert bench.around.marked == bench.around.read == [ONE, TWO]
+
+
+def test_a_tool_that_says_in_use_is_not_overruled(bench: Bench) -> None:
+    """gpus-8.17: the driver knows of a client nobody sees; the kernel is not asked instead."""
+    hosttree.put(bench.root, f"{FUNCTION}/reset")
+    hosttree.put(bench.root, f"{FUNCTION}/reset_method", "flr\n")
+    outcome = bench.reset(f"echo '{IN_USE}'; exit 255", methods=("flr",))
+    assert not outcome.done
+    assert IN_USE in outcome.detail
+    assert (bench.root / f"{FUNCTION}/reset").read_text() == ""
+
+
+def test_a_tool_that_hangs_is_killed_and_nothing_else_is_tried(bench: Bench) -> None:
+    """gpus-8.36: bounded, modes restored, and the kernel's methods are left alone."""
+    hosttree.put(bench.root, f"{FUNCTION}/reset")
+    hosttree.put(bench.root, f"{FUNCTION}/reset_method", "flr\n")
+    with pytest.raises(BackendFailed, match=r"did not end within 0\.2 s and was killed"):
+        bench.reset("exec sleep 60", tool_limit_s=0.2, methods=("flr",))
+    assert (bench.root / f"{FUNCTION}/reset").read_text() == ""
+    assert bench.modes["Persistence"] == 1
+
+
+@pytest.mark.parametrize("tool", ["", "no-such-tool"])
+def test_without_a_tool_the_kernels_methods_are_used(bench: Bench, tool: str) -> None:
+    """gpus-8.36: by the methods policy allows, with what happened on the record."""
+    hosttree.put(bench.root, f"{FUNCTION}/reset")
+    hosttree.put(bench.root, f"{FUNCTION}/reset_method", "flr\n")
+    outcome = bench.reset(tool=tool, methods=("flr",))
+    assert (outcome.done, outcome.method) == (True, "flr")
+    assert ("no-such-tool" in outcome.detail) is bool(tool)
+    assert (bench.root / f"{FUNCTION}/reset").read_text() == "1"
+    assert bench.around.marked == [ONE]
+
+
+def test_without_any_way_a_reset_fails(bench: Bench) -> None:
+    """gpus-8.36: no tool and no method allowed is a failure that says so."""
+    with pytest.raises(BackendFailed, match="no way to do it is allowed"):
+        bench.reset(tool="")
+
+
+def test_a_method_the_kernel_lacks_is_refused(bench: Bench) -> None:
+    """gpus-8.36: without the file the kernel cannot reset; nothing was done."""
+    outcome = bench.reset("echo broken; exit 1", methods=("flr",))
+    assert not outcome.done
+    assert outcome.detail.startswith("broken; not supported")
+
+
+def test_a_driver_that_is_in_use_is_never_unbound(bench: Bench) -> None:
+    """gpus-8.37: its lock stays 0 while anybody uses it; unbinding would never return."""
+    hosttree.put(bench.root, f"{FUNCTION}/reset")
+    hosttree.put(bench.root, f"{FUNCTION}/reset_method", "flr\n")
+    drivers = bench.root / "sys/bus/pci/drivers/nvidia"
+    hosttree.put(drivers, "unbind")
+    hosttree.put(drivers, "bind")
+    (bench.root / FUNCTION / "driver").symlink_to(drivers)
+    lock = hosttree.put(bench.root, f"proc/driver/nvidia/gpus/{ONE.address}/unbindLock", "0\n")
+    lock.unlink()
+    lock.symlink_to(os.devnull)  # takes any write and reads as nothing: the lock was not given
+    outcome = bench.reset(tool="", methods=("flr",))
+    assert not outcome.done
+    assert "unbindLock" in outcome.detail
+    assert (drivers / "unbind").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("readings", "told"),
+    [
+        ({"present": False}, "it is gone"),
+        ({"ecc_uncorrected_volatile": 2}, "still counts 2 uncorrected errors"),
+        ({"reset_required": True}, "still asks for a reset"),
+        ({"recovery_action": "NODE_REBOOT"}, "still asks for NODE_REBOOT"),
+        ({"row_remap_pending": True}, "rows still wait"),
+    ],
+)
+def test_a_reset_that_its_readings_belie_is_not_done(
+    bench: Bench, readings: dict[str, Any], told: str
+) -> None:
+    """gpus-8.21: what a reset clears has to be clear; a tool's word is not enough."""
+    bench.around.now = Readings(at=0.0, **readings)
+    with pytest.raises(BackendFailed, match=told):
+        bench.reset()
+
+
+def test_a_pending_remap_that_the_reset_cleared_is_fine(bench: Bench) -> None:
+    """gpus-8.21: pending before, not pending after: done."""
+    bench.around.now = Readings(at=0.0, row_remap_pending=False, recovery_action="NONE")
+    assert bench.reset().done
+
+
+def test_a_gpu_that_does_not_come_back_is_lost(bench: Bench) -> None:
+    """gpus-8.12: no answer after the reset, another card, or a config of ones is no reset."""
+    calls = bench.library.answers["nvmlDeviceGetHandleByPciBusId"]
+    gone = bench.root / "gone"
+    bench.library.answers["nvmlDeviceGetHandleByPciBusId"] = lambda address: (
+        "GPU-another" if gone.exists() else calls(address)
+    )
+    with pytest.raises(DeviceLost, match="does not answer after its reset"):
+        bench.reset(f"touch {gone}")
+    gone.unlink()
+    with pytest.raises(DeviceLost, match="reads all ones"):
+        bench.reset(f"head -c 64 /dev/zero | tr '\\0' '\\377' > {bench.root}/{FUNCTION}/config")
+
+
+def test_a_narrower_link_is_a_failure(bench: Bench) -> None:
+    """gpus-8.23: a link that comes back narrower was damaged or badly trained."""
+    with pytest.raises(BackendFailed, match="its link is x8 and was x16"):
+        bench.reset(f"echo 8 > {bench.root}/{FUNCTION}/current_link_width")
+
+
+def test_a_gpu_that_waits_for_its_reset_can_have_it(bench: Bench) -> None:
+    """gpus-8.21: it answers nothing before; what was set on it is not known and left alone."""
+    real = bench.library.answers["nvmlDeviceGetHandleByPciBusId"]
+    done = bench.root / "done"
+
+    def handle(address: str) -> Any:
+        if not done.exists():
+            raise refuse(nvml.RESET_REQUIRED).error("nvmlDeviceGetHandleByPciBusId")
+        return real(address)
+
+    bench.library.answers["nvmlDeviceGetHandleByPciBusId"] = handle
+    assert bench.reset(f"touch {done}").done
+    assert not [name for name, *_ in bench.library.calls if "Set" in name]
+
+
+def test_the_vendors_binding_and_the_stand_ins_tool(host: Host) -> None:
+    """gpus-8.21, 8.35: on the stand-ins: pending before, cleared after, modes as they were."""
+    gpu = host.add_gpu()
+    gpu.set(remap_pending=1, persistence=1, compute_mode=3)
+    library, around = nvml.Library(), Around()
+    outcome = resetting.reset(
+        Card(Uuid(gpu.uuid), gpu.bus_id),
+        library,
+        around=around,
+        terms=Terms(tool=str(host.hardware_root / "usr/bin/nvidia-smi")),
+        root=host.hardware_root,
+    )
+    library.close()
+    assert (outcome.done, outcome.method) == (True, "nvidia-smi")
+    names = ("remap_pending", "persistence", "compute_mode", "resets")
+    assert [gpu.get(name) for name in names] == ["0", "1", "3", "1"]
+
+
+def test_holders_of_a_gpu_that_waits_for_its_reset_are_named(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """gpus-8.17, 8.21: the driver answers nothing about it; open descriptors still refuse."""
+    gpu = host.add_gpu()
+    (accelerator,) = backend.inventory()
+    host.tree.process(41, "train", files=["/dev/nvidia0"])
+    gpu.fault("nvmlDeviceGetUUID", f"return {nvml.RESET_REQUIRED}")
+    outcome = backend.reset(accelerator.uuid)
+    assert not outcome.done
+    assert [holder.pid for holder in outcome.holders] == [41]
+    assert gpu.get("resets") == ""
