@@ -252,10 +252,10 @@ def _answering(call: str) -> Iterator[None]:
 def placement(plan: str, *, host: str) -> Mapping[str, Any]:
     """Where Ray may start a coordinator of `plan`: on `host`, if its store is a file there.
 
-    With a store at the API server, on any: else losing one host would be the end of it.
+    With a store of a cluster, on any: else losing one host would be the end of it.
     """
     kind = CoordinatorPlan.model_validate_json(plan).settings.store.kind
-    return {} if kind is StoreKind.KUBERNETES else {"label_selector": {HOST_LABEL: host}}
+    return {"label_selector": {HOST_LABEL: host}} if kind is StoreKind.SQLITE else {}
 
 
 _OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}

@@ -70,6 +70,8 @@ from fleet.planning import (
 )
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
+from fleet.stores import archiving
+from fleet.stores.base import RUNS_KEPT
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import host_identity
@@ -106,7 +108,11 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
     signer = _signer(state, clock)
     if not founding.has_certificates(state):
         signer.begin()
-    return Coordinator(stores.leases, stores.runs, clock=clock, signer=signer)
+    runs = stores.runs
+    copies = archiving.of_coordinator(
+        plan.settings.evidence, state, lambda: runs.runs(RUNS_KEPT), clock
+    )
+    return Coordinator(stores.leases, runs, clock=clock, signer=signer, copies=copies)
 
 
 def require_store(plan: CoordinatorPlan) -> None:
@@ -278,11 +284,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     return Parts(
         registry=registry,
         recovery=Recovery(
-            registry,
-            specs,
-            settings.wipe.kill_wait_s,
-            ledger,
-            partitions=validator.partitions,
+            registry, specs, settings.wipe.kill_wait_s, ledger, partitions=validator.partitions
         ),
         wiper=wiper,
         holding=_holding(plan, cleaner, exposer, specs, tenants, outbox),
@@ -303,6 +305,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         labels=plan.labels,
         troubles=opened.troubles,
         close_store=store.close,
+        replicator=archiving.of_node(settings.evidence, state, plan.node, clock),
     )
 
 
@@ -338,13 +341,7 @@ def _holding(
         cleaner,
         exposer,
         Teardown(
-            registry,
-            cleaner,
-            specs,
-            tenants,
-            visibility,
-            deadline_s,
-            exposer.validator.partitions,
+            registry, cleaner, specs, tenants, visibility, deadline_s, exposer.validator.partitions
         ),
         settings.wipe.kill_wait_s,
     )

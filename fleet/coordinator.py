@@ -27,7 +27,7 @@ from fleet.campaign.report import ExitReason
 from fleet.clock import Clock
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceResult, Message, TokenText
+from fleet.messages import DeviceResult, Message, Replication, TokenText
 from fleet.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import (
@@ -52,6 +52,18 @@ class HeadSigner(Protocol):
         ...
 
 
+class Copies(Protocol):
+    """Copies what was signed and what ended to an archive."""
+
+    def copy(self) -> None:
+        """Begin to; raises nothing, and goes on in the background."""
+        ...
+
+    def view(self) -> Replication:
+        """How far it is."""
+        ...
+
+
 class CoordinatorView(Message):
     """The coordinator now."""
 
@@ -67,6 +79,8 @@ class CoordinatorView(Message):
     open_runs: tuple[str, ...] = ()
     binding: BindingView | None = None
     """How the claims of a cluster stand; None: this coordinator does not reconcile any."""
+    replication: Replication | None = None
+    """Copies of countersignatures and runs in the archive; None: no archive is named."""
 
 
 class Coordinator:
@@ -83,6 +97,7 @@ class Coordinator:
         *,
         clock: Clock,
         signer: HeadSigner,
+        copies: Copies | None = None,
         incarnation: str = "",
     ) -> None:
         """Reads the stores before it answers anything; `incarnation` is new for every start."""
@@ -91,6 +106,7 @@ class Coordinator:
         self._runs = runs
         self._clock = clock
         self._signer = signer
+        self._copies = copies
         self._lock = threading.Lock()
         self._floors: dict[UnitId, Token] = {}
         leases.newest()
@@ -203,6 +219,7 @@ class Coordinator:
         if self._runs.state(RunId(run)) is not RunState.FINISHED:
             self._runs.finish(RunId(run), state, exit_reason)
         self._give_up(RunId(run))
+        self._copy()
 
     def run(self, run: RunId) -> RunRecord:
         """One run with its results. Raises `RunUnknown`."""
@@ -221,6 +238,11 @@ class Coordinator:
     def sign_heads(self, heads: Mapping[NodeName, LedgerHead]) -> None:
         """Countersign the newest certificates the nodes report."""
         self._signer.sign(heads)
+        self._copy()
+
+    def _copy(self) -> None:
+        if self._copies is not None:
+            self._copies.copy()
 
     def view(self) -> CoordinatorView:
         """The coordinator now, for status and audit."""
@@ -237,6 +259,7 @@ class Coordinator:
             holders={kind: kinds.count(kind) for kind in HolderKind if kind in kinds},
             out_of_service=len(decisions.out_of_service(leases, now)),
             open_runs=tuple(run.id for run in self._runs.unfinished()),
+            replication=None if self._copies is None else self._copies.view(),
         )
 
     def _fenced(self, request: AcquireRequest) -> AcquireRequest:

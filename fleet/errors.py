@@ -137,6 +137,15 @@ class StoreUnavailable(Retryable):
     default_remedy = "retry; nothing was granted"
 
 
+class CloudFailed(Retryable):
+    """A request to a cloud service failed; its caller decides what that means.
+
+    Fields: ``kind`` (`fleet.aws.Kind`), ``code``, ``reasons`` (one for each item of a transaction).
+    """
+
+    default_remedy = "retry; what was written is read back first"
+
+
 class RunUnknown(Permanent):
     """There is no campaign run of this id."""
 
@@ -338,6 +347,10 @@ class EvidenceInvalid(Permanent):
     default_remedy = (
         "treat the devices named as not certified; scrub them and keep the files for inquiry"
     )
+
+
+class EvidenceConflict(EvidenceInvalid):
+    """The archive keeps other bytes under the name of what is to be kept; ``key``."""
 
 
 class EvidenceRefused(Permanent):

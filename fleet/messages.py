@@ -176,6 +176,23 @@ class Owed(Message):
     """UUIDs of the devices it had to itself."""
 
 
+class Replication(Message):
+    """How far copies of evidence in the archive are."""
+
+    archive: str = ""
+    """As people name it; empty before it was opened."""
+    required: bool = True
+    """Whether whoever goes must have copied all of it before (policy `replicated`)."""
+    backlog: int = 0
+    """What is not in the archive yet."""
+    oldest_at: float = 0.0
+    """When the oldest of it was made; 0.0: there is none."""
+    error: str = ""
+    """Why the last try failed."""
+    aside: tuple[str, ...] = ()
+    """What the archive would not take, part of `backlog`."""
+
+
 class NodeView(Message):
     """One node now: identity, trouble, devices and the results asked for."""
 
@@ -204,6 +221,8 @@ class NodeView(Message):
     """Claims to be let go at the API; whoever did it says so with `paid`."""
     retired: tuple[str, ...] = ()
     """UUIDs of devices that an operator took out of the slices for good."""
+    replication: Replication | None = None
+    """Copies of its certificates in the archive; None: no archive is named."""
     labels: dict[str, str] = {}
     """rack, pool and the like, for planning."""
 

@@ -17,6 +17,7 @@ from fleet.settings_section import Section
 
 __all__ = [
     "CampaignPolicy",
+    "EvidencePolicy",
     "EvidenceSettings",
     "Finalizing",
     "HardwareKind",
@@ -27,6 +28,7 @@ __all__ = [
     "NodeSettings",
     "ResetMethod",
     "ResetPolicy",
+    "RetentionMode",
     "Section",
     "Settings",
     "StoreKind",
@@ -256,13 +258,72 @@ class NodeSettings(Section):
     )
 
 
+class EvidencePolicy(StrEnum):
+    """Where proof has to be before a node may go."""
+
+    LOCAL = "local"
+    REPLICATED = "replicated"
+
+
+class RetentionMode(StrEnum):
+    """Who may take evidence away before its time."""
+
+    COMPLIANCE = "compliance"
+    GOVERNANCE = "governance"
+
+
 class EvidenceSettings(Section):
-    """What evidence is signed with."""
+    """What evidence is signed with, and where it is kept besides the node's own disk."""
 
     key_file: str = Field(
         default="",
         description="Path of the node's signing key, made on first use with mode 0600. Empty:"
         " inside the state directory.",
+    )
+    archive: str = Field(
+        default="",
+        pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=-]+)*/?)?$",
+        description="Bucket and prefix, s3://bucket/prefix, that certificates, runs and"
+        " countersignatures are copied to. Empty: they are on this host only.",
+    )
+    policy: EvidencePolicy = Field(
+        strict=False,
+        default=EvidencePolicy.REPLICATED,
+        description="With an archive. replicated: a node is not drained before all its proof is"
+        " there; wipes never wait. local: copies are made, nobody waits for them.",
+    )
+    region: str = Field(
+        default="",
+        pattern=r"^[a-z0-9-]*$",
+        description="AWS region of the bucket. Empty: as AWS's own tools find it.",
+    )
+    endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://\S+)?$",
+        description="Address of the service, such as a VPC endpoint. Empty: AWS's own.",
+    )
+    retention_days: int = Field(
+        default=400,
+        ge=1,
+        le=36500,
+        description="Days for which nobody can take evidence out of the bucket: a year under audit"
+        " and the month in which it is audited.",
+    )
+    retention_mode: RetentionMode = Field(
+        strict=False,
+        default=RetentionMode.COMPLIANCE,
+        description="compliance: nobody can shorten that, the account's root included."
+        " governance: who has a right of its own can.",
+    )
+    kms_key: str = Field(
+        default="",
+        description="KMS key that objects are encrypted with. Empty: S3's own keys (AES-256).",
+    )
+    timeout_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="Time, s, one object is tried for before the archive counts as away; it is"
+        " tried again later, for as long as it takes.",
     )
 
 
@@ -271,6 +332,7 @@ class StoreKind(StrEnum):
 
     SQLITE = "sqlite"
     KUBERNETES = "kubernetes"
+    DYNAMODB = "dynamodb"
 
 
 class StoreSettings(Section):
@@ -280,7 +342,7 @@ class StoreSettings(Section):
         strict=False,
         default=StoreKind.SQLITE,
         description="sqlite: a file of one host. kubernetes: objects of the API server, for"
-        " clusters.",
+        " clusters. dynamodb: a table on AWS, for clusters; it outlives them.",
     )
     namespace: str = Field(
         default="fleetscrub",
@@ -288,7 +350,23 @@ class StoreSettings(Section):
         max_length=63,
         description="Namespace of the store's objects (kind kubernetes).",
     )
-
+    table: str = Field(
+        default="fleetscrub",
+        pattern=r"^[a-zA-Z0-9_.-]{3,255}$",
+        description="Name of the table (kind dynamodb); `fleet store init` makes it.",
+    )
+    region: str = Field(
+        default="",
+        pattern=r"^[a-z0-9-]*$",
+        description="AWS region of the table (kind dynamodb). Empty: as AWS's own tools find it"
+        " (AWS_REGION, the profile).",
+    )
+    endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://\S+)?$",
+        description="Address of the service (kind dynamodb), such as a VPC endpoint. Empty: AWS's"
+        " own.",
+    )
     hosts: int = Field(
         default=1,
         ge=1,

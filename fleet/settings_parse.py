@@ -18,6 +18,8 @@ from pydantic.fields import FieldInfo
 from fleet import errors
 from fleet.settings import (
     CampaignPolicy,
+    EvidencePolicy,
+    EvidenceSettings,
     HealthPolicy,
     Section,
     Settings,
@@ -154,6 +156,7 @@ class _Sections:
     health: HealthPolicy
     campaign: CampaignPolicy
     store: StoreSettings
+    evidence: EvidenceSettings
 
 
 def _chunks(given: _Sections) -> Problem | None:
@@ -220,7 +223,19 @@ def _hosts(given: _Sections) -> Problem | None:
     return Problem(
         "store.hosts",
         f"an SQLite store is for one host, {hosts} would use it",
-        "1, or the store for clusters: store.kind = kubernetes",
+        "1, or a store for clusters: store.kind = kubernetes or dynamodb",
+    )
+
+
+def _archive(given: _Sections) -> Problem | None:
+    evidence = given.evidence
+    asked = "policy" in evidence.model_fields_set and evidence.policy is EvidencePolicy.REPLICATED
+    if evidence.archive or not asked:
+        return None
+    return Problem(
+        "evidence.archive",
+        "policy is replicated, and no archive is named to replicate to",
+        "s3://bucket/prefix, or evidence.policy = local",
     )
 
 
@@ -231,6 +246,7 @@ _RULES: tuple[tuple[frozenset[str], Callable[[_Sections], Problem | None]], ...]
     (frozenset({"campaign"}), _lease),
     (frozenset({"campaign", "wipe"}), _device),
     (frozenset({"store"}), _hosts),
+    (frozenset({"evidence"}), _archive),
 )
 
 
@@ -242,6 +258,7 @@ def _between(valid: Mapping[str, Section]) -> list[Problem]:
         health=cast("HealthPolicy", all_sections["health"]),
         campaign=cast("CampaignPolicy", all_sections["campaign"]),
         store=cast("StoreSettings", all_sections["store"]),
+        evidence=cast("EvidenceSettings", all_sections["evidence"]),
     )
     found = [rule(given) for needed, rule in _RULES if needed <= valid.keys()]
     return [problem for problem in found if problem is not None]

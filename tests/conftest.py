@@ -1,4 +1,4 @@
-"""What all tests share: one local Ray for those that need a real one.
+"""What all tests share: one local Ray and one AWS stand-in for those that need them.
 
 The mode of authentication is set before anything imports Ray, which reads it once.
 """
@@ -16,6 +16,18 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 if TYPE_CHECKING:
     from actors.cluster import Cluster
+    from tests.cloud.server import CloudServer
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[CloudServer]:
+    """moto's server, and an environment that talks to nothing else."""
+    from tests.cloud import server
+
+    with pytest.MonkeyPatch.context() as patch, server.CloudServer() as found:
+        for name, value in server.CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """``python -m tests.docs``: regenerate what the documents take from the code.
 
 The diagrams of the README from the state tables, docs/cli.md from the verb table, docs/settings.md
-from the settings, the table of checks in docs/hardware.md from the checks. tests/test_docs.py fails
-when one of them is stale.
+from the settings, docs/compliance.md from the requirements, the table of checks in docs/hardware.md
+from the checks. tests/test_docs.py fails when one of them is stale.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fleet import diagrams, settings_parse
 from fleet.cli import verbs
+from fleet.compliance import mapping
 from fleet.health.checks import CHECKS
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +27,7 @@ def generated() -> dict[Path, str]:
         hardware: with_checks(hardware.read_text()),
         ROOT / "docs" / "cli.md": verbs.reference(verbs.build()),
         ROOT / "docs" / "settings.md": settings_parse.reference(),
+        ROOT / "docs" / "compliance.md": mapping.reference(),
     }
 
 

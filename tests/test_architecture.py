@@ -70,6 +70,7 @@ PURE = (
     "fleet/binding/allocation.py",
     "fleet/binding/explaining.py",
     "fleet/slices/takeover.py",
+    "fleet/stores/dynamodb_sheet.py",
     "fleet/stores/kubernetes_state.py",
     "fleet/repair/finding.py",
     "fleet/errors.py",
@@ -86,6 +87,8 @@ PURE = (
     "fleet/campaign/select.py",
     "fleet/campaign/run.py",
     "fleet/campaign/report.py",
+    "fleet/compliance/mapping.py",
+    "fleet/compliance/report.py",
 )
 IMPURE = frozenset(
     {"os", "time", "random", "socket", "subprocess", "threading", "asyncio", "logging", "secrets"}
@@ -96,7 +99,8 @@ HOMES = {
     "sqlite3": ("fleet/sqlite.py",),
     "cryptography": ("fleet/evidence/keys.py",),
     "kubernetes": ("fleet/kube/client.py",),
-    "boto3": ("fleet/stores/dynamodb.py", "fleet/stores/s3.py"),
+    "boto3": ("fleet/aws.py",),
+    "botocore": ("fleet/aws.py",),
     "pynvml": ("fleet/backends/nvidia/",),
     "cuda": ("fleet/backends/nvidia/",),
     "numpy": ("fleet/wipe/", "fleet/backends/simulated/"),

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import errors
-from fleet.cli import text
+from fleet.cli import archive, keys, page, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.evidence import export as exporting
@@ -24,6 +24,7 @@ from fleet.evidence.segments import Damage, Entry, Sequence
 from fleet.evidence.sources import Collection, Trust, collect, heads_log
 
 app = typer.Typer(no_args_is_help=True)
+app.add_typer(keys.app, name="keys")
 
 DirectoryOption = Annotated[
     Path | None,
@@ -72,9 +73,20 @@ HeadsOption = Annotated[
     ),
 ]
 
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a page to print there instead; - is the standard output.",
+        show_default=False,
+    ),
+]
+
 
 @app.command("list")
 def list_(
+    place: archive.PlaceArgument = "",
     state: StateOption = None,
     directory: DirectoryOption = None,
     node: NodeOption = "",
@@ -83,7 +95,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List certificates, oldest first."""
-    found = list(_certificates(_open(state, directory), node, device))
+    found = list(_certificates(open_evidence(state, directory, place=place), node, device))
 
     def render(console: Console) -> None:
         _simulated_banner(console, [certificate for _, certificate in found])
@@ -101,6 +113,8 @@ def list_(
             )
         console.print(table)
         console.print(f"{len(found)} certificates")
+        for line in archive.backlog(state) if not place and directory is None else ():
+            console.print(text.plain(line, style="yellow"))
 
     emit([_row(entry, one) for entry, one in found], as_json=as_json, render=render)
 
@@ -110,14 +124,21 @@ def show(
     certificate: Annotated[str, typer.Argument(help="Digest, or its first characters.")],
     state: StateOption = None,
     directory: DirectoryOption = None,
+    key: KeysOption = None,
+    html: HtmlOption = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show one certificate with everything it says and everything it does not cover."""
+    """Show one certificate with everything it says and everything it does not cover.
+
+    With --html as one page to print: with the chain back to the first certificate, each link
+    verified, and how to verify it by hand.
+    """
+    page.check_asked(html, as_json=as_json, with_keys=bool(key))
     wanted = certificate.removeprefix("sha256:").lower()
     found = {
         one.digest: (entry, one)
-        for entry, one in _certificates(_open(state, directory), "", "")
+        for entry, one in _certificates(open_evidence(state, directory), "", "")
         if one.digest.removeprefix("sha256:").startswith(wanted)
     }
     if len(found) != 1 or not wanted:
@@ -126,12 +147,18 @@ def show(
             remedy="list them with `fleet evidence list` and give more characters",
         )
     (entry, one) = next(iter(found.values()))
+    if html is not None:
+        written = page.write(html, open_evidence(state, directory, trust(key)), one.digest)
+        if str(html) != page.STDOUT:
+            emit(written, as_json=as_json, render=lambda console: page.told(console, written))
+        return
     document = {**_row(entry, one), "statement": one.envelope.statement}
     emit(document, as_json=as_json, render=lambda console: _show(console, entry, one))
 
 
 @app.command()
 def verify(
+    place: archive.PlaceArgument = "",
     state: StateOption = None,
     directory: DirectoryOption = None,
     key: KeysOption = None,
@@ -141,9 +168,10 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Verify all certificates; exit code 1 if anything is wrong, or if there is none."""
-    collection = _open(state, directory, _trust(key), _ring(coordinator_key))
+    trusted = trust(key), ring(coordinator_key)
+    collection = open_evidence(state, directory, *trusted, place=place)
     if heads is not None:
-        collection.heads = heads_log(heads, _ring(coordinator_key))
+        collection.heads = heads_log(heads, ring(coordinator_key))
     report = verifying.verify(collection)
     emit(report.as_json(), as_json=as_json, render=lambda console: _report(console, report))
     if not report.ok:
@@ -152,7 +180,13 @@ def verify(
 
 @app.command()
 def export(
-    target: Annotated[Path, typer.Argument(help="Directory to write; new or empty.")],
+    target: Annotated[
+        str, typer.Argument(help="Directory to write, new or empty; or an archive, with --to.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Directory to write an archive's evidence to."),
+    ] = None,
     state: StateOption = None,
     directory: DirectoryOption = None,
     node: NodeOption = "",
@@ -161,7 +195,11 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Copy certificates, keys and countersignatures to a directory that verifies by itself."""
-    done = exporting.export(_open(state, directory), target, node=node, device=device)
+    place = target if to is not None else ""
+    if to is None and target.startswith(archive.SCHEME):
+        raise errors.InputInvalid("an archive is copied to a directory", remedy="add --to DIR")
+    collection = open_evidence(state, directory, place=place)
+    done = exporting.export(collection, to or Path(target), node=node, device=device)
     document = {
         "directory": str(done.directory),
         "certificates": done.certificates,
@@ -182,22 +220,22 @@ def export(
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _ring(paths: list[Path] | None) -> KeyRing | None:
+def ring(paths: list[Path] | None) -> KeyRing | None:
     """Keys the caller trusts. Raises `KeyUnusable`: a key named and not usable is no finding."""
     if not paths:
         return None
-    ring = KeyRing.load(*paths)
-    for _, error in ring.unreadable:
+    found = KeyRing.load(*paths)
+    for _, error in found.unreadable:
         raise error
-    if not len(ring):
+    if not len(found):
         raise errors.KeyUnusable(
             f"no {PUBLIC_SUFFIX} file in {', '.join(map(str, paths))}",
             remedy="name the public key files, or a directory that holds them",
         )
-    return ring
+    return found
 
 
-def _trust(keys: list[str] | None) -> Trust | None:
+def trust(keys: list[str] | None) -> Trust | None:
     """Keys as given with --key. ``NODE=FILE`` counts for that node only, ``FILE`` for all."""
     if not keys:
         return None
@@ -209,18 +247,23 @@ def _trust(keys: list[str] | None) -> Trust | None:
             nodes.setdefault(checked_name(node), []).append(Path(file))
         else:
             anyone.append(Path(key))
-    rings = {node: ring for node, paths in nodes.items() if (ring := _ring(paths))}
-    return Trust(_ring(anyone) or KeyRing(), rings)
+    rings = {node: found for node, paths in nodes.items() if (found := ring(paths))}
+    return Trust(ring(anyone) or KeyRing(), rings)
 
 
-def _open(
+def open_evidence(
     state: Path | None,
     directory: Path | None,
     keys: Trust | None = None,
     coordinator_keys: KeyRing | None = None,
+    *,
+    place: str = "",
 ) -> Collection:
-    place = directory if directory is not None else state_directory(state)
-    return collect(place, keys, coordinator_keys=coordinator_keys)
+    """What the options name, or the archive at `place`. Raises as `collect` does."""
+    if place:
+        return archive.collected(place, state, keys, coordinator_keys)
+    found = directory if directory is not None else state_directory(state)
+    return collect(found, keys, coordinator_keys=coordinator_keys)
 
 
 def _certificates(

@@ -86,7 +86,7 @@ def drain_node(
     reason: Annotated[str, typer.Option("--reason", help="Why, in your words.")],
     wait: Annotated[
         float,
-        typer.Option("--wait", min=0, help="Seconds to wait for the claims there to finish."),
+        typer.Option("--wait", min=0, help="Seconds to wait for claims and copies of evidence."),
     ] = 0.0,
     operator: OperatorOption = None,
     state: StateOption = None,
@@ -95,6 +95,7 @@ def drain_node(
 ) -> None:
     """Give nobody new a device of this node; who has one finishes. Exit code 1: some are left.
 
+    So are certificates that are not in the archive yet, where policy wants them there.
     `fleet quarantine clear` takes devices back into service.
     """
     who = operator_name(operator)
@@ -106,7 +107,7 @@ def drain_node(
         done = drain(nodes[node], detail=reason, operator=who)
         done = settled(nodes[node], done, pause=_until(time.monotonic() + wait))
     emit(done.model_dump(mode="json"), as_json=as_json, render=partial(_show_drained, done))
-    raise typer.Exit(1 if done.left or done.failed else 0)
+    raise typer.Exit(1 if done.left or done.failed or done.uncopied else 0)
 
 
 def _until(deadline: float) -> Callable[[], bool]:
@@ -133,6 +134,10 @@ def _show_drained(done: Drained, console: Console) -> None:
         state = f" ({one.state})" if one.state else ""
         called = f"{one.name} {one.uid}".strip()
         console.print(text.plain(f"  still there: claim {called}{state} on {place}"))
+    if done.uncopied:
+        why = f": {done.uncopied_because}" if done.uncopied_because else ""
+        told = f"  {done.uncopied} certificates are on it only, not in the archive yet{why}"
+        console.print(text.plain(told))
     if not done.left:
         console.print(text.plain("  nobody is left on it"))
 

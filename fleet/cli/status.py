@@ -90,6 +90,8 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
         text.explain_retired(console, view)
         for reason in view.degraded:
             console.print(text.plain(f"  {view.node} is degraded: {reason}", style="yellow"))
+        for line in text.replication(view.node, view.replication):
+            console.print(text.plain(line, style="yellow"))
         for note in view.notes:
             console.print(text.plain(f"  {view.node}: {note}"))
         for device in view.devices:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.evidence import dsse
+from fleet.messages import DeviceView, NodeView, ReasonView, Replication
 
 COLOURS = {
     "CLEAN": "green",
@@ -168,3 +169,16 @@ def explain(console: Console, place: str, found: Sequence[ReasonView]) -> None:
         )
         if reason.remedy:
             console.print(plain(f"      do: {reason.remedy}"))
+
+
+def replication(owner: str, found: Replication | None) -> Iterator[str]:
+    """Lines about copies of evidence that are not in the archive; none when all are."""
+    if found is None or not (found.backlog or found.error):
+        return
+    since = f", the oldest of {dsse.moment(found.oldest_at)[:19]}Z" if found.oldest_at else ""
+    what = f"{found.backlog} not in the archive {found.archive}".rstrip()
+    yield f"  {owner}: evidence: {what}{since}"
+    if found.error:
+        yield f"    {found.error}"
+    for why in found.aside:
+        yield f"    set aside: {why}"

@@ -30,6 +30,7 @@ VERBS = (
     Verb("reconcile", "Take away what belongs to nobody any more.", "reconcile", "reconcile"),
     Verb("uninstall", "List, or take away, everything that is ours.", "uninstall", "uninstall"),
     Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
+    Verb("report", "Which devices answer a requirement, by evidence.", "report", "report"),
     Verb("evidence", "List, show, verify and export certificates.", "evidence"),
     Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
     Verb("node", "Decisions about a whole node.", "node"),

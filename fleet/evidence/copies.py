@@ -22,6 +22,7 @@ from fleet.evidence.segments import Damage, Place
 
 SUMS = "SHA256SUMS"
 INDEX = "index.json"
+KEY_LIST = "keys/list.json"
 COORDINATOR_KEYS = "keys/coordinator"
 FORMAT = "https://fleetscrub.dev/export/v1"
 MOST_ENVELOPE_BYTES = 1024 * 1024

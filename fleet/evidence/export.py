@@ -7,8 +7,10 @@ countersignatures of a partial export can still be verified.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ _WORDS = """Wipe certificates of fleetscrub.
 
 certificates/<node>/  DSSE envelopes (in-toto statements, Ed25519), one file each, oldest first
 heads/                countersignatures of the coordinator over the ends of the nodes' ledgers
-keys/                 public keys; compare them with keys you got another way
+keys/                 public keys; compare them with keys you got another way. list.json, if it is
+                      there, says when each was good, signed by the coordinator
 index.json            all entries of each ledger in order, with digests (null: left out here), whose
                       each key is, counts and checksums of all files; it is not signed
 
@@ -54,105 +57,110 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputInvalid(f"{target} exists already", remedy="name a new or an empty directory")
     logs = [log for log in collection.ledgers if not node or log.node == node]
-    found = {log.node: _sound(log) for log in logs}
-    heads = _sound(collection.heads) if collection.heads else []
-    writer = _Export(target)
-    units = {unit for rows in found.values() for unit in _units(rows, device)}
-    if (node and not any(found.values())) or (device and not units):
-        raise InputInvalid(
-            f"no certificate of node {node or 'any'} and device {device or 'any'}",
-            remedy="list what there is with `fleet evidence list`",
-        )
+    units = {unit for log in logs for unit in _units(log, device)}
+    if device and not units:
+        raise _nothing(node, device)
+    writer = _Export(target, collection.heads)
     try:
-        index: dict[str, Any] = {
-            "format": FORMAT,
-            "complete": collection.complete and not node,
-            "nodes": {
-                log.node: {
-                    "entries": writer.entries(
-                        found[log.node],
-                        f"certificates/{log.node}",
-                        lambda entry: not device or bool(units & _chain_units(entry)),
-                    )
-                }
-                for log in logs
+        copied = {log.node: writer.copy(log, units if device else None) for log in logs}
+        _refuse_nothing(copied, node, device)
+        heads = writer.copy(collection.heads, None) if collection.heads else None
+        writer.finish(
+            {
+                "format": FORMAT,
+                "complete": collection.complete and not node,
+                "nodes": {name: {"entries": one.rows} for name, one in copied.items()},
+                "heads": {"entries": heads.rows if heads else []},
+                "keys": {
+                    "nodes": {name: one.keys for name, one in copied.items()},
+                    "coordinator": heads.keys if heads else [],
+                },
             },
-            "heads": {"entries": writer.entries(heads, "heads", lambda _: True)},
-        }
-        index["keys"] = {
-            "nodes": {
-                log.node: writer.keys(log, found[log.node], str(node_keys(Path(), log.node)))
-                for log in logs
-            },
-            "coordinator": (
-                writer.keys(collection.heads, heads, COORDINATOR_KEYS) if collection.heads else []
-            ),
-        }
-        writer.finish(index)
+            key_list=collection.key_list,
+        )
     except OSError as error:
         raise LedgerUnavailable(f"cannot write {target}: {error}") from error
-    total = sum(len(rows) for rows in found.values())
+    except BaseException:
+        writer.undo()
+        raise
+    total = sum(len(one.rows) for one in copied.values())
     written = writer.counts["certificates"]
-    return Exported(target, written, total - written, len(heads))
+    return Exported(target, written, total - written, len(heads.rows) if heads else 0)
 
 
-def _sound(log: Log) -> list[Entry]:
-    entries = []
+def _refuse_nothing(copied: Mapping[str, _Copied], node: str, device: str) -> None:
+    if node and not any(one.rows for one in copied.values()):
+        raise _nothing(node, device)
+
+
+def _nothing(node: str, device: str) -> InputInvalid:
+    return InputInvalid(
+        f"no certificate of node {node or 'any'} and device {device or 'any'}",
+        remedy="list what there is with `fleet evidence list`",
+    )
+
+
+def _sound(log: Log) -> Iterator[Entry]:
     for found in log.scan(Sequence()):
         if isinstance(found, Damage):
             raise EvidenceInvalid(
                 f"{log.name} is damaged at {found.place}: {found.detail}",
                 remedy="see `fleet evidence verify`; keep the files themselves for inquiry",
             )
-        entries.append(found)
-    return entries
+        yield found
 
 
-def _units(entries: list[Entry], device: str) -> set[UnitId]:
+def _units(log: Log, device: str) -> set[UnitId]:
     """Units of the device, over all certificates that name it."""
     found: set[UnitId] = set()
-    for entry in entries:
-        if device and entry.envelope is not None:
+    for entry in _sound(log) if device else ():
+        if entry.envelope is not None:
             certificate = parsed.read(entry.envelope)
             if device in (certificate.device, certificate.device_name):
                 found |= certificate.chain.keys()
     return found
 
 
-def _chain_units(entry: Entry) -> set[UnitId]:
-    return set(parsed.read(entry.envelope).chain) if entry.envelope is not None else set()
+def _touches(envelope: bytes, units: set[UnitId] | None) -> bool:
+    return units is None or bool(units.intersection(parsed.read(envelope).chain))
+
+
+@dataclass(slots=True)
+class _Copied:
+    """One log as it was written: its rows for the index, and the ids of its keys."""
+
+    rows: list[list[str | None]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
 
 
 class _Export:
     """Writes files below one directory and remembers their checksums."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, heads: Log | None) -> None:
         self.directory = directory
+        self._heads = heads
         self.counts = {"certificates": 0, "heads": 0}
         self._sums: dict[str, str] = {}
 
-    def entries(
-        self, entries: list[Entry], folder: str, wanted: Callable[[Entry], bool]
-    ) -> list[list[str | None]]:
-        """Write the entries wanted; rows of all of them for the index."""
-        rows: list[list[str | None]] = []
-        for entry in entries:
+    def copy(self, log: Log, units: set[UnitId] | None) -> _Copied:
+        """Write the entries that touch `units` (None: all) and the keys that signed the log."""
+        folder = f"certificates/{log.node}" if log is not self._heads else "heads"
+        done, signers = _Copied(), set()
+        for entry in _sound(log):
             file = None
-            if entry.envelope is not None and wanted(entry):
-                short = entry.digest.removeprefix("sha256:")[:SHORT_ID]
-                file = f"{folder}/{entry.number:08d}-{short}.json"
-                self.file(file, entry.envelope)
-                self.counts[folder.partition("/")[0]] += 1
-            rows.append([entry.digest, file])
-        return rows
-
-    def keys(self, log: Log, entries: list[Entry], folder: str) -> list[str]:
-        """Write the keys that signed `entries`; their ids for the index."""
-        signers = {dsse.open_envelope(entry.envelope).key_id for entry in entries if entry.envelope}
-        ring = log.keys.only(sorted(signers))
-        for key in ring:
-            self.file(f"{folder}/{key.key_id[:SHORT_ID]}.pub", key.pem())
-        return [key.key_id for key in ring]
+            if entry.envelope is not None:
+                signers.add(dsse.open_envelope(entry.envelope).key_id)
+                if _touches(entry.envelope, units):
+                    short = entry.digest.removeprefix("sha256:")[:SHORT_ID]
+                    file = f"{folder}/{entry.number:08d}-{short}.json"
+                    self.file(file, entry.envelope)
+                    self.counts[folder.partition("/")[0]] += 1
+            done.rows.append([entry.digest, file])
+        keys = COORDINATOR_KEYS if log is self._heads else str(node_keys(Path(), log.node))
+        for key in log.keys.only(sorted(signers)):
+            self.file(f"{keys}/{key.key_id[:SHORT_ID]}.pub", key.pem())
+            done.keys.append(key.key_id)
+        return done
 
     def file(self, name: str, content: bytes) -> None:
         """Write one file."""
@@ -161,8 +169,18 @@ class _Export:
         path.write_bytes(content)
         self._sums[name] = hashlib.sha256(content).hexdigest()
 
-    def finish(self, index: dict[str, Any]) -> None:
+    def undo(self) -> None:
+        """Take back what was written: a part of a copy must not be taken for one."""
+        for name in self._sums:
+            (self.directory / name).unlink(missing_ok=True)
+        for folder, _, _ in os.walk(self.directory, topdown=False):
+            with suppress(OSError):
+                Path(folder).rmdir()
+
+    def finish(self, index: dict[str, Any], *, key_list: bytes) -> None:
         """Write index and checksums, last: an export without them is not finished."""
+        if key_list:
+            self.file(copies.KEY_LIST, key_list)
         self.file(README, _WORDS.encode())
         index |= {"counts": copies.counts(index), "files": dict(self._sums)}
         self.file(INDEX, dsse.canonical(index))

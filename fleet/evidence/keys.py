@@ -66,6 +66,11 @@ class PublicKey:
                 f"public key {shown(path)} cannot be read: {error.strerror}",
                 remedy="name a readable PEM file with an Ed25519 public key",
             ) from error
+        return cls.parse(content, shown(path))
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> PublicKey:
+        """The key in a PEM text, `name` in errors. Raises `KeyUnusable` as `load` does."""
         try:
             key = serialization.load_pem_public_key(content)
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -76,7 +81,7 @@ class PublicKey:
             if found.pem() == content:
                 return found
         raise KeyUnusable(
-            f"{shown(path)} is not an Ed25519 public key as fleet writes it",
+            f"{name} is not an Ed25519 public key as fleet writes it",
             remedy="get the file again from the node that signed",
         )
 

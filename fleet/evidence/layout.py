@@ -39,6 +39,17 @@ def ledger_directory(state: Path, node: str) -> Path:
     return node_directory(state, node) / "ledger"
 
 
+def archive_cursor(state: Path, node: str = "") -> Path:
+    """How far the node's ledger was copied to the archive; the coordinator's without a node."""
+    owner = node_directory(state, node) if node else coordinator_directory(state)
+    return owner / "archive.json"
+
+
+def key_list(state: Path) -> Path:
+    """The coordinator's signed list of public keys."""
+    return coordinator_directory(state) / "keys.json"
+
+
 def node_keys_directory(state: Path, node: str) -> Path:
     """The node's private key and all public keys it ever signed with."""
     return node_directory(state, node) / "keys"

@@ -6,15 +6,17 @@ of rules. Keys are bound to nodes where that is known: a node's keys verify nobo
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import copies, dsse, layout, parsed
+from fleet.evidence import copies, dsse, key_list, layout, parsed
 from fleet.evidence.disk import read_regular, shown
+from fleet.evidence.key_list import KeyList
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import (
     TORN_SUFFIX,
@@ -27,6 +29,11 @@ from fleet.evidence.segments import (
     segment_paths,
 )
 from fleet.model import Digest
+
+OWN_KEYS = (
+    "the keys come from the place that is verified: this shows that it is consistent, not"
+    " who signed; name the public keys you trust with --key"
+)
 
 
 @dataclass(slots=True)
@@ -41,10 +48,17 @@ class Log:
     notes: list[str] = field(default_factory=list)
     owners: Mapping[str, str] = field(default_factory=dict)
     """Whose each key is, of those bound to a node; key id -> node."""
+    listed: KeyList | None = None
+    """The coordinator's signed list of keys: when each was good."""
 
     @property
     def name(self) -> str:
         return self.node or "coordinator"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return str(self.directory)
 
     def scan(self, sequence: Sequence) -> Iterator[Entry | Damage]:
         """Everything in order, damages where they are; `sequence` is filled on the way."""
@@ -93,6 +107,10 @@ class Collection:
     """Where a coordinator shows: countersignatures must be here then. "": none is known."""
     unsigned_index: bool = False
     """An export: its list of files and entries is nobody's signed word."""
+    key_list: bytes = b""
+    """The coordinator's signed list of keys; empty: there is none."""
+    rest: Callable[[], Iterator[Damage | str]] | None = None
+    """What can be told only once all ledgers were read: damages, and notes as text."""
 
     def logs(self) -> list[Log]:
         """Ledgers and heads."""
@@ -137,10 +155,7 @@ def collect(
             remedy="name a state directory, a ledger, or an export of `fleet evidence export`",
         )
     if trust is None:
-        found.notes.append(
-            "the keys come from the place that is verified: this shows that it is consistent, not"
-            " who signed; name the public keys you trust with --key"
-        )
+        found.notes.append(OWN_KEYS)
     return found
 
 
@@ -150,7 +165,7 @@ def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -
         n: KeyRing.owned(layout.node_keys_directory(state, n), layout.NODE_STEM) for n in names
     }
     found = Collection([])
-    bound = _bind(rings, trust, found)
+    bound = bind(rings, trust, found)
     for node in names:
         directory = layout.ledger_directory(state, node)
         if directory.is_dir():
@@ -163,7 +178,29 @@ def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -
             KeyRing.owned(directory, layout.COORDINATOR_STEM), found.notes
         )
         found.heads = Log(layout.heads_directory(state), ring)
+    if os.path.lexists(layout.key_list(state)):
+        given = coordinator_keys or KeyRing.owned(
+            layout.coordinator_keys_directory(state), layout.COORDINATOR_STEM
+        )
+        take_list(found, _content(layout.key_list(state)), layout.key_list(state), given)
     return found
+
+
+def take_list(found: Collection, content: bytes, place: Path | str, ring: KeyRing) -> None:
+    """Have all ledgers judged by a signed list of keys; one that is not good is a damage."""
+    damages: list[Damage] = []
+    found.key_list = content
+    listed = key_list.checked(content, ring, Place(str(place)), damages)
+    found.damages += damages
+    for log in found.ledgers:
+        log.listed = listed
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path, most_bytes=key_list.MOST_BYTES)
+    except OSError:
+        return b""  # told as a list that cannot be read
 
 
 def _single(directory: Path, trust: Trust | None) -> Collection:
@@ -207,15 +244,15 @@ def _first_node(directory: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class Bound:
     rings: Mapping[str, KeyRing]
     owners: Mapping[str, str]
 
 
-def _bind(rings: Mapping[str, KeyRing], trust: Trust | None, found: Collection) -> _Bound:
+def bind(rings: Mapping[str, KeyRing], trust: Trust | None, found: Collection) -> Bound:
     """Each node's keys. A key that several nodes have is the one's whose present key it is."""
     if trust is not None:
-        return _Bound({node: trust.ring(node) for node in rings}, _owners(trust.nodes))
+        return Bound({node: trust.ring(node) for node in rings}, _owners(trust.nodes))
     claims: dict[str, list[str]] = {}
     for node, ring in sorted(rings.items()):
         _noted(ring, found.notes)
@@ -234,7 +271,7 @@ def _bind(rings: Mapping[str, KeyRing], trust: Trust | None, found: Collection) 
         node: ring.only(key.key_id for key in ring if owners[key.key_id] == node)
         for node, ring in rings.items()
     }
-    return _Bound(mine, owners)
+    return Bound(mine, owners)
 
 
 def _owners(rings: Mapping[str, KeyRing]) -> dict[str, str]:
@@ -262,13 +299,16 @@ def _export(directory: Path, trust: Trust | None, coordinator_keys: KeyRing | No
         node: _listed(copies.node_keys(directory, node), listed["nodes"].get(node, []), found)
         for node in index["nodes"]
     }
-    bound = _bind(rings, trust, found)
+    bound = bind(rings, trust, found)
     for node, rows in sorted(index["nodes"].items()):
         log = Log(directory, bound.rings[node], node, rows["entries"], owners=bound.owners)
         found.ledgers.append(log)
     ring = _listed(directory / copies.COORDINATOR_KEYS, listed["coordinator"], found)
     if index["heads"]["entries"]:
         found.heads = Log(directory, coordinator_keys or ring, rows=index["heads"]["entries"])
+    if copies.KEY_LIST in index["files"]:
+        place = directory / copies.KEY_LIST
+        take_list(found, _content(place), place, coordinator_keys or ring)
     if listed["coordinator"] or index["counts"]["countersignatures"]:
         found.witness = str(directory / "heads")
     return found

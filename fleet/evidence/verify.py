@@ -106,6 +106,11 @@ def verify(collection: Collection) -> Report:
     if collection.witness and report.certificates and not report.countersignatures:
         detail = "a coordinator works here, and no countersignature of the ledgers is there"
         report.defects.append(Damage("missing-heads", detail, Place(collection.witness)))
+    for found in collection.rest() if collection.rest is not None else ():
+        if isinstance(found, Damage):
+            report.defects.append(found)
+        else:
+            report.notes.append(found)
     report.ledgers = len(checks)
     return report
 
@@ -162,6 +167,7 @@ class _LedgerCheck:
             return
         _check_signature(certificate.envelope, self.log, entry.place, self.report)
         self.signers.add(certificate.envelope.key_id)
+        self._listed(certificate, entry.place)
         if self.log.node and certificate.node != self.log.node:
             detail = f"is of node {certificate.node}, not {self.log.node}"
             self._defect("foreign-certificate", detail, entry.place)
@@ -177,6 +183,14 @@ class _LedgerCheck:
                 certificate.digest, link.sequence, certificate.token, entry.number
             )
             self._history.setdefault(unit, set()).add(certificate.digest)
+
+    def _listed(self, certificate: parsed.Certificate, place: Place) -> None:
+        if self.log.listed is None:
+            return
+        key_id, issued_at = certificate.envelope.key_id, certificate.issued_at
+        against = self.log.listed.against(key_id, certificate.node, issued_at)
+        if against is not None:
+            self._defect(*against, place)
 
     def _note_times(self, certificate: parsed.Certificate, place: Place) -> None:
         issued, report = certificate.issued_at, self.report
@@ -229,7 +243,7 @@ class _LedgerCheck:
         return len(self.report.defects) == before
 
     def _end_place(self, entry: int | None = None) -> Place:
-        return Place(str(self.log.directory), entry=self.count if entry is None else entry)
+        return Place(self.log.place, entry=self.count if entry is None else entry)
 
 
 def _check_signature(envelope: dsse.Envelope, log: Log, place: Place, report: Report) -> bool:
@@ -263,7 +277,7 @@ def _verify_heads(collection: Collection, checks: dict[str, _LedgerCheck], repor
         count = min(proven.get(node, 0), check.count)
         report.countersigned += count
         if count < check.count:
-            name = node or check.log.directory
+            name = node or check.log.place
             report.notes.append(
                 f"{name}: tail not proven beyond entry {count} of {check.count}: later entries are"
                 " not countersigned, so that a cut-off end would not show"

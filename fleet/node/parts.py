@@ -9,7 +9,9 @@ from typing import Protocol
 
 from fleet.backends.remote import RemoteBackend
 from fleet.evidence.ledger import Ledger
+from fleet.evidence.replicating import Replicator
 from fleet.journal.lock import OwnerLock
+from fleet.messages import Replication
 from fleet.node.certifying import Certifier
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
@@ -21,6 +23,9 @@ from fleet.node.sweep import Sweep
 from fleet.node.tending import Cadence
 from fleet.node.wiping import Wiper
 from fleet.settings import WipePolicy
+
+COPY_WAIT_S = 5.0
+"""How long, s, the end of the service waits for an archive that answers."""
 
 
 class Closing(Protocol):
@@ -55,8 +60,19 @@ class Parts:
     """Looks for containers that may still open devices; only where kubelet makes them."""
     alone: Closing | None = None
     """That nobody else on the host speaks for these devices; only where they are real."""
+    replicator: Replicator | None = None
+    """Copies the ledger to the archive; only where one is named."""
     door: Closing | None = None
     """Where callers of other processes come in; set once the service exists."""
+
+    def copy(self, now: float) -> None:
+        """Go on with the copies in the archive; waits for nothing."""
+        if self.replicator is not None:
+            self.replicator.step(now)
+
+    def copied(self) -> Replication | None:
+        """How far the copies in the archive are; None: no archive is named."""
+        return self.replicator.view() if self.replicator is not None else None
 
     def close(self) -> None:
         """Close everything, what writes memory first and the right to own the node last."""
@@ -69,6 +85,8 @@ class Parts:
             if isinstance(backend, RemoteBackend):
                 closing.callback(backend.close)
             closing.callback(self.registry.journal.close)
+            if self.replicator is not None:
+                closing.callback(self.replicator.close, wait_s=COPY_WAIT_S)
             closing.callback(self.certifier.close)
             closing.callback(self.wiper.close)
             if self.door is not None:

@@ -27,11 +27,7 @@ from fleet.messages import (
     Published,
     ScrubOrder,
 )
-from fleet.model import (
-    ClaimUid,
-    OperationId,
-    Token,
-)
+from fleet.model import ClaimUid, OperationId, Token
 from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
@@ -107,6 +103,7 @@ class NodeService:
             claims=viewing.claims(registry),
             owed=owed,
             retired=retiring.retired(registry),
+            replication=self._parts.copied(),
             labels=dict(self._parts.labels),
         )
 
@@ -332,6 +329,7 @@ class NodeService:
         followed = self._follow()
         self._condition.step(now)
         self._settle()
+        self._parts.copy(now)
         if not followed:
             return  # nothing is known of holders yet: nothing is freed, wiped or given back
         with suppress(errors.NotOwner):

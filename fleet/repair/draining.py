@@ -46,6 +46,9 @@ class Drained(Message):
     left: tuple[Left, ...] = ()
     failed: dict[str, str] = Field(default_factory=dict)
     """Devices that could not be taken out of service, and why."""
+    uncopied: int = 0
+    """Certificates that are nowhere but on the node, where policy wants them in the archive."""
+    uncopied_because: str = ""
 
 
 def drain(node: Node, *, detail: str, operator: str) -> Drained:
@@ -66,20 +69,44 @@ def drain(node: Node, *, detail: str, operator: str) -> Drained:
             taken.append(device.name)
         except errors.FleetError as error:
             failed[device.name] = str(error)
+    last = node.view()
     return Drained(
         node=view.node,
         operator=operator,
         taken=tuple(taken),
-        left=left(node.view()),
+        left=left(last),
         failed=failed,
+        uncopied=uncopied(last),
+        uncopied_because=_because(last),
     )
 
 
 def settled(node: Node, drained: Drained, *, pause: Callable[[], bool]) -> Drained:
-    """Look again until nobody is left; `pause` waits a moment and says whether to go on."""
-    while drained.left and pause():
-        drained = drained.model_copy(update={"left": left(node.view())})
+    """Look again until nobody is left and all proof is copied, as policy wants it.
+
+    `pause` waits a moment and says whether to go on.
+    """
+    while (drained.left or drained.uncopied) and pause():
+        view = node.view()
+        drained = drained.model_copy(
+            update={
+                "left": left(view),
+                "uncopied": uncopied(view),
+                "uncopied_because": _because(view),
+            }
+        )
     return drained
+
+
+def uncopied(view: NodeView) -> int:
+    """Certificates that would be lost with the node, where policy forbids that."""
+    found = view.replication
+    return found.backlog if found is not None and found.required else 0
+
+
+def _because(view: NodeView) -> str:
+    found = view.replication
+    return "; ".join(filter(None, (found.error, *found.aside))) if found is not None else ""
 
 
 def left(view: NodeView) -> tuple[Left, ...]:

@@ -12,6 +12,7 @@ from fleet.binding.claim import ClaimReading
 from fleet.kube.base import name_of, uid_of, version_of
 from fleet.messages import Message
 from fleet.model import HolderKind, Lease, State
+from fleet.repair.draining import uncopied
 from fleet.repair.facts import Api, Facts, called, hold_nodes, homes, node_of_slice, presumed
 from fleet.repair.finding import Kind, Orphan, covering
 from fleet.repair.fixing import Hands, Outcome, fix
@@ -41,7 +42,7 @@ def everything(facts: Facts) -> tuple[Orphan, ...]:
 
 def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
     """Why it must not go yet: somebody uses a device, or it is not known whether."""
-    return (*_used(facts), *_unknown(facts), *_published(facts))
+    return (*_used(facts), *_unknown(facts), *_published(facts), *_uncopied(facts))
 
 
 def around(*, alive: Alive | None, now: float, unasked: str) -> tuple[Obstacle, ...]:
@@ -78,6 +79,18 @@ def returned(items: Sequence[Outcome], leases: Sequence[Lease]) -> tuple[Obstacl
 def remove(facts: Facts, hands: Hands) -> tuple[Outcome, ...]:
     """Take everything away. Nothing is changed while there is an obstacle: ask before."""
     return fix(everything(facts), hands)
+
+
+def _uncopied(facts: Facts) -> Iterator[Obstacle]:
+    for node, view in sorted(facts.views.items()):
+        if count := uncopied(view):
+            error = view.replication.error if view.replication is not None else ""
+            why = f": {error}" if error else ""
+            yield Obstacle(
+                what=f"{count} certificates are on {node} only, not in the archive{why}",
+                remedy=f"`fleet node drain {node} --wait 600` waits for them; the policy"
+                " evidence.policy = local gives them up",
+            )
 
 
 # --- what is ours ---

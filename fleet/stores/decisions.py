@@ -80,6 +80,7 @@ def uninitialised() -> errors.SettingsInvalid:
         "the lease store is not initialised: it was never made, or it is gone",
         remedy="restore it if there was one, then run `fleet store adopt`; else `fleet store init`"
         " makes it, and where nodes have certified already `fleet store adopt` has them follow",
+        absent=True,
     )
 
 

@@ -28,8 +28,9 @@ PLAIN_BYTES = 128 * 1024
 """Values of an object that are longer together are stored compressed."""
 WRITES = "fleetscrub.dev/writes"
 """Annotation: marks of the newest writes, oldest first."""
-WRITES_KEPT = 32
-"""Marks kept: more writes than others get in while one writer waits for an answer."""
+WRITES_KEPT = 256
+"""Marks kept (3 KB): more writes than others get in while one writer waits for an answer. 32 were
+too few for eight busy processes and two answers lost in a row (`make stress-stores`)."""
 PAUSE_S = 0.01
 """First pause, s, after a conflict, doubled each time up to `PAUSE_MAX_S`, half of it by chance."""
 PAUSE_MAX_S = 0.5

@@ -1,4 +1,4 @@
-"""Opening the stores that the settings name: a file of this host, or objects of the API server."""
+"""Opening the stores that the settings name: a file, objects of the API server, or a table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet import errors
+from fleet import aws, errors
 from fleet.clock import Clock
 from fleet.kube.base import Cluster
 from fleet.settings import Settings, StoreKind
+from fleet.stores import dynamodb_table
 from fleet.stores.base import LeaseStore, RunStore
+from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
 from fleet.stores.sqlite import open_stores, store_path
@@ -59,18 +61,29 @@ class StorePlace:
     @property
     def shared(self) -> bool:
         """Whether the stores are a cluster's: then only `fleet store init` makes them."""
-        return self.settings.store.kind is StoreKind.KUBERNETES
+        return self.settings.store.kind is not StoreKind.SQLITE
 
     @property
     def named(self) -> str:
         """The place as an operator names it."""
-        if self.shared:
-            return f"on Kubernetes, namespace {self.settings.store.namespace}"
+        store = self.settings.store
+        if store.kind is StoreKind.KUBERNETES:
+            return f"on Kubernetes, namespace {store.namespace}"
+        if store.kind is StoreKind.DYNAMODB:
+            where = store.endpoint or store.region or "the region of the environment"
+            return f"on DynamoDB, table {store.table} ({where})"
         return str(store_path(self.state))
 
     def open(self, clock: Clock, cluster: Cluster | None = None) -> Stores:
-        """Open them, over `cluster` if it is given; nothing is minted."""
+        """Open them, over `cluster` if it is given and they are there; nothing is minted."""
         store = self.settings.store
+        if store.kind is StoreKind.DYNAMODB:
+            return open_dynamodb_stores(
+                aws.Place(store.region, store.endpoint),
+                store.table,
+                clock=clock,
+                patience=dynamodb_table.Patience(store.timeout_s),
+            )
         if not self.shared:
             return open_stores(store_path(self.state), clock=clock, timeout_s=store.timeout_s)
         return open_kubernetes_stores(

@@ -191,7 +191,11 @@ def test_a_store_that_is_another_hosts_refuses_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "placed"),
-    [(StoreKind.SQLITE, {"label_selector": {"fleet/host": "h1"}}), (StoreKind.KUBERNETES, {})],
+    [
+        (StoreKind.SQLITE, {"label_selector": {"fleet/host": "h1"}}),
+        (StoreKind.KUBERNETES, {}),
+        (StoreKind.DYNAMODB, {}),
+    ],
 )
 def test_only_a_store_of_one_host_pins_the_coordinator(
     kind: StoreKind, placed: Mapping[str, object]

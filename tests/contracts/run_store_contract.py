@@ -44,6 +44,9 @@ def result(device: str, outcome: Outcome = Outcome.CERTIFIED, attempt: int = 1) 
 class RunStoreContract:
     """Subclasses give the fixtures `clock` (a `ManualClock`) and `runs`, empty."""
 
+    kept = RUNS_KEPT
+    """How many finished runs the store of the fixture keeps."""
+
     def test_a_run_comes_back_as_it_was_stored(self, runs: RunStore) -> None:
         """E5: policy, plan and targets are there to resume from."""
         assert runs.create(record()) == record()
@@ -153,13 +156,13 @@ class RunStoreContract:
     def test_old_finished_runs_are_forgotten(self, runs: RunStore) -> None:
         """E5: the number of finished runs is bounded; an unfinished one is never dropped."""
         runs.create(record("first", START - 1))
-        for number in range(RUNS_KEPT + 2):
+        for number in range(self.kept + 2):
             run = RunId(f"run-{number}")
             runs.create(record(run, START + number))
             runs.append(run, [result("gpu-0")])
             runs.finish(run, RunState.FINISHED, "complete")
         runs.create(record("last", START + 10**6))
         kept = [run.id for run in runs.runs(10**6)]
-        assert len(kept) == RUNS_KEPT + 2
+        assert len(kept) == self.kept + 2
         assert kept[0] == "last"
         assert kept[-2:] == ["run-2", "first"]

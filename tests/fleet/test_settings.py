@@ -55,7 +55,15 @@ DEFAULTS = {
         "holder_deadline_s": 600.0,
     },
     "evidence": {"key_file": ""},
-    "store": {"kind": "sqlite", "namespace": "fleetscrub", "hosts": 1, "timeout_s": 10.0},
+    "store": {
+        "kind": "sqlite",
+        "namespace": "fleetscrub",
+        "table": "fleetscrub",
+        "region": "",
+        "endpoint": "",
+        "hosts": 1,
+        "timeout_s": 10.0,
+    },
     "hardware": {
         "kind": "auto",
         "root": "/",

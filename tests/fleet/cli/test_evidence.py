@@ -78,6 +78,23 @@ def test_show_takes_a_prefix(run: Run, site: Site) -> None:
     assert document["statement"]["predicate"]["node"] == "node-1"
 
 
+def test_show_writes_a_page(run: Run, site: Site, tmp_path: Path) -> None:
+    """E3: --html writes the page to a file, or to the standard output; never twice in one place."""
+    digest = next(iter(site.ledger().entries())).digest
+    target = tmp_path / "page.html"
+    code, out, _ = run("show", digest, "--state", site.state, "--html", target, "--json")
+    document = json.loads(out)
+    assert (code, document["verified"], document["chain"]) == (0, True, 1)
+    assert document["bytes"] == target.stat().st_size
+    code, out, _ = run("show", digest[:20], "--state", site.state, "--html", target)
+    assert (code, "(verified) with a chain of 1" in out) == (0, True)
+    key = layout.node_key(site.state, "node-2").with_suffix(".pub")
+    code, out, _ = run("show", digest, "--state", site.state, "--html", target, "--key", key)
+    assert (code, "NOT verified" in out) == (0, True)
+    assert run("show", digest, "--state", site.state, "--html", "-", "--json")[0] == 2
+    assert run("show", digest, "--state", site.state, "--key", key)[0] == 2
+
+
 @pytest.mark.parametrize("prefix", ["", "zz", "sha256:"])
 def test_show_of_none_or_many_could_not_run(run: Run, site: Site, prefix: str) -> None:
     """No certificate, or more than one, is exit 2 with the remedy."""

@@ -17,6 +17,7 @@ from fleet.messages import DeviceView, NodeView
 from fleet.model import NO_TOKEN, Token
 from fleet.stores.base import Event
 from fleet.stores.sqlite import Stores, open_stores, store_path
+from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, granted
 from tests.standin.server import StandIn
 
@@ -160,6 +161,25 @@ def test_the_store_of_a_cluster_is_made_once(cluster: tuple[str, ...], tmp_path:
     assert second["made"] is False
     assert first["store"] == "on Kubernetes, namespace ours"
     assert not store_path(tmp_path / "state").exists()
+
+
+def test_the_store_on_dynamodb_is_made_once_and_adopted(cloud: CloudServer, tmp_path: Path) -> None:
+    """E5: `fleet store init` makes the table, and nothing on this host; before that there is
+    nothing to adopt."""
+    policy, state = tmp_path / "policy.toml", tmp_path / "state"
+    policy.write_text(
+        f'[store]\nkind = "dynamodb"\ntable = "by-command"\nregion = "{REGION}"\n'
+        f'endpoint = "{cloud.endpoint}"\nhosts = 2\n'
+    )
+    options = ("--policy", str(policy), "--state", str(state))
+    assert isinstance(run("adopt", *options).exception, errors.SettingsInvalid)
+    first, second = (json.loads(run("init", *options, "--json").output) for _ in range(2))
+    assert first == {**second, "made": True}
+    assert second["made"] is False
+    assert first["store"] == f"on DynamoDB, table by-command ({cloud.endpoint})"
+    assert not store_path(state).exists()
+    told = json.loads(run("adopt", *options, "--operator", "ops", "--json").output)
+    assert told["epoch"] > first["epoch"]
 
 
 def test_the_store_of_a_cluster_is_adopted(cluster: tuple[str, ...]) -> None:

@@ -209,7 +209,11 @@ def _callers(name: str) -> set[str]:
 
 def test_only_issue_and_countersign_can_seal() -> None:
     """Promise 8: no other function can make an envelope, so none can forget a check."""
-    assert _callers("seal") == {"certificate.py:issue", "heads.py:countersign"}
+    assert _callers("seal") == {
+        "certificate.py:issue",
+        "heads.py:countersign",
+        "key_list.py:sign",
+    }
     assert _callers("pre_authentication") == {"dsse.py:seal", "dsse.py:signed_by"}
 
 

@@ -49,7 +49,7 @@ def test_each_swap_is_made_once(maps: ConfigMaps, cluster: MemoryCluster) -> Non
     """B43: lost answers, lost requests and conflicts in any order: a counter counts each once."""
     verbs = ("create", "replace", "get")
     conflict = errors.ApiConflict("modified", reason="Conflict")
-    for number in range(1, 40):
+    for number in range(1, WRITES_KEPT + 8):
         verb = verbs[number % 3]
         if number % 2:
             cluster.faults.lose_answer_next(verb)

@@ -20,6 +20,7 @@ from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import store_path
+from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, closed, granted
 from tests.contracts.run_store_contract import RUN, record, result
 from tests.standin.server import StandIn
@@ -165,3 +166,23 @@ def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path) -> None:
     store = LateStore(place.opener(SystemClock(), expected=lambda: True))
     with pytest.raises(errors.StoreUnavailable, match="absent"):
         store.leases()
+
+
+def test_a_table_of_aws_is_a_cluster_s_store(cloud: CloudServer, tmp_path: Path) -> None:
+    """E5: no file is made, a coordinator makes no table, and a node waits for one."""
+    store = StoreSettings(
+        kind=StoreKind.DYNAMODB, table="by-settings", region=REGION, endpoint=cloud.endpoint
+    )
+    place = StorePlace(Settings(store=store), tmp_path)
+    assert place.shared
+    assert "by-settings" in place.named
+    with pytest.raises(errors.SettingsInvalid, match="not initialised"):
+        bootstrap.open_coordinator(
+            CoordinatorPlan(state=str(tmp_path), settings=place.settings)
+        ).leases()
+    late = LateStore(place.opener(SystemClock(), expected=lambda: False))
+    with pytest.raises(errors.StoreUnavailable, match="fleet store init"):
+        late.newest()
+    token = place.open(SystemClock()).leases.init()
+    assert late.newest() == token
+    assert not store_path(tmp_path).exists()

@@ -1,0 +1,200 @@
+"""`fleet report`: does the evidence of every device answer a requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fleet import errors
+from fleet.cli import reach, text
+from fleet.cli.evidence import (
+    CoordinatorKeysOption,
+    DirectoryOption,
+    KeysOption,
+    open_evidence,
+    ring,
+    trust,
+)
+from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.compliance import report as reporting
+from fleet.compliance.mapping import requirement as named
+from fleet.compliance.report import Asked, ComplianceReport, DeviceAnswer, Period
+from fleet.evidence.judged import judge
+from fleet.model import UnitId
+
+_MOST_VALUES = 6
+"""Values of one figure shown in text; all are in the JSON document."""
+
+RequirementOption = Annotated[
+    str,
+    typer.Option(
+        "--requirement", metavar="ID", help="Which requirement; docs/compliance.md lists them."
+    ),
+]
+SinceOption = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Only wipes from then on (UTC, like 2026-01-31 or 2026-01-31T12:00:00).",
+        show_default=False,
+    ),
+]
+UntilOption = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        help="Only wipes up to then; a date alone means its end.",
+        show_default=False,
+    ),
+]
+
+
+def report(
+    *,
+    requirement: RequirementOption,
+    state: StateOption = None,
+    address: AddressOption = None,
+    directory: DirectoryOption = None,
+    key: KeysOption = None,
+    coordinator_key: CoordinatorKeysOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Exit code 1 when a device has no valid answer, with what is missing; 2 when it could not run.
+
+    The devices are those of the fleet; with --directory, those its certificates name. Without a
+    period the newest wipe of each device must answer, with one every wipe in it. Evidence of
+    simulated devices answers nothing.
+    """
+    wanted = named(requirement)
+    period = Period(_moment(since, end=False), _moment(until, end=True))
+    # The nodes first: what they have in force meanwhile is in evidence that is read after.
+    asked = None if directory is not None else tuple(_devices(state_directory(state), address))
+    evidence = judge(open_evidence(state, directory, trust(key), ring(coordinator_key)))
+    asked = reporting.known(evidence) if asked is None else asked
+    found = reporting.compare(wanted, evidence, asked, period=period)
+    emit(found, as_json=as_json, render=lambda console: _render(console, found))
+    raise typer.Exit(found.exit_code)
+
+
+def _moment(told: str, *, end: bool) -> float | None:
+    """Seconds since the epoch of an ISO time, UTC when it names no zone; None for ""."""
+    if not told:
+        return None
+    try:
+        found = datetime.fromisoformat(told)
+    except ValueError as error:
+        raise errors.InputInvalid(
+            f"{told!r} is not a time", remedy="write it like 2026-01-31 or 2026-01-31T12:00:00"
+        ) from error
+    if end and len(told) <= len("2026-01-31"):
+        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _devices(state: Path, address: str | None) -> Iterator[Asked]:
+    with reach.nodes_alone(state, address=address) as nodes:
+        views = [node.view() for node in nodes.values()]
+    for view in views:
+        for device in view.devices:
+            yield Asked(
+                node=view.node,
+                uuid=device.uuid,
+                name=device.name,
+                units=frozenset(UnitId(unit) for unit in device.units),
+                simulated=view.simulated,
+                state=device.state,
+                certificate=device.certificate,
+            )
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+def _render(console: Console, found: ComplianceReport) -> None:
+    if found.simulated:
+        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    console.print(text.joined((f"{found.requirement}: ", "bold"), found.title))
+    console.print(text.plain(f"source: {found.source}", "dim"))
+    if found.since or found.until:
+        console.print(text.plain(f"period: {found.since or 'the first'} to {found.until or 'now'}"))
+    console.print(_table(found))
+    for device in found.devices:
+        _explain(console, device)
+    for note in found.notes:
+        console.print(text.plain(f"note: {note}", style="dim"))
+    for line in found.not_covered:
+        console.print(text.plain(f"not covered: {line}"))
+    for line in found.operator:
+        console.print(text.plain(f"the organisation adds: {line}"))
+    if not found.devices:
+        console.print(text.plain("there is no device: nothing is answered", "bold red"))
+        return
+    style = "bold red" if found.exit_code else "bold green"
+    total = len(found.devices)
+    console.print(text.plain(f"{found.answered} of {total} devices have a valid answer", style))
+
+
+def _table(found: ComplianceReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "device", "state", "answer"):
+        table.add_column(column, no_wrap=True)
+    for column in ("certificates", "verified", "answering", "covered / total"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("last wipe", "certificate", "verification"):
+        table.add_column(column, no_wrap=True)
+    for device in found.devices:
+        last = device.last
+        size = f"{text.size(last.covered_bytes)} / {text.size(last.total_bytes)}" if last else "-"
+        label = " (simulated)" if device.simulated else ""
+        table.add_row(
+            device.node,
+            device.device + label,
+            device.state or "-",
+            "yes" if device.answered else "NO",
+            str(device.certificates),
+            str(device.verified),
+            str(device.answering),
+            size,
+            last.issued_at[:19].replace("T", " ") if last else "-",
+            text.digest(last.certificate) if last else "-",
+            last.verification.partition(":")[0] if last else "-",
+        )
+    return table
+
+
+def _explain(console: Console, device: DeviceAnswer) -> None:
+    place = f"{device.node}/{device.device}"
+    for missing in device.missing:
+        about = f" (certificate {text.digest(missing.certificate)})" if missing.certificate else ""
+        where = f" at {missing.place}" if missing.place else ""
+        console.print(text.joined((f"  {place}: ", "bold red"), f"{missing.what}{about}{where}"))
+        console.print(text.plain(f"      do: {missing.remedy}"))
+    for figure, values in device.figures.items():
+        console.print(text.joined((f"  {place}: ", "dim"), f"{figure} = {_shown(values)}"))
+
+
+def _shown(values: list[Any]) -> str:
+    told = list(dict.fromkeys(_word(value) for value in values))
+    more = f", and {len(told) - _MOST_VALUES} more" if len(told) > _MOST_VALUES else ""
+    return (", ".join(told[:_MOST_VALUES]) or "-") + more
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_word(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(_word(each) for each in value) or "none"
+    return str(value) or '""'

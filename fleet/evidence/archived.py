@@ -1,0 +1,316 @@
+"""An archive as evidence to verify: the same entries and damages that a ledger on disk gives.
+
+Names are listed with all their versions and read a page at a time; contents are read ahead by some
+threads. What stays in memory is a few words for each certificate.
+
+What an archive can suffer that a disk cannot is told besides: a newer version laid over an object,
+a deletion that hides it, an object that nothing names, a row that should find a certificate and is
+missing. A certificate without a row of a ledger is an upload that was not finished: its node may
+have been lost in the middle of it, and it is still proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from fleet import errors
+from fleet.evidence import filing, parsed
+from fleet.evidence.archive import Archive, Stored
+from fleet.evidence.keys import KeyRing, PublicKey
+from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
+from fleet.evidence.sources import OWN_KEYS, Collection, Log, Trust, bind, take_list
+from fleet.model import Digest
+
+AHEAD = 32
+"""Contents read ahead of the one that is judged."""
+THREADS = 16
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the rows of ledgers named, to be compared with what else there is."""
+
+    digests: set[bytes] = field(default_factory=set)
+    lookups: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    """Rows that must find certificates, by hash of their names: node and number."""
+
+
+@dataclass(slots=True)
+class ArchiveLog(Log):
+    """A node's ledger or the coordinator's countersignatures in an archive."""
+
+    archive: Archive | None = None
+    seen: _Seen = field(default_factory=_Seen)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        assert self.archive is not None  # noqa: S101 - made with one
+        return f"{self.archive.place}/{self._prefix}".rstrip("/")
+
+    @property
+    def _prefix(self) -> str:
+        return f"{filing.LEDGERS}{self.node}/" if self.node else filing.HEADS
+
+    def scan(self, sequence: Sequence) -> Iterator[Entry | Damage]:
+        """Every entry in order, damages where they are."""
+        assert self.archive is not None  # noqa: S101 - made with one
+        rows = _ahead(self.archive, self._rows(self.archive))
+        for found, future in rows:
+            if isinstance(found, Damage):
+                yield found
+                continue
+            entry = found if self.node else self._chained(found, sequence)
+            content, damage = _settled(future, entry)
+            if damage is not None:
+                yield damage
+            if self.node:
+                self._note(entry, content)
+            yield from sequence.judge(
+                Entry(entry.number, entry.digest, entry.chain, content, entry.place)
+            )
+
+    def _chained(self, row: _Row, sequence: Sequence) -> _Row:
+        chain = next_chain(sequence.chain, row.digest)
+        return _Row(row.number, row.digest, chain, row.key, row.version, row.place)
+
+    def _rows(self, archive: Archive) -> Iterator[_Row | Damage]:
+        for key, versions in _grouped(archive, self._prefix):
+            place = Place(f"{archive.place}/{key}")
+            try:
+                row = self._row(key, versions, place)
+            except errors.EvidenceInvalid as error:
+                yield Damage("extra-object", error.detail, place)
+                continue
+            yield from _laid_over(versions, row.place)
+            if self.node and any(one.size for one in versions):
+                yield Damage("altered-entry", "a row of a ledger is not empty", row.place)
+            yield row
+
+    def _row(self, key: str, versions: list[Stored], place: Place) -> _Row:
+        if self.node:
+            found = filing.read_row(key)
+            where = Place(place.file, entry=found.number)
+            content = filing.certificate(found.digest)
+            return _Row(found.number, found.digest, found.chain, content, found.version, where)
+        number, digest = filing.number_of(key), filing.digest_named(key)
+        assert digest is not None  # noqa: S101 - what has a number has a digest
+        first = [one.version for one in versions if not one.marker]
+        where = Place(place.file, entry=number)
+        return _Row(number, digest, "", key, first[-1] if first else "", where)
+
+    def _note(self, row: _Row, content: bytes | None) -> None:
+        self.seen.digests.add(bytes.fromhex(filing.hex_of(row.digest)))
+        if content is None:
+            return
+        try:
+            for key in filing.lookups(parsed.read(content), row.number):
+                self.seen.lookups[_short(key)] = (self.node, row.number)
+        except (errors.FleetError, KeyError, TypeError):
+            return  # the certificate is judged by `verify`
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    number: int
+    digest: Digest
+    chain: str
+    key: str
+    """Of the content."""
+    version: str
+    place: Place
+
+
+def collect(
+    archive: Archive, keys: Trust | None = None, *, coordinator_keys: KeyRing | None = None
+) -> Collection:
+    """All that an archive holds. Raises `InputInvalid` where there is nothing, else as it does."""
+    found = Collection([])
+    folders = set(archive.below(""))
+    if not folders.intersection(filing.KNOWN):
+        raise errors.InputInvalid(
+            f"{archive.place} holds no evidence",
+            remedy="name bucket and prefix as the setting evidence.archive does",
+        )
+    for name in sorted(folders.difference(filing.KNOWN)):
+        place = Place(f"{archive.place}/{name}")
+        found.damages.append(Damage("extra-object", "is none of the names kept here", place))
+    rings, coordinator = _keys(archive, found)
+    nodes = [name.split("/")[1] for name in archive.below(filing.LEDGERS) if name.endswith("/")]
+    bound = bind({node: rings.get(node, KeyRing()) for node in nodes}, keys, found)
+    seen = _Seen()
+    for node in sorted(nodes):
+        log = ArchiveLog(Path(node), bound.rings[node], node, owners=bound.owners)
+        log.archive, log.seen = archive, seen
+        found.ledgers.append(log)
+    ring = coordinator_keys or coordinator
+    if len(coordinator):
+        found.witness = f"{archive.place}/{filing.HEADS}".rstrip("/")
+    if filing.HEADS in folders:
+        found.heads = ArchiveLog(Path(filing.HEADS), ring, archive=archive)
+    lists = sorted(_grouped(archive, filing.KEY_LISTS))
+    if lists:
+        key, versions = lists[-1]
+        content = _any(archive, key, versions) or b""
+        take_list(found, content, f"{archive.place}/{key}", ring)
+    if keys is None:
+        found.notes.append(OWN_KEYS)
+    found.rest = lambda: _rest(archive, seen, bound.rings)
+    return found
+
+
+def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyRing]:
+    """Public keys by node, and the coordinator's; what is wrong with one is a damage."""
+    keys: dict[str, list[PublicKey]] = {}
+    for prefix in (filing.NODE_KEYS, filing.COORDINATOR_KEYS):
+        for key, versions in _grouped(archive, prefix):
+            place = Place(f"{archive.place}/{key}")
+            found.damages += _laid_over(versions, place)
+            content = _any(archive, key, versions) or b""
+            try:
+                node = filing.key_owner(key)
+                one = PublicKey.parse(content, place.file)
+                named = filing.public_key(one.key_id, node)
+            except (errors.KeyUnusable, errors.EvidenceInvalid, errors.InputInvalid) as error:
+                found.damages.append(Damage("key-unusable", error.detail, place))
+                continue
+            if named != key:
+                detail = "holds another key than the one it is named for"
+                found.damages.append(Damage("key-unusable", detail, place))
+                continue
+            keys.setdefault(node, []).append(one)
+    rings = {node: KeyRing(some) for node, some in keys.items()}
+    return rings, rings.pop("", KeyRing())
+
+
+# --- what is told once the ledgers were read ------------------------------------------------------
+
+
+def _rest(archive: Archive, seen: _Seen, rings: Mapping[str, KeyRing]) -> Iterator[Damage | str]:
+    orphans: set[bytes] = set()
+    for key, versions in _grouped(archive, filing.CERTIFICATES):
+        place = Place(f"{archive.place}/{key}")
+        yield from _laid_over(versions, place)
+        digest = filing.digest_named(key)
+        if digest is not None and bytes.fromhex(filing.hex_of(digest)) in seen.digests:
+            continue
+        node = _unfinished(archive, key, versions, rings)
+        if node is None or digest is None:
+            yield Damage("extra-object", "is in no ledger, and no node's key signed it", place)
+            continue
+        orphans.add(bytes.fromhex(filing.hex_of(digest)))
+        yield f"{place.file}: a certificate of {node} whose upload was not finished"
+    yield from _lookups(archive, seen, orphans)
+    for key, versions in _grouped(archive, filing.RUNS):
+        place = Place(f"{archive.place}/{key}")
+        yield from _laid_over(versions, place)
+        content = _any(archive, key, versions) if filing.digest_named(key) else None
+        if content is None or not _is_object(content):
+            yield Damage("altered-file", "is not the run that its name says", place)
+
+
+def _lookups(archive: Archive, seen: _Seen, orphans: set[bytes]) -> Iterator[Damage]:
+    for prefix in filing.LOOKUPS:
+        for key, versions in _grouped(archive, prefix):
+            place = Place(f"{archive.place}/{key}")
+            yield from _laid_over(versions, place)
+            if any(one.size for one in versions):
+                yield Damage("altered-entry", "a row that finds a certificate is not empty", place)
+            if seen.lookups.pop(_short(key), None) is None and not _is_orphans(key, orphans):
+                yield Damage("extra-object", "finds a certificate that is in no ledger", place)
+    for node, number in sorted(seen.lookups.values()):
+        place = Place(f"{archive.place}/{filing.LEDGERS}{node}/{number:012d}", entry=number)
+        detail = "a row that finds it by time, device, claim or run is missing"
+        yield Damage("missing-object", detail, place)
+
+
+def _unfinished(
+    archive: Archive, key: str, versions: list[Stored], rings: Mapping[str, KeyRing]
+) -> str | None:
+    """The node whose key signed a certificate that is in no ledger; None: nobody's did."""
+    try:
+        found = parsed.read(_any(archive, key, versions) or b"")
+    except errors.EvidenceInvalid:
+        return None
+    public = rings.get(found.node, KeyRing()).get(found.envelope.key_id)
+    signed = public is not None and found.envelope.signed_by(public)
+    return str(found.node) if signed else None
+
+
+def _is_orphans(key: str, orphans: set[bytes]) -> bool:
+    try:
+        return bytes.fromhex(filing.hex_of(filing.looked_up(key))) in orphans
+    except errors.EvidenceInvalid:
+        return False
+
+
+def _is_object(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _grouped(archive: Archive, prefix: str) -> Iterator[tuple[str, list[Stored]]]:
+    for key, versions in groupby(archive.stored(prefix), key=lambda one: one.key):
+        yield key, list(versions)
+
+
+def _laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
+    contents = [one for one in versions if not one.marker]
+    if len(contents) > 1:
+        detail = f"{len(contents) - 1} newer versions were laid over it: {contents[0].version}"
+        yield Damage("overwritten-object", detail, place)
+    if len(contents) < len(versions):
+        yield Damage("hidden-object", "a deletion was laid over it", place)
+
+
+def _any(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
+    """The oldest content that is what the name says."""
+    for one in reversed([one for one in versions if not one.marker]):
+        try:
+            return archive.read(key, one.version)
+        except errors.InputInvalid:
+            continue
+    return None
+
+
+def _ahead(
+    archive: Archive, rows: Iterator[_Row | Damage]
+) -> Iterator[tuple[_Row | Damage, Future[bytes] | None]]:
+    """The rows in order, each with its content on the way."""
+    waiting: deque[tuple[_Row | Damage, Future[bytes] | None]] = deque()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="archive") as pool:
+        for row in rows:
+            reading = None if isinstance(row, Damage) else pool.submit(_read, archive, row)
+            waiting.append((row, reading))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+
+
+def _read(archive: Archive, row: _Row) -> bytes:
+    return archive.read(row.key, row.version)
+
+
+def _settled(future: Future[bytes] | None, row: _Row) -> tuple[bytes | None, Damage | None]:
+    assert future is not None  # noqa: S101 - every row is read
+    try:
+        return future.result(), None
+    except errors.InputInvalid as error:
+        return None, Damage("missing-file", f"cannot be read: {error.detail}", row.place)
+
+
+def _short(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()

@@ -1,0 +1,152 @@
+"""The coordinator's part of an archive: countersignatures, campaign runs as they ended, key lists.
+
+Runs are looked at when something may have ended (`look`): a run that is resumed and ends again has
+another record, which is kept besides the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet import errors
+from fleet.evidence import dsse, filing, heads, key_list, layout
+from fleet.evidence.archive import Archive
+from fleet.evidence.disk import read_regular
+from fleet.evidence.keys import KeyRing
+from fleet.evidence.log_feed import LogFeed
+from fleet.model import Digest
+from fleet.stores.base import RunRecord, RunState
+
+RUNS_KEPT = 1000
+"""Runs and lists whose copying is remembered: more than any store keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run, or a list of keys, to be copied."""
+
+    name: str
+    key: str
+    content: bytes
+    at: float
+
+
+class CoordinatorFeed(LogFeed):
+    """What of the coordinator's word is still to be copied."""
+
+    def __init__(self, state: Path, runs: Callable[[], Iterable[RunRecord]], *, place: str) -> None:
+        """`runs` reads those that the store still has; `place` is the archive's."""
+        directory, cursor = layout.heads_directory(state), layout.archive_cursor(state)
+        super().__init__(directory, cursor, place=place)
+        self._state = state
+        self._runs = runs
+        self._copied: dict[str, None] = {}
+        self._ended: dict[str, Ended] = {}
+        self._refused: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Find runs that ended, and the list of keys. Raises as the store does."""
+        found = [_ended(one) for one in self._runs() if one.state is not RunState.RUNNING]
+        found += self._list()
+        with self._guard:
+            self._follow()
+            for one in found:
+                if one.key not in self._copied:
+                    self._ended.setdefault(one.key, one)
+
+    def opened(self, archive: Archive) -> None:
+        """Copy the coordinator's public keys."""
+        keys = layout.coordinator_keys_directory(self._state)
+        for key in KeyRing.owned(keys, layout.COORDINATOR_STEM):
+            archive.keep(filing.public_key(key.key_id), key.pem())
+        self.look()
+
+    def next(self) -> Any:
+        """The next countersignature, then the next run."""
+        with self._guard:
+            left = (one for key, one in self._ended.items() if key not in self._refused)
+            return super().next() or next(left, None)
+
+    def send(self, archive: Archive, item: Any) -> None:
+        """Copy one."""
+        if isinstance(item, Ended):
+            archive.keep(item.key, item.content)
+            return
+        archive.keep(filing.head(item.number, item.digest), self.envelope(item))
+
+    def done(self, item: Any) -> None:
+        """It is copied."""
+        with self._guard:
+            if isinstance(item, Ended):
+                self._ended.pop(item.key, None)
+                self._refused.pop(item.key, None)
+                self._copied[item.key] = None
+            else:
+                super().done(item)
+
+    def set_aside(self, item: Any, why: str) -> None:
+        """The archive has something else in its place."""
+        with self._guard:
+            if isinstance(item, Ended):
+                self._refused[item.key] = why
+            else:
+                super().set_aside(item, why)
+
+    def again(self) -> None:
+        """Offer what was set aside once more, and look for runs that another process ended."""
+        with self._guard:
+            self._refused.clear()
+            super().again()
+
+    def waiting(self) -> tuple[int, float]:
+        """How much is not copied, and of when the oldest is."""
+        with self._guard:
+            count, oldest_at = super().waiting()
+            times = [one.at for one in self._ended.values()] + ([oldest_at] if count else [])
+            return count + len(self._ended), min(times, default=0.0)
+
+    def aside(self) -> list[str]:
+        """Why each was set aside."""
+        with self._guard:
+            return [*super().aside(), *self._refused.values()]
+
+    def as_json(self) -> dict[str, Any]:
+        """What the file says."""
+        return {**super().as_json(), "runs": list(self._copied)[-RUNS_KEPT:]}
+
+    def load(self) -> dict[str, Any]:
+        """Read the file."""
+        found = super().load()
+        runs = found.get("runs", ())
+        self._copied = dict.fromkeys(map(str, runs)) if isinstance(runs, list) else {}
+        return found
+
+    def issued_at(self, envelope: bytes) -> float:
+        """When a countersignature was made. Raises `EvidenceInvalid`."""
+        return heads.read(envelope).issued_at
+
+    def _list(self) -> list[Ended]:
+        """The coordinator's signed list of keys, if it can be read: `verify` names one that cannot.
+
+        A list that cannot be read must not hold up the rest.
+        """
+        try:
+            content = read_regular(layout.key_list(self._state), most_bytes=key_list.MOST_BYTES)
+            found = key_list.read(content)
+        except (OSError, errors.EvidenceInvalid):
+            return []
+        key = filing.key_list(found.number, dsse.digest_of(content))
+        return [Ended(f"list of keys {found.number}", key, content, found.issued_at)]
+
+
+def _ended(record: RunRecord) -> Ended:
+    found = record.model_dump(mode="json")
+    content = json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
+    digest = Digest(f"sha256:{hashlib.sha256(content).hexdigest()}")
+    key = filing.run(record.id, dsse.moment(record.started_at), digest)
+    return Ended(f"run {record.id}", key, content, record.finished_at or record.started_at)

@@ -1,0 +1,215 @@
+"""A log of envelopes as it is copied to an archive, and how far that is, by a file beside it.
+
+The file names the last entry copied and its digest. A log that does not have that entry is another
+one, and so is an archive of another name: then everything is offered again, which changes nothing
+in an archive.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet import errors
+from fleet.evidence import dsse
+from fleet.evidence.archive import Archive
+from fleet.evidence.disk import read_regular, replace
+from fleet.evidence.segments import (
+    Entry,
+    Reader,
+    read_from,
+    segment_name,
+    segment_paths,
+    spell_line,
+)
+from fleet.model import Digest
+
+MOST_CURSOR_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An entry that may not be in the archive, and where it is read."""
+
+    number: int
+    digest: Digest
+    chain: str
+    file: str = ""
+    offset: int = 0
+    length: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"entry {self.number}"
+
+
+class LogFeed(ABC):
+    """What of one log is still to be copied; see `fleet.evidence.replicating.Feed`."""
+
+    def __init__(self, directory: Path, cursor: Path, *, place: str) -> None:
+        """`cursor` is the file, `place` the archive's; nothing is read yet."""
+        self.directory = directory
+        self.place = place
+        self._cursor = cursor
+        self._guard = threading.RLock()
+        self._reader: Reader | None = None
+        self._through = 0
+        self._digest = ""
+        self._aside: dict[int, tuple[Waiting, str]] = {}
+        self._offered: set[int] = set()
+        """Numbers set aside before this process began."""
+        self._queue: deque[Waiting] = deque()
+
+    @abstractmethod
+    def opened(self, archive: Archive) -> None:
+        """Copy what everything else needs."""
+
+    @abstractmethod
+    def send(self, archive: Archive, item: Any) -> None:
+        """Copy one entry."""
+
+    @abstractmethod
+    def issued_at(self, envelope: bytes) -> float:
+        """When an entry was made. Raises `EvidenceInvalid`."""
+
+    def next(self) -> Any:
+        """The next entry; None: all are copied or set aside."""
+        with self._guard:
+            self._follow()
+            return self._queue[0] if self._queue else None
+
+    def envelope(self, item: Waiting) -> bytes:
+        """The entry as it is on disk. Raises `EvidenceInvalid` when it changed meanwhile."""
+        path = self.directory / item.file
+        line = read_from(path, item.offset, item.length) if item.file else b""
+        start = line.find(b'"entry":') + len(b'"entry":')
+        found = line[start : line.rfind(b',"number":')]
+        if dsse.digest_of(found) != item.digest:
+            raise errors.EvidenceInvalid(f"{item.name} of {self.directory} was changed on disk")
+        return found
+
+    def done(self, item: Any) -> None:
+        """The entry is copied."""
+        with self._guard:
+            self._aside.pop(item.number, None)
+            self._pass(item)
+
+    def set_aside(self, item: Any, why: str) -> None:
+        """The archive has something else in its place."""
+        with self._guard:
+            self._aside[item.number] = (item, why)
+            self._pass(item)
+
+    def again(self) -> None:
+        """Offer what was set aside once more, before the rest."""
+        with self._guard:
+            queued = {item.number for item in self._queue}
+            back = [item for number, (item, _) in self._aside.items() if number not in queued]
+            self._queue.extendleft(sorted(back, key=lambda item: -item.number))
+
+    def waiting(self) -> tuple[int, float]:
+        """Entries not copied, and when the oldest was made."""
+        with self._guard:
+            self._follow()
+            left = list({*self._queue, *(item for item, _ in self._aside.values())})
+        if not left:
+            return 0, 0.0
+        try:
+            oldest_at = self.issued_at(self.envelope(min(left, key=lambda item: item.number)))
+        except errors.FleetError:
+            oldest_at = 0.0
+        return len(left), oldest_at
+
+    def aside(self) -> Sequence[str]:
+        """Why each was set aside."""
+        with self._guard:
+            return [why for _, why in self._aside.values()]
+
+    def save(self) -> None:
+        """Write the file, whole or not at all."""
+        with self._guard:
+            content = dsse.canonical(self.as_json())
+        try:
+            replace(self._cursor, content, mode=0o640)
+        except OSError as error:
+            raise errors.LedgerUnavailable(f"{self._cursor} cannot be written: {error}") from error
+
+    def as_json(self) -> dict[str, Any]:
+        """What the file says."""
+        return {
+            "place": self.place,
+            "through": self._through,
+            "digest": self._digest,
+            "aside": {str(number): why for number, (_, why) in self._aside.items()},
+        }
+
+    def load(self) -> dict[str, Any]:
+        """Read the file; what cannot be read says nothing, and everything is offered again.
+
+        What was set aside is offered again.
+        """
+        found = read_cursor(self._cursor, self.place)
+        self._aside = {}
+        try:
+            self._offered = {int(number) for number in found.get("aside", {})}
+            self._through, self._digest = int(found["through"]), str(found["digest"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._through, self._digest, self._offered = 0, "", set()
+        return found
+
+    def _pass(self, item: Waiting) -> None:
+        if self._queue and self._queue[0] == item:
+            self._queue.popleft()
+        if item.number > self._through:
+            self._through, self._digest = item.number, item.digest
+
+    def _follow(self) -> None:
+        """Bring the queue up to what is on disk."""
+        if self._reader is None or self._reader.lost():
+            self.load()
+            self._begin()
+        if not self._read():  # the log is not the one that was copied
+            self._through, self._digest, self._aside, self._offered = 0, "", {}, set()
+            self._begin()
+            self._read()
+
+    def _begin(self) -> None:
+        self._queue.clear()
+        self._reader = Reader(self.directory)
+        first = segment_name(max(1, min({self._through, *self._offered})))
+        before = [path for path in segment_paths(self.directory) if path.name <= first]
+        if before:
+            self._reader.start_at(before[-1])
+
+    def _read(self) -> bool:
+        """Queue what was added; False when the last entry copied is another one, or gone."""
+        assert self._reader is not None  # noqa: S101 - _follow made it
+        same = True
+        for found in self._reader.poll():  # to its end: a reader left halfway loses its place
+            if isinstance(found, Entry) and found.sound and found.envelope is not None:
+                if found.number == self._through and self._digest not in ("", found.digest):
+                    same = False
+                if found.number > self._through or found.number in self._offered:
+                    self._queue.append(_waiting(found, found.envelope))
+        return same and self._reader.sequence.expected > self._through
+
+
+def _waiting(entry: Entry, envelope: bytes) -> Waiting:
+    length = len(spell_line(envelope, number=entry.number, chain=entry.chain))
+    place = entry.place
+    return Waiting(entry.number, entry.digest, entry.chain, place.file, place.offset, length)
+
+
+def read_cursor(path: Path, place: str) -> dict[str, Any]:
+    """What the file at `path` says of this archive; nothing when it is another's or unreadable."""
+    try:
+        found = json.loads(read_regular(path, most_bytes=MOST_CURSOR_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("place") == place else {}

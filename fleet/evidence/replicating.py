@@ -1,0 +1,206 @@
+"""Copies of evidence in an archive: when they are made, and what is still to be copied.
+
+The local ledger comes first and waits for nobody: a feed names what it has that the archive may not
+have yet, and is copied from in the background, for days if it has to be. What was copied is written
+down behind the copying: after a crash some is put again, which changes nothing in an archive.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fleet import errors
+from fleet.clock import Clock
+from fleet.evidence.archive import Archive, Opener
+from fleet.messages import Replication
+
+BACKOFF_MAX_S = 300.0
+"""Longest pause, s, between two tries while the archive is away."""
+AGAIN_S = 3600.0
+"""Time, s, after which what the archive would not take is offered to it again."""
+SAVE_EVERY = 16
+"""Copies after which it is written down how far they are: as many are made again after a crash."""
+
+
+class Item(Protocol):
+    """One thing to be copied."""
+
+    @property
+    def name(self) -> str:
+        """How it is called when it cannot be."""
+        ...
+
+
+class Feed(Protocol):
+    """What is to be copied, in order, and how. Safe for threads."""
+
+    def opened(self, archive: Archive) -> None:
+        """Copy what everything else needs (public keys). Raises as the archive does."""
+        ...
+
+    def next(self) -> Item | None:
+        """The next one that is neither copied nor set aside."""
+        ...
+
+    def send(self, archive: Archive, item: Item) -> None:
+        """Copy it, in whole. Raises as the archive does, or `EvidenceInvalid`."""
+        ...
+
+    def done(self, item: Item) -> None:
+        """It is copied."""
+        ...
+
+    def set_aside(self, item: Item, why: str) -> None:
+        """The archive will not take it as it is; the others go on."""
+        ...
+
+    def again(self) -> None:
+        """What was set aside is to be tried once more."""
+        ...
+
+    def waiting(self) -> tuple[int, float]:
+        """How many are not copied, those set aside included, and of when the oldest is (0.0)."""
+        ...
+
+    def aside(self) -> Sequence[str]:
+        """Why each one was set aside."""
+        ...
+
+    def save(self) -> None:
+        """Write down how far it is. Raises `LedgerUnavailable`."""
+        ...
+
+
+class Replicator:
+    """Copies one feed. `step` on one thread, reading on any."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        opener: Opener,
+        *,
+        clock: Clock,
+        required: bool = True,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`required`: whether a node may only go once all is copied. Asks the archive nothing."""
+        self.feed = feed
+        self._opener = opener
+        self._clock = clock
+        self._required = required
+        self._chance = chance
+        self._archive: Archive | None = None
+        self._thread: threading.Thread | None = None
+        self._turn = threading.Lock()
+        self._stop = threading.Event()
+        self._attempts = 0
+        self._next_at = float("-inf")
+        self._again_at = clock.now() + AGAIN_S
+        self._error = ""
+        self._place = ""
+
+    def view(self) -> Replication:
+        """How far it is."""
+        count, oldest_at = self.feed.waiting()
+        return Replication(
+            archive=self._place,
+            required=self._required,
+            backlog=count,
+            oldest_at=oldest_at,
+            error=self._error,
+            aside=tuple(self.feed.aside()),
+        )
+
+    def step(self, now: float) -> None:
+        """Begin to copy when something is due at `now`, seconds since the epoch; never waits."""
+        if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return
+        if 0 < self._next_at - now <= BACKOFF_MAX_S:
+            return
+        if not 0 < self._again_at - now <= AGAIN_S:
+            self._again_at = now + AGAIN_S
+            self.feed.again()
+        if self._archive is not None and self.feed.next() is None:
+            return
+        self._thread = threading.Thread(target=self.drain, name="archive", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> bool:
+        """Copy all there is; whether all of it is copied. Whoever comes second leaves it."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._copy()
+            self._attempts, self._error, self._next_at = 0, "", float("-inf")
+        except errors.FleetError as error:
+            longest_s = min(BACKOFF_MAX_S, 2.0 ** min(self._attempts, 10))
+            self._attempts += 1
+            self._error = str(error)
+            self._next_at = self._clock.now() + longest_s * (0.5 + 0.5 * self._chance())
+            if isinstance(error, errors.SettingsInvalid):
+                self._archive = None  # it has to prove itself again
+        finally:
+            self._turn.release()
+        return not self._error and not self.feed.waiting()[0]
+
+    def go_on(self, *, wait_s: float) -> None:
+        """Copy until nothing is left, trying again for as long as it takes, in the background.
+
+        An archive that answers is waited for `wait_s` seconds.
+        """
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._persist, name="archive", daemon=True)
+            self._thread.start()
+        if not self._error:
+            self._thread.join(wait_s)
+
+    def _persist(self) -> None:
+        while not self.drain():
+            left_s = self._next_at - self._clock.now()
+            if self._stop.wait(max(0.0, left_s) if self._error else AGAIN_S):
+                return
+            if not self._error:
+                self.feed.again()
+
+    def close(self, *, wait_s: float = 0.0) -> None:
+        """Stop; an archive that answers is waited for `wait_s` seconds, so that nothing is left."""
+        if not self._error:
+            self.step(self._clock.now())
+            if self._thread is not None:
+                self._thread.join(wait_s)
+        self._stop.set()
+
+    def _copy(self) -> None:
+        archive = self._opened()
+        copied = 0
+        while not self._stop.is_set() and (item := self.feed.next()) is not None:
+            try:
+                self.feed.send(archive, item)
+            except errors.EvidenceInvalid as error:  # this one only: its neighbours go on
+                self.feed.set_aside(item, f"{item.name}: {error}")
+                copied = SAVE_EVERY
+            else:
+                self.feed.done(item)
+                copied += 1
+            if copied >= SAVE_EVERY:
+                self._save()
+                copied = 0
+        if copied:
+            self._save()
+
+    def _save(self) -> None:
+        """Whoever was told to stop writes nothing: the next owner may be at work already."""
+        if not self._stop.is_set():
+            self.feed.save()
+
+    def _opened(self) -> Archive:
+        if self._archive is None:
+            archive = self._opener()
+            self._place = archive.place
+            archive.prove()
+            self.feed.opened(archive)
+            self._archive = archive
+        return self._archive

@@ -1,0 +1,79 @@
+"""Opening the archive of evidence that the settings name, and what copies to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet import aws, errors
+from fleet.clock import Clock
+from fleet.evidence.archive import Archive, Opener
+from fleet.evidence.coordinator_feed import CoordinatorFeed
+from fleet.evidence.ledger_feed import LedgerFeed
+from fleet.evidence.replicating import Replicator
+from fleet.messages import Replication
+from fleet.settings import EvidencePolicy, EvidenceSettings
+from fleet.stores.base import RunRecord
+from fleet.stores.s3 import Keeping, Patience, open_s3
+
+WAIT_S = 5.0
+"""How long, s, the end of a campaign waits for an archive that answers."""
+
+
+def opener(chosen: EvidenceSettings, clock: Clock, *, url: str = "") -> Opener:
+    """How the archive of the settings is opened, or that at `url` with the rest of the settings."""
+
+    def opened() -> Archive:
+        return open_s3(
+            url or chosen.archive,
+            aws.Place(chosen.region, chosen.endpoint),
+            keeping=Keeping(chosen.retention_days, chosen.retention_mode, chosen.kms_key),
+            patience=Patience(chosen.timeout_s, clock),
+        )
+
+    return opened
+
+
+def of_node(chosen: EvidenceSettings, state: Path, node: str, clock: Clock) -> Replicator | None:
+    """What copies a node's ledger; None: no archive is named. Asks nothing yet."""
+    if not chosen.archive:
+        return None
+    feed = LedgerFeed(state, node, place=chosen.archive)
+    required = chosen.policy is EvidencePolicy.REPLICATED
+    return Replicator(feed, opener(chosen, clock), clock=clock, required=required)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorCopies:
+    """What a coordinator has copied to the archive."""
+
+    feed: CoordinatorFeed
+    replicator: Replicator
+
+    def copy(self) -> None:
+        """Something was signed or ended: copy it. An archive that answers is waited for shortly."""
+        with suppress(errors.StoreUnavailable):  # looked for again when the archive is opened anew
+            self.feed.look()
+        self.replicator.go_on(wait_s=WAIT_S)
+
+    def view(self) -> Replication:
+        """How far the copies are."""
+        return self.replicator.view()
+
+
+def of_coordinator(
+    chosen: EvidenceSettings,
+    state: Path,
+    runs: Callable[[], Iterable[RunRecord]],
+    clock: Clock,
+) -> CoordinatorCopies | None:
+    """What copies a coordinator's countersignatures and runs; None: no archive is named."""
+    if not chosen.archive:
+        return None
+    feed = CoordinatorFeed(state, runs, place=chosen.archive)
+    required = chosen.policy is EvidencePolicy.REPLICATED
+    return CoordinatorCopies(
+        feed, Replicator(feed, opener(chosen, clock), clock=clock, required=required)
+    )

@@ -1,0 +1,302 @@
+"""The stores of a cluster in one DynamoDB table: durable beyond any machine, for many processes.
+
+1. A grant is one transaction: the head (epoch and counter), every unit, the lease, the leases it
+   replaces and what the history keeps of it, each guarded by what was read. Epoch and counter are
+   never lowered; renewals and releases leave the head alone.
+2. A lease with a ttl ends when this process has seen it unchanged for as long as it was given, on
+   its own monotonic clock, whatever wall clocks say. One seen for the first time is over only
+   `SKEW_S` after its stated end: clocks that differ by more cannot both talk to the service, which
+   refuses signatures five minutes away from its own time.
+3. A table that is older than what this process has seen, whose units had newer tokens than its
+   counter, or that was restored from a backup (it is another table then), grants nothing until
+   `fleet store adopt`. One that is missing is never made anew but by `fleet store init`.
+4. A holder that asks again for part of its lease renews all of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from fleet import aws, errors
+from fleet.clock import Clock
+from fleet.leases import AcquireRequest, is_expired
+from fleet.model import Holder, Lease, Token, UnitId
+from fleet.stores import decisions, dynamodb_founding, dynamodb_sheet
+from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
+from fleet.stores.dynamodb_exchange import Exchange
+from fleet.stores.dynamodb_runs import DynamodbRunStore
+from fleet.stores.dynamodb_sheet import HEAD_KEY, HISTORY, Sheet, StoredHead, lease_key
+from fleet.stores.dynamodb_table import Attempts, Patience, Table
+
+HOLDERS_ASKED = 16
+"""Up to so many holders are asked for one by one; for more, all leases are read."""
+
+_Answers = list[Lease | errors.FleetError]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamodbStores:
+    """Both stores of one table."""
+
+    leases: DynamodbLeaseStore
+    runs: DynamodbRunStore
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the store has an epoch."""
+        return self.leases.initialised
+
+    def close(self) -> None:
+        """Nothing is held between calls but connections, which end with the client."""
+
+
+def open_dynamodb_stores(
+    place: aws.Place, name: str, *, clock: Clock, patience: Patience
+) -> DynamodbStores:
+    """The stores in table `name`; sends nothing. One that is new grants nothing before `init`."""
+    # Three silent requests fit into the time a call has.
+    table = Table(aws.dynamodb(place, timeout_s=patience.timeout_s / 3), name, patience)
+    return DynamodbStores(DynamodbLeaseStore(table, clock), DynamodbRunStore(table, clock))
+
+
+class DynamodbLeaseStore:
+    """Leases in a DynamoDB table; see `fleet.stores.base.LeaseStore`."""
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        """`clock` dates what is written, and measures how long a lease stays unchanged."""
+        self._table = table
+        self._clock = clock
+        self._exchange = Exchange(table, clock)
+        self._granting = threading.Lock()
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the store has an epoch."""
+        try:
+            return self._table.get(HEAD_KEY) is not None
+        except errors.SettingsInvalid as error:
+            if error.fields.get("absent"):
+                return False
+            raise
+
+    def init(self) -> Token:
+        """Make the table if there is none, and mint the epoch, once."""
+        dynamodb_founding.make(self._table)
+        return self.begin()
+
+    def begin(self) -> Token:
+        """Mint the epoch in a table that is there, once."""
+        attempts = self._table.attempts()
+        while True:
+            found = self._table.get(HEAD_KEY)
+            if found is not None:
+                newest = dynamodb_sheet.read_head(found).head.newest
+                self._exchange.remember(newest)
+                return newest
+            dynamodb_founding.check_empty(self._table)
+            now = self._clock.now()
+            epoch = decisions.mint_epoch(now, secrets.randbits(10), self._exchange.seen.epoch)
+            head = decisions.Head(Token(epoch, 0))
+            sheet = Sheet(StoredHead(head, self._table.home(), ""))
+            sheet.advanced = True
+            sheet.record([decisions.entry(Event.INITIALISED, now, token=head.newest)])
+            self._exchange.write(sheet, attempts)
+
+    def adopt(self, at_least: Token, operator: str) -> Token:
+        """Mint a newer epoch, take a restored table for the original, and grant again."""
+        self._table.forget_home()
+
+        def act(sheet: Sheet) -> Token:
+            now = self._clock.now()
+            known = max(at_least, self._exchange.seen)
+            sheet.head, before = decisions.adopt(sheet.head, known, now, secrets.randbits(10))
+            sheet.home = self._table.home()
+            newest, detail = sheet.head.newest, decisions.adoption(operator, before)
+            sheet.record([decisions.entry(Event.ADOPTED, now, token=newest, detail=detail)])
+            return newest
+
+        return self._exchange.do(self._exchange.read, act)
+
+    def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
+        """Take in leases of claims that nodes have in their records."""
+
+        def act(sheet: Sheet, asked: Sequence[Lease]) -> list[bool | errors.FleetError]:
+            now = self._clock.now()
+            return [_reinstate(sheet, lease, now) for lease in asked]
+
+        def read(asked: Sequence[Lease], attempts: Attempts) -> Sheet:
+            units = {unit for lease in asked for unit in lease.units}
+            keys = [lease_key(lease.holder, lease.token) for lease in asked]
+            return self._exchange.read(attempts, units, keys)
+
+        with self._granting:
+            return self._exchange.each(leases, read, act)
+
+    def newest(self) -> Token:
+        """The epoch and the last counter issued."""
+        return self._exchange.head()[0].head.newest
+
+    def suspended(self) -> Token | None:
+        """The floor by which the store was found behind."""
+        found, seen = self._exchange.head()
+        if found.head.suspended is None and found.home != self._table.home():
+            return max(found.head.newest, seen)
+        return found.head.suspended or (seen if seen > found.head.newest else None)
+
+    def learn(self, floor: Token) -> None:
+        """Compare with a node's floor. Writes only when it must suspend."""
+
+        def act(sheet: Sheet) -> errors.FleetError | None:
+            refusal = self._behind(sheet, [floor])
+            if refusal is not None:
+                return refusal
+            try:
+                sheet.head.check(floor)
+            except errors.FleetError as error:
+                return error
+            return None
+
+        refusal = self._exchange.do(self._exchange.read, act)
+        if refusal is not None:
+            raise refusal
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> list[Lease | errors.FleetError]:
+        """Grant each request, or say why not."""
+
+        def read(asked: Sequence[AcquireRequest], attempts: Attempts) -> Sheet:
+            units = {unit for request in asked for unit in request.units}
+            kinds = [] if out_of_service_max is None else sorted(decisions.BUDGETED)
+            return self._exchange.read(attempts, units, prefixes=[f"{kind}:" for kind in kinds])
+
+        def act(sheet: Sheet, asked: Sequence[AcquireRequest]) -> _Answers:
+            now = self._clock.now()
+            refusal = self._behind(sheet, [request.min_token for request in asked])
+            if refusal is not None:
+                return [refusal for _ in asked]
+            budget = None
+            if out_of_service_max is not None:
+                budget = decisions.Budget(sheet.rows(), out_of_service_max, now)
+            return [_acquire(sheet, request, budget, now) for request in asked]
+
+        # One of our threads at a time: of two at the head the service would cancel one.
+        with self._granting:
+            return self._exchange.each(requests, read, act)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
+        """Prolong leases."""
+
+        def act(sheet: Sheet, asked: Sequence[Renewal]) -> _Answers:
+            now = self._clock.now()
+            answers: _Answers = []
+            for renewal in asked:
+                held = sheet.held(renewal.holder, renewal.token)
+                answer = decisions.prolong(renewal, held, now)
+                if isinstance(answer, Lease):
+                    sheet.put(answer, now)
+                answers.append(answer)
+            return answers
+
+        return self._exchange.each(renewals, self._read_named, act)
+
+    def release(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
+        """Give leases back; whether anything was held."""
+
+        def act(sheet: Sheet, asked: Sequence[Release]) -> list[bool | errors.FleetError]:
+            now = self._clock.now()
+            return [_release(sheet, release, now) for release in asked]
+
+        return self._exchange.each(releases, self._read_named, act)
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        """The lease in force on `unit`, with all its units."""
+        sheet = self._exchange.read(self._table.attempts(), [unit])
+        rows = [row for row in sheet.rows() if not is_expired(row, self._clock.now())]
+        return next(iter(decisions.gathered(rows)), None)
+
+    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+        """The leases in force of these holders, by token."""
+        wanted = frozenset(holders)
+        if len(wanted) > HOLDERS_ASKED:
+            return [lease for lease in self.leases() if lease.holder in wanted]
+        found = self._exchange.listed(f"{holder} " for holder in sorted(wanted))
+        return [lease for lease in found if lease.holder in wanted]
+
+    def leases(self, holder: Holder | None = None) -> list[Lease]:
+        """The leases in force, by token."""
+        return self._exchange.listed([""]) if holder is None else self.held_by([holder])
+
+    def history(self, limit: int) -> list[HistoryEntry]:
+        """The newest entries first, by the clocks of who wrote them."""
+        self._exchange.head()
+        found: list[HistoryEntry] = []
+        wanted = min(limit, HISTORY_KEPT)
+        for item in self._table.query(HISTORY, newest_first=True, limit=min(wanted, 1000)):
+            found += reversed(dynamodb_sheet.read_story(item))
+            if len(found) >= wanted:
+                break
+        return found[:wanted]
+
+    def _read_named(self, asked: Sequence[Renewal | Release], attempts: Attempts) -> Sheet:
+        keys = [lease_key(one.holder, one.token) for one in asked]
+        return self._exchange.read(attempts, keys=keys)
+
+    def _behind(self, sheet: Sheet, floors: Sequence[Token | None]) -> errors.StoreBehind | None:
+        """Why nothing may be granted, if so; a new reason suspends the store."""
+        head = sheet.head
+        if head.suspended is not None:
+            return decisions.behind(head.newest, head.suspended)
+        if sheet.home != self._table.home():
+            return errors.StoreBehind(
+                f"table {self._table.name} was restored or copied from {sheet.home}: it may have"
+                f" issued more than {head.newest}, nothing is granted",
+                newest=head.newest,
+                floor=max(head.newest, sheet.evidence),
+            )
+        floor = decisions.find_behind([*floors, sheet.evidence, sheet.seen], head.newest)
+        if floor is None:
+            return None
+        now = self._clock.now()
+        sheet.head = replace(head, suspended=floor)
+        detail = decisions.suspension(floor)
+        sheet.record([decisions.entry(Event.SUSPENDED, now, token=head.newest, detail=detail)])
+        return decisions.behind(head.newest, floor)
+
+
+def _acquire(
+    sheet: Sheet, request: AcquireRequest, budget: decisions.Budget | None, now: float
+) -> Lease | errors.FleetError:
+    grant = decisions.decide(request, sheet.on(request.units), sheet.head, now)
+    if isinstance(grant, errors.FleetError):
+        return grant
+    if budget is not None and (refusal := budget.admit(grant.lease)) is not None:
+        return refusal
+    sheet.put(grant.lease, now)
+    if not grant.same:
+        sheet.head = replace(sheet.head, newest=grant.lease.token)
+        sheet.record(decisions.granted(grant, now))
+    return grant.lease
+
+
+def _reinstate(sheet: Sheet, lease: Lease, now: float) -> bool | errors.FleetError:
+    put = decisions.reinstate(lease, sheet.on(lease.units), sheet.head, now)
+    if not isinstance(put, Lease):
+        return put or False
+    sheet.put(put, now)
+    sheet.advanced = True
+    sheet.record([decisions.reinstated(put, now)])
+    return True
+
+
+def _release(sheet: Sheet, release: Release, now: float) -> bool | errors.FleetError:
+    held = sheet.held(release.holder, release.token)
+    refusal = decisions.check_release(release, held)
+    if refusal is not None:
+        return refusal
+    sheet.drop(release.holder, release.token)
+    sheet.record(decisions.released(release, held, now))
+    return bool(held)

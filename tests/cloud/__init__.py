@@ -1,0 +1,1 @@
+"""AWS on loopback: moto's server in a process of its own, and a proxy that makes the net fail."""

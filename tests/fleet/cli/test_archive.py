@@ -1,0 +1,84 @@
+"""`fleet evidence` over an archive: the same verdict, a copy, and what is not there yet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet import bootstrap
+from fleet.cli import archive as naming
+from fleet.clock import SystemClock
+from fleet.errors import InputInvalid
+from fleet.evidence.ledger_feed import LedgerFeed
+from fleet.evidence.replicating import Replicator
+from fleet.settings import EvidenceSettings, Settings
+from tests.cloud.buckets import make_bucket, opened
+from tests.cloud.server import REGION, CloudServer
+from tests.fleet.cli.test_evidence import Run, run_fixture
+from tests.fleet.evidence.samples import Site, device_named
+
+__all__ = ["run_fixture"]
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(cloud: CloudServer) -> str:
+    """A bucket with Object Lock."""
+    return make_bucket(cloud.endpoint)
+
+
+@pytest.fixture(name="site")
+def site_fixture(cloud: CloudServer, bucket: str, tmp_path: Path) -> Site:
+    """A fleet whose settings name the bucket; its first two certificates are there."""
+    settings = Settings().model_copy(
+        update={
+            "evidence": EvidenceSettings(
+                archive=f"s3://{bucket}/fleet", region=REGION, endpoint=cloud.endpoint
+            )
+        }
+    )
+    bootstrap.plan_fleet(tmp_path / "state", simulate="1x2", settings=settings)
+    site = Site(tmp_path / "state")
+    site.certify("node-1", rounds=1)
+    archive = opened(cloud.endpoint, bucket)
+    feed = LedgerFeed(site.state, "node-1", place=archive.place)
+    assert Replicator(feed, lambda: archive, clock=SystemClock()).drain()
+    return site
+
+
+def test_an_archive_is_listed_verified_and_copied(
+    run: Run, site: Site, bucket: str, tmp_path: Path
+) -> None:
+    """E3: by its name, with region and endpoint as the fleet's settings have them."""
+    place, state = f"s3://{bucket}/fleet", ("--state", site.state)
+    code, out, _ = run("verify", place, *state, "--json")
+    assert (code, json.loads(out)["certificates"]) == (0, 2)
+    code, out, _ = run("list", place, "--device", "node-1-a", *state, "--json")
+    (row,) = json.loads(out)
+    assert row["place"]["file"].startswith(f"{place}/ledgers/node-1/000000000001/")
+    assert run("export", place, "--to", tmp_path / "copy", *state)[0] == 0
+    code, out, _ = run("verify", "--directory", tmp_path / "copy")
+    assert (code, "2 certificates" in out) == (0, True)
+    key = tmp_path / "state" / "nodes" / "node-1" / "keys" / "node.pub"
+    assert run("verify", place, "--key", f"node-1={key}", *state)[0] == 0
+
+
+def test_what_is_in_the_way_of_a_copy_is_told(run: Run, site: Site, bucket: str) -> None:
+    """A mistake in a name comes with what to write."""
+    code, _, complaint = run("export", f"s3://{bucket}/fleet", "--state", site.state)
+    assert (code, "--to" in complaint) == (2, True)
+    code, _, complaint = run("verify", f"s3://{bucket}/elsewhere", "--state", site.state)
+    assert (code, "holds no evidence" in complaint) == (2, True)
+    with pytest.raises(InputInvalid, match="no archive"):
+        naming.opened("bucket/fleet", site.state)
+
+
+def test_the_backlog_is_shown_with_the_certificates(run: Run, site: Site) -> None:
+    """Backlog visible: how many are on this host only, and since when."""
+    assert "not in the archive" not in run("list", "--state", site.state)[1]
+    with site.ledger("node-1") as ledger:
+        ledger.append(site.issue(ledger, device_named("node-1-a")).envelope)
+    out = run("list", "--state", site.state)[1]
+    assert "node-1: evidence: 1 not in the archive s3://" in out
+    assert "the oldest of 2023-11-14T" in out

@@ -1,0 +1,103 @@
+"""Names in an archive say everything about what they name, in one spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.evidence import filing, parsed
+from fleet.evidence.dsse import digest_of
+from fleet.evidence.keys import SigningKey
+from fleet.model import ClaimUid, RunId
+from tests.fleet.evidence.samples import Site, device_named
+
+DIGEST = digest_of(b"x")
+CHAIN = "c" * 64
+
+
+@pytest.fixture(name="found")
+def found_fixture(tmp_path: Path) -> parsed.Certificate:
+    """A certificate of a partition, made for a claim in a run."""
+    site = Site(tmp_path)
+    with site.ledger() as ledger:
+        issued = site.issue(
+            ledger,
+            device_named("a/1", accelerator="a"),
+            claim=ClaimUid("uid-1"),
+            run=RunId("run/1"),
+        )
+    return parsed.read(issued.envelope)
+
+
+def test_a_row_is_read_back_from_its_name() -> None:
+    """A listing alone rebuilds a ledger: node, number, digest, chain and version."""
+    row = filing.Row("node-1", 12, DIGEST, CHAIN, "a/b+c=~.d")
+    assert filing.read_row(filing.row(row)) == row
+    names = [filing.row(filing.Row("n", number, DIGEST, CHAIN, "v")) for number in (9, 10, 100)]
+    assert names == sorted(names), "numbers sort as text"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ledgers/n/12",
+        f"ledgers/n/000000000000/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a/b",
+        f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a b",
+        f"ledgers/n/000000000001/{'A' * 64}.{CHAIN}.v",
+    ],
+)
+def test_another_spelling_is_no_row(key: str) -> None:
+    """One spelling only: what is spelled otherwise was not put by us."""
+    with pytest.raises(EvidenceInvalid):
+        filing.read_row(key)
+
+
+def test_a_name_that_leads_elsewhere_is_refused() -> None:
+    """A node's name is one component of a path."""
+    with pytest.raises(InputInvalid):
+        filing.row(filing.Row("../x", 1, DIGEST, CHAIN, "v"))
+
+
+def test_a_certificate_is_found_by_time_device_claim_and_run(found: parsed.Certificate) -> None:
+    """E3: deterministic names, listable by each; whatever others named is quoted."""
+    issued = found.predicate["issued_at"]
+    name = f"{issued}.node-1.000000000007.{filing.hex_of(found.digest)}"
+    assert list(filing.lookups(found, 7)) == [
+        f"by-time/2023/11/14/{name}",
+        f"by-device/SIM-a%2F1/{name}",
+        f"by-claim/uid-1/{name}",
+        f"by-run/run%2F1/{name}",
+    ]
+    assert all(filing.looked_up(key) == found.digest for key in filing.lookups(found, 7))
+    with pytest.raises(EvidenceInvalid):
+        filing.looked_up("by-time/x")
+
+
+def test_a_content_must_be_what_its_name_says() -> None:
+    """A name with a digest admits one content, a row none, a key's any."""
+    started = "2023-11-14T22:13:20.250000Z"
+    names = [
+        filing.certificate(DIGEST),
+        filing.head(3, DIGEST),
+        filing.key_list(3, DIGEST),
+        filing.run("run/1", started, DIGEST),
+    ]
+    assert all(filing.digest_named(name) == DIGEST for name in names)
+    assert all(filing.matches(name, b"x") and not filing.matches(name, b"y") for name in names)
+    assert filing.matches("by-time/x", b"")
+    assert not filing.matches("by-time/x", b"x")
+    assert filing.matches(filing.public_key("0" * 64, "node-1"), b"anything")
+
+
+def test_numbers_and_owners_are_read_from_names(tmp_path: Path) -> None:
+    """Countersignatures are in order, keys bound to nodes."""
+    assert filing.number_of(filing.head(41, DIGEST)) == 41
+    key = SigningKey.load_or_create(tmp_path / "x.key").public()
+    assert filing.key_owner(filing.public_key(key.key_id, "node-1")) == "node-1"
+    assert filing.key_owner(filing.public_key(key.key_id)) == ""
+    for wrong in (filing.number_of, filing.key_owner):
+        with pytest.raises(EvidenceInvalid):
+            wrong("keys/x")

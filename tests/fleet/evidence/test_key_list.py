@@ -1,0 +1,140 @@
+"""The signed list of keys: whose each is, and until when what it signed counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet import errors
+from fleet.evidence import dsse, key_list, layout
+from fleet.evidence.export import export
+from fleet.evidence.key_list import KeyList, Listed
+from fleet.evidence.keys import KeyRing, SigningKey
+from fleet.evidence.segments import Damage, Place
+from fleet.evidence.sources import collect
+from fleet.evidence.verify import verify
+from tests.fleet.evidence.samples import START, Site
+
+OLD, NEW, OTHER = "a" * 64, "b" * 64, "c" * 64
+
+
+@pytest.fixture(name="site")
+def site_fixture(tmp_path: Path) -> Site:
+    """node-1 with four certificates, issued at START + 13, 23, 33 and 43."""
+    site = Site(tmp_path / "state")
+    site.certify("node-1")
+    site.countersign()
+    return site
+
+
+def sign(site: Site, *keys: Listed, at: float = START + 90, key: SigningKey | None = None) -> None:
+    """Put a list in place."""
+    rows = {one.key_id: one for one in keys}
+    signer = key or site.coordinator
+    content = key_list.sign(rows, number=1, previous=None, key=signer, now=at)
+    layout.key_list(site.state).write_bytes(content)
+
+
+def found(site: Site) -> list[tuple[str, int | None]]:
+    """What verification says: kind and entry."""
+    return [(one.code, one.place.entry) for one in verify(collect(site.state)).defects]
+
+
+def test_what_was_signed_before_the_revocation_stays_valid(site: Site, tmp_path: Path) -> None:
+    """E3: certificates signed at or after it are invalid, each of them, here and in a copy."""
+    key = site.key("node-1").key_id
+    sign(site, Listed(key, "node-1", START, revoked_at=START + 33, reason="stolen"))
+    assert found(site) == [("revoked-key", 3), ("revoked-key", 4)]
+    export(collect(site.state), tmp_path / "copy")
+    codes = [one.code for one in verify(collect(tmp_path / "copy")).defects]
+    assert codes == ["revoked-key", "revoked-key"]
+
+
+def test_a_replaced_key_signs_nothing_more(site: Site) -> None:
+    """A key counts until another took its place."""
+    sign(site, Listed(site.key("node-1").key_id, "node-1", START, until=START + 33))
+    assert found(site) == [("replaced-key", 4)]
+
+
+def test_a_key_that_is_not_listed_is_named(site: Site) -> None:
+    """Unknown keys are named: the node's other keys are listed, this one is not."""
+    sign(site, Listed(OTHER, "node-1", START))
+    report = verify(collect(site.state))
+    assert {one.code for one in report.defects} == {"unlisted-key"}
+    assert site.key("node-1").key_id[:16] in report.defects[0].detail
+    sign(site, Listed(site.key("node-1").key_id, "node-2", START))
+    assert {code for code, _ in found(site)} == {"foreign-key"}
+
+
+def test_a_list_convicts_only_what_it_can_know() -> None:
+    """A node or key younger than the list is in the next one."""
+    listed = KeyList(1, None, {OLD: Listed(OLD, "n", 0.0)}, issued_at=100.0)
+    assert listed.against(OLD, "n", 50.0) is None
+    assert listed.against(NEW, "n", 150.0) is None
+    assert listed.against(NEW, "m", 50.0) is None
+    assert listed.against(NEW, "n", 50.0) is not None
+    against = listed.against(OLD, "m", 50.0)
+    assert against is not None
+    assert against[0] == "foreign-key"
+
+
+@pytest.mark.parametrize(
+    ("kept", "code"), [(b'"sig":"AAAA', "forged"), (b"", "unreadable-key-list")]
+)
+def test_a_list_that_was_changed_judges_nobody(site: Site, kept: bytes, code: str) -> None:
+    """What nobody signed is a defect by itself and convicts no certificate."""
+    sign(site, Listed(site.key("node-1").key_id, "node-1", START, revoked_at=START))
+    path = layout.key_list(site.state)
+    path.write_bytes(path.read_bytes().replace(b'"sig":"', kept))
+    assert found(site) == [(code, None)]
+
+
+def test_only_the_coordinator_lists_keys(site: Site) -> None:
+    """A node cannot bring its own revoked key back with a list of its own."""
+    sign(site, key=site.key("node-1"))
+    assert found(site) == [("unknown-key", None)]
+    content = layout.key_list(site.state).read_bytes()
+    damages: list[Damage] = []
+    stranger = KeyRing([site.coordinator.public()])
+    assert key_list.checked(content, stranger, Place("x"), damages) is None
+    assert damages[0].code == "unknown-key"
+
+
+def test_a_list_is_renewed_from_the_keys_there_are(tmp_path: Path) -> None:
+    """A key that is no longer its owner's present one ended when it was seen so, once."""
+    path = tmp_path / "node.key"
+    first = SigningKey.load_or_create(path).public()
+    listed = key_list.renewed(KeyList(), {"n": KeyRing.owned(tmp_path, "node")}, now=10.0)
+    assert listed == {first.key_id: Listed(first.key_id, "n", 10.0)}
+    path.unlink()
+    second = SigningKey.load_or_create(path).public()
+    rings = {"n": KeyRing.owned(tmp_path, "node")}
+    listed = key_list.renewed(KeyList(1, None, listed), rings, now=20.0)
+    assert listed[first.key_id].until == 20.0
+    assert listed[second.key_id] == Listed(second.key_id, "n", 20.0)
+    assert key_list.renewed(KeyList(2, None, listed), rings, now=30.0) == listed
+
+
+def test_a_revocation_is_never_put_off() -> None:
+    """The earlier of two revocations stays."""
+    one = Listed(OLD, "n", 0.0)
+    listed = key_list.revoked({OLD: one}, one, at=50.0, reason="stolen")
+    assert listed[OLD] == replace(one, revoked_at=50.0, reason="stolen")
+    assert key_list.revoked(listed, listed[OLD], at=60.0, reason="later") == listed
+    assert key_list.revoked(listed, listed[OLD], at=40.0, reason="sooner")[OLD].revoked_at == 40.0
+
+
+def test_a_list_says_what_was_signed(tmp_path: Path) -> None:
+    """Round trip; a key is found by the first characters of its id."""
+    key = SigningKey.load_or_create(tmp_path / "c.key")
+    keys = {one: Listed(one, "n", 1.0, 2.0, 3.0, "why") for one in (OLD, NEW)}
+    content = key_list.sign(keys, number=4, previous="sha256:x", key=key, now=5.0)
+    read = key_list.read(content)
+    assert read == KeyList(4, "sha256:x", keys, 5.0)
+    assert read.found("aaa").key_id == OLD
+    with pytest.raises(errors.InputInvalid, match="2 keys begin"):
+        KeyList(1, None, {"ab": keys[OLD], "ac": keys[NEW]}).found("a")
+    with pytest.raises(errors.EvidenceInvalid):
+        key_list.read(dsse.canonical({}))

@@ -1,0 +1,71 @@
+"""The archive that the settings name, and what copies to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fleet import bootstrap
+from fleet.campaign.report import ExitReason
+from fleet.clock import SystemClock
+from fleet.evidence import archived, layout
+from fleet.evidence.verify import verify
+from fleet.model import NodeName, RunId
+from fleet.settings import EvidencePolicy, EvidenceSettings, Settings
+from fleet.stores import archiving
+from fleet.stores.base import RunRecord
+from fleet.stores.opening import StorePlace
+from tests.cloud.buckets import make_bucket
+from tests.cloud.server import REGION, CloudServer
+from tests.fleet.evidence.samples import START, Site
+
+
+def test_without_an_archive_nothing_is_copied(tmp_path: Path) -> None:
+    """E5: one host with its own disk needs no cloud."""
+    clock = SystemClock()
+    assert archiving.of_node(EvidenceSettings(), tmp_path, "n", clock) is None
+    assert archiving.of_coordinator(EvidenceSettings(), tmp_path, list, clock) is None
+
+
+def test_the_policy_says_who_waits(tmp_path: Path) -> None:
+    """With an archive proof is replicated unless somebody decides otherwise."""
+    named = EvidenceSettings(archive="s3://bucket/fleet")
+    local = named.model_copy(update={"policy": EvidencePolicy.LOCAL})
+    for settings, required in ((named, True), (local, False)):
+        copies = archiving.of_node(settings, tmp_path, "node-1", SystemClock())
+        assert copies is not None
+        assert copies.view().required is required
+
+
+def test_a_coordinator_copies_what_it_signs_and_what_ends(
+    cloud: CloudServer, tmp_path: Path
+) -> None:
+    """E3: at the end of a campaign its report and the countersignatures are in the archive."""
+    bucket = make_bucket(cloud.endpoint)
+    evidence = EvidenceSettings(
+        archive=f"s3://{bucket}/fleet", region=REGION, endpoint=cloud.endpoint, timeout_s=5.0
+    )
+    site = Site(tmp_path)
+    site.certify("node-1", rounds=1)
+    plan = bootstrap.CoordinatorPlan(
+        state=str(tmp_path), settings=Settings().model_copy(update={"evidence": evidence})
+    )
+    store = StorePlace(plan.settings, tmp_path).open(SystemClock())
+    store.leases.init()
+    store.close()
+    coordinator = bootstrap.open_coordinator(plan)
+    coordinator.open(RunRecord(id="run-1", started_at=START))
+    coordinator.close("run-1", ExitReason.COMPLETE)
+    coordinator.sign_heads({NodeName("node-1"): site.ledger().head()})
+    view = coordinator.view().replication
+    assert view is not None
+    assert (view.backlog, view.error) == (0, "")
+    copies = archiving.of_node(evidence, tmp_path, "node-1", SystemClock())
+    assert copies is not None
+    assert copies.drain()
+    archive = archiving.opener(evidence, SystemClock())()
+    report = verify(archived.collect(archive))
+    assert report.ok, report.defects
+    assert (report.countersigned, report.countersignatures) == (2, 1)
+    assert len(list(archive.stored("runs/"))) == 1
+    assert coordinator.run(RunId("run-1")).exit_reason == ExitReason.COMPLETE
+    assert layout.archive_cursor(tmp_path).exists()

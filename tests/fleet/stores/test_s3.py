@@ -1,0 +1,219 @@
+"""The archive on S3: conditional puts, what is read back, and nothing ever taken away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import errors
+from fleet.evidence import filing
+from fleet.evidence.dsse import digest_of
+from fleet.stores.s3 import S3Archive, open_s3
+from tests.cloud.buckets import KEEPING, client, make_bucket, opened
+from tests.cloud.lossy import Fault, Lossy
+from tests.cloud.server import CloudServer
+
+CONTENT = b'{"a":1}'
+KEY = filing.certificate(digest_of(CONTENT))
+POLICY = Path("deploy/aws/iam-evidence.json")
+
+
+@pytest.fixture
+def bucket(cloud: CloudServer) -> str:
+    """A bucket with Object Lock."""
+    return make_bucket(cloud.endpoint)
+
+
+@pytest.fixture
+def archive(cloud: CloudServer, bucket: str) -> S3Archive:
+    """An archive in it."""
+    return opened(cloud.endpoint, bucket)
+
+
+@pytest.fixture
+def lossy(cloud: CloudServer) -> Iterator[Lossy]:
+    """A proxy before the service."""
+    with Lossy(cloud.port) as found:
+        yield found
+
+
+def versions(archive: S3Archive, key: str = KEY) -> list[bytes]:
+    """Every version under a name, newest first."""
+    return [
+        archive.client.get_object(
+            Bucket=archive.bucket, Key=archive.prefix + key, VersionId=one.version
+        )["Body"].read()
+        for one in archive.stored(key)
+    ]
+
+
+def forge(cloud: CloudServer, bucket: str, content: bytes, key: str = KEY) -> None:
+    """Lay a newer version over an object, as whoever has the right to put may."""
+    client(cloud.endpoint).put_object(Bucket=bucket, Key=f"fleet/{key}", Body=content)
+
+
+def test_what_is_kept_is_listed_and_read_back(archive: S3Archive) -> None:
+    """E3: an object is put with checksum, retention and encryption, listed, and read by version."""
+    reference = archive.keep(KEY, CONTENT)
+    assert (reference.fresh, reference.digest) == (True, digest_of(CONTENT))
+    (row,) = archive.stored(filing.CERTIFICATES)
+    assert (row.key, row.version, row.size, row.latest) == (KEY, reference.version, 7, True)
+    assert archive.read(KEY, reference.version) == CONTENT
+    found = archive.found(KEY)
+    assert found is not None
+    assert found.mode == "COMPLIANCE"
+    assert found.until - found.at == pytest.approx(KEEPING.days * 86_400, abs=3)
+    head = archive.client.head_object(Bucket=archive.bucket, Key=f"fleet/{KEY}")
+    assert head["ServerSideEncryption"] == "AES256"
+
+
+def test_kept_twice_is_kept_once(archive: S3Archive) -> None:
+    """Promise 7: what is put again after a crash is the same version of the same object."""
+    first, again = archive.keep(KEY, CONTENT), archive.keep(KEY, CONTENT)
+    assert (again.version, again.fresh) == (first.version, False)
+    assert versions(archive) == [CONTENT]
+
+
+def test_b27_a_lost_answer_is_our_own_object(lossy: Lossy, bucket: str) -> None:
+    """B27 a: stored, then the connection drops: 412 is read back as ours; one version exists."""
+    archive = opened(lossy.endpoint, bucket)
+    lossy.next("PUT", Fault.LOSE_ANSWER)
+    assert archive.keep(KEY, CONTENT).digest == digest_of(CONTENT)
+    assert [method for method, _ in lossy.seen] == ["PUT", "PUT", "GET"]
+    assert versions(archive) == [CONTENT]
+
+
+@pytest.mark.parametrize("fault", [Fault.CONFLICT, Fault.SLOW_DOWN, Fault.LOSE_REQUEST])
+def test_b27_a_busy_service_is_tried_again(lossy: Lossy, bucket: str, fault: Fault) -> None:
+    """B27 b, d: 409, 503 and a lost request are tried again until the object is there."""
+    archive = opened(lossy.endpoint, bucket)
+    lossy.next("PUT", fault, fault, fault)
+    assert archive.keep(KEY, CONTENT).fresh
+    assert versions(archive) == [CONTENT]
+
+
+def test_b27_another_content_of_the_same_name_is_an_error(
+    cloud: CloudServer, archive: S3Archive, bucket: str
+) -> None:
+    """B27 c: 412 because something else is there: told as a conflict, and nothing is put."""
+    forge(cloud, bucket, b"other")
+    with pytest.raises(errors.EvidenceConflict, match="other bytes") as caught:
+        archive.keep(KEY, CONTENT)
+    assert caught.value.fields["key"] == KEY
+    assert versions(archive) == [b"other"]
+
+
+def test_b27_an_object_read_back_otherwise_is_not_kept(lossy: Lossy, bucket: str) -> None:
+    """B27 e: 200, and what is read back is not what was put: not kept, however often asked."""
+    archive = opened(lossy.endpoint, bucket)
+    lossy.rule = lambda method, _: Fault.CUT if method == "GET" else None
+    with pytest.raises(errors.EvidenceConflict):
+        archive.keep(KEY, CONTENT)
+
+
+def test_b27_an_answer_cut_on_its_way_is_read_again(lossy: Lossy, bucket: str) -> None:
+    """B27 e: one damaged answer is no damaged object."""
+    archive = opened(lossy.endpoint, bucket)
+    lossy.next("GET", Fault.CUT)
+    assert archive.keep(KEY, CONTENT).fresh
+
+
+def test_b48_a_forged_newest_version_is_not_ours(
+    cloud: CloudServer, archive: S3Archive, bucket: str
+) -> None:
+    """B48: a newer version laid over an object is not read in its place, and ours still counts."""
+    reference = archive.keep(KEY, CONTENT)
+    forge(cloud, bucket, b"forged")
+    assert versions(archive) == [b"forged", CONTENT]
+    with pytest.raises(errors.InputInvalid, match="not as it was put"):
+        archive.read(KEY)
+    assert archive.read(KEY, reference.version) == CONTENT
+    assert archive.keep(KEY, CONTENT).version == reference.version
+
+
+def test_b48_a_service_that_ignores_retention_keeps_nothing(lossy: Lossy, bucket: str) -> None:
+    """B48: retention accepted and ignored is found at every object that is read back."""
+    lossy.dropped = ("x-amz-object-lock",)
+    with pytest.raises(errors.SettingsInvalid, match="not kept as asked: mode none"):
+        opened(lossy.endpoint, bucket).keep(KEY, CONTENT)
+
+
+def test_b48_nothing_is_kept_until_a_time_that_is_over(archive: S3Archive) -> None:
+    """B48: the double takes dates in the past, so our code does not send them."""
+    with pytest.raises(errors.InputInvalid, match="a time that is over"):
+        archive.put(KEY, CONTENT, until=archive.patience.clock.now() - 1)
+    assert list(archive.stored("")) == []
+
+
+def test_a_service_that_is_away_is_told_apart(lossy: Lossy, bucket: str) -> None:
+    """Nothing is lost while the archive is away: it is told as such, with how it was tried."""
+    lossy.rule = lambda *_: Fault.LOSE_REQUEST
+    archive = opened(lossy.endpoint, bucket)
+    with pytest.raises(errors.LedgerUnavailable, match="did not put certificates/"):
+        archive.keep(KEY, CONTENT)
+
+
+def test_a_bucket_that_is_not_there_is_named(cloud: CloudServer) -> None:
+    """What to do comes with the error."""
+    with pytest.raises(errors.SettingsInvalid, match="NoSuchBucket") as caught:
+        opened(cloud.endpoint, "evidence-nowhere").keep(KEY, CONTENT)
+    assert "Object Lock" in caught.value.remedy
+
+
+def test_a_listing_comes_in_pages(archive: S3Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of any length is read page by page; a deletion in it is shown, not followed."""
+    monkeypatch.setattr("fleet.stores.s3.PAGE_KEYS", 2)
+    keys = [f"by-time/{number}" for number in range(5)]
+    for key in keys:
+        archive.keep(key, b"")
+    archive.client.delete_object(Bucket=archive.bucket, Key=f"fleet/{keys[1]}")
+    rows = list(archive.stored(filing.BY_TIME))
+    assert [row.key for row in rows if not row.marker] == keys
+    assert [row.key for row in rows if row.marker] == [keys[1]]
+
+
+def test_the_rights_listed_are_those_used(archive: S3Archive) -> None:
+    """Least privilege: deploy/aws/iam-evidence.json allows the calls made, and no other."""
+    made: set[str] = set()
+    events: Any = archive.client.meta.events
+    events.register("before-call.s3", lambda model, params, **_: made.update(rights(model, params)))
+    archive.prove()
+    archive.keep(KEY, CONTENT)
+    archive.read(KEY, archive.keep(KEY, CONTENT).version)
+    assert list(archive.stored(""))
+    statements = json.loads(POLICY.read_text())["Statement"]
+    allowed = {right for one in statements if one["Effect"] == "Allow" for right in one["Action"]}
+    denied = {right for one in statements if one["Effect"] == "Deny" for right in one["Action"]}
+    assert made == allowed
+    assert not made & denied
+    assert {"s3:DeleteObject", "s3:DeleteObjectVersion", "s3:BypassGovernanceRetention"} <= denied
+
+
+def rights(model: Any, params: dict[str, Any]) -> set[str]:
+    """The rights one call needs, by the service's reference of its actions."""
+    versioned = "versionId" in params["query_string"]
+    return {
+        "PutObject": {"s3:PutObject", "s3:PutObjectRetention"},
+        "GetObject": {
+            "s3:GetObjectVersion" if versioned else "s3:GetObject",
+            "s3:GetObjectRetention",
+        },
+        "ListObjectVersions": {"s3:ListBucketVersions"},
+        "GetBucketVersioning": {"s3:GetBucketVersioning"},
+        "GetObjectLockConfiguration": {"s3:GetBucketObjectLockConfiguration"},
+    }[model.name]
+
+
+def test_an_address_is_a_bucket_and_a_prefix() -> None:
+    """Any other text is refused before anything is sent."""
+    from fleet import aws
+
+    place = aws.Place("eu-central-1", "http://127.0.0.1:9")
+    found = open_s3("s3://bucket-a/b/c/", place, keeping=KEEPING)
+    assert (found.bucket, found.prefix, found.place) == ("bucket-a", "b/c/", "s3://bucket-a/b/c")
+    with pytest.raises(errors.InputInvalid, match="no archive"):
+        open_s3("https://bucket-a", place, keeping=KEEPING)

@@ -1,0 +1,68 @@
+"""A bucket is believed by what is read back, not by what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fleet import errors
+from fleet.evidence import filing
+from fleet.settings import RetentionMode
+from tests.cloud.buckets import KEEPING, client, make_bucket, opened
+from tests.cloud.lossy import Lossy
+from tests.cloud.server import CloudServer
+
+
+@pytest.fixture
+def lossy(cloud: CloudServer) -> Iterator[Lossy]:
+    """A proxy before the service."""
+    with Lossy(cloud.port) as found:
+        yield found
+
+
+def test_b48_a_bucket_that_keeps_is_proven_as_often_as_asked(cloud: CloudServer) -> None:
+    """B48: a canary a day and mode, not one for every start."""
+    archive = opened(cloud.endpoint, make_bucket(cloud.endpoint))
+    archive.prove()
+    archive.prove()
+    assert len(list(archive.stored(filing.CANARY))) == 1
+    weaker = replace(KEEPING, mode=RetentionMode.GOVERNANCE)
+    opened(cloud.endpoint, archive.bucket, keeping=weaker).prove()
+    assert len(list(archive.stored(filing.CANARY))) == 2
+
+
+def test_b48_a_bucket_without_lock_is_refused(cloud: CloudServer) -> None:
+    """B48: everything that speaks against it at once, with the command that makes a right one."""
+    archive = opened(cloud.endpoint, make_bucket(cloud.endpoint, lock=False))
+    with pytest.raises(errors.SettingsInvalid, match="versioning is off; it has no Object") as one:
+        archive.prove()
+    assert "--object-lock-enabled-for-bucket" in one.value.remedy
+    assert list(archive.stored("")) == []
+
+
+def test_b48_suspended_versioning_is_refused(cloud: CloudServer) -> None:
+    """B48: the double lets versioning be suspended under Object Lock; we do not put anything."""
+    archive = opened(cloud.endpoint, make_bucket(cloud.endpoint))
+    client(cloud.endpoint).put_bucket_versioning(
+        Bucket=archive.bucket, VersioningConfiguration={"Status": "Suspended"}
+    )
+    with pytest.raises(errors.SettingsInvalid, match="versioning is suspended"):
+        archive.prove()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "found"),
+    [
+        ("x-amz-object-lock", "is kept as no mode"),
+        ("if-none-match", "stores a second object of a name"),
+    ],
+)
+def test_b48_a_service_that_says_yes_and_does_not_is_refused(
+    cloud: CloudServer, lossy: Lossy, dropped: str, found: str
+) -> None:
+    """B48: retention and conditions that are accepted and ignored are found with a canary."""
+    lossy.dropped = (dropped,)
+    with pytest.raises(errors.SettingsInvalid, match=found):
+        opened(lossy.endpoint, make_bucket(cloud.endpoint)).prove()
