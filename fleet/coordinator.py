@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -55,8 +56,8 @@ class HeadSigner(Protocol):
 class Copies(Protocol):
     """Copies what was signed and what ended to an archive."""
 
-    def copy(self) -> None:
-        """Begin to; raises nothing, and goes on in the background."""
+    def copy(self, ended: RunRecord | None = None) -> None:
+        """Begin to, with a run that just ended; raises nothing, goes on in the background."""
         ...
 
     def view(self) -> Replication:
@@ -219,7 +220,9 @@ class Coordinator:
         if self._runs.state(RunId(run)) is not RunState.FINISHED:
             self._runs.finish(RunId(run), state, exit_reason)
         self._give_up(RunId(run))
-        self._copy()
+        if self._copies is not None:
+            with suppress(errors.FleetError):  # found again when the archive is opened anew
+                self._copies.copy(self._runs.get(RunId(run)))
 
     def run(self, run: RunId) -> RunRecord:
         """One run with its results. Raises `RunUnknown`."""
@@ -238,9 +241,6 @@ class Coordinator:
     def sign_heads(self, heads: Mapping[NodeName, LedgerHead]) -> None:
         """Countersign the newest certificates the nodes report."""
         self._signer.sign(heads)
-        self._copy()
-
-    def _copy(self) -> None:
         if self._copies is not None:
             self._copies.copy()
 

@@ -16,10 +16,11 @@ from fleet.evidence import archived, layout
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger_feed import LedgerFeed
+from fleet.evidence.log_feed import place_named
 from fleet.evidence.sources import Collection, Trust
 from fleet.messages import Replication
 from fleet.planning import PLAN_FILE
-from fleet.settings import EvidencePolicy, EvidenceSettings
+from fleet.settings import EvidenceSettings
 from fleet.stores import archiving
 
 SCHEME = "s3://"
@@ -34,7 +35,10 @@ PlaceArgument = Annotated[
 
 
 def chosen(state: Path | None) -> EvidenceSettings:
-    """The settings of the fleet in the state directory; the defaults where there is no fleet."""
+    """The settings recorded with the fleet in the state directory, else the defaults.
+
+    Region and endpoint are then those of the environment (AWS_REGION, AWS_ENDPOINT_URL_S3).
+    """
     directory = state_directory(state)
     if not (directory / PLAN_FILE).is_file():
         return EvidenceSettings()
@@ -61,16 +65,9 @@ def collected(
 
 def backlog(state: Path | None) -> Iterator[str]:
     """Lines about the certificates of this host's nodes that are not in their archive yet."""
-    settings, directory = chosen(state), state_directory(state)
-    if not settings.archive:
-        return
+    directory = state_directory(state)
     for node in layout.nodes(directory):
-        feed = LedgerFeed(directory, node, place=settings.archive)
-        count, oldest_at = feed.waiting()
-        found = Replication(
-            archive=settings.archive,
-            required=settings.policy is EvidencePolicy.REPLICATED,
-            backlog=count,
-            oldest_at=oldest_at,
-        )
-        yield from text.replication(node, found)
+        if place := place_named(layout.archive_cursor(directory, node)):
+            count, oldest_at = LedgerFeed(directory, node, place=place).waiting()
+            found = Replication(archive=place, backlog=count, oldest_at=oldest_at)
+            yield from text.replication(node, found)

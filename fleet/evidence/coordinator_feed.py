@@ -1,6 +1,7 @@
 """The coordinator's part of an archive: countersignatures, campaign runs as they ended, key lists.
 
-Runs are looked at when something may have ended (`look`): a run that is resumed and ends again has
+Runs that ended are taken as they end (`take`), and all that the store still has when the archive is
+opened (`look`): a coordinator may have died in between. A run that is resumed and ends again has
 another record, which is kept besides the first.
 """
 
@@ -50,8 +51,12 @@ class CoordinatorFeed(LogFeed):
         self._refused: dict[str, str] = {}
 
     def look(self) -> None:
-        """Find runs that ended, and the list of keys. Raises as the store does."""
-        found = [_ended(one) for one in self._runs() if one.state is not RunState.RUNNING]
+        """Find all runs that ended, also by other processes. Raises as the store does."""
+        self.take(self._runs())
+
+    def take(self, records: Iterable[RunRecord]) -> None:
+        """Take those of `records` that ended, and the list of keys."""
+        found = [_ended(one) for one in records if one.state is not RunState.RUNNING]
         found += self._list()
         with self._guard:
             self._follow()
@@ -79,26 +84,20 @@ class CoordinatorFeed(LogFeed):
             return
         archive.keep(filing.head(item.number, item.digest), self.envelope(item))
 
-    def done(self, item: Any) -> None:
-        """It is copied."""
+    def done(self, item: Any, refused: str = "") -> None:
+        """It is copied, or the archive has something else in its place."""
         with self._guard:
-            if isinstance(item, Ended):
+            if not isinstance(item, Ended):
+                super().done(item, refused)
+            elif refused:
+                self._refused[item.key] = refused
+            else:
                 self._ended.pop(item.key, None)
                 self._refused.pop(item.key, None)
                 self._copied[item.key] = None
-            else:
-                super().done(item)
-
-    def set_aside(self, item: Any, why: str) -> None:
-        """The archive has something else in its place."""
-        with self._guard:
-            if isinstance(item, Ended):
-                self._refused[item.key] = why
-            else:
-                super().set_aside(item, why)
 
     def again(self) -> None:
-        """Offer what was set aside once more, and look for runs that another process ended."""
+        """Offer what was set aside once more."""
         with self._guard:
             self._refused.clear()
             super().again()

@@ -94,16 +94,12 @@ class LogFeed(ABC):
             raise errors.EvidenceInvalid(f"{item.name} of {self.directory} was changed on disk")
         return found
 
-    def done(self, item: Any) -> None:
-        """The entry is copied."""
+    def done(self, item: Any, refused: str = "") -> None:
+        """The entry is copied, or the archive has something else in its place."""
         with self._guard:
             self._aside.pop(item.number, None)
-            self._pass(item)
-
-    def set_aside(self, item: Any, why: str) -> None:
-        """The archive has something else in its place."""
-        with self._guard:
-            self._aside[item.number] = (item, why)
+            if refused:
+                self._aside[item.number] = (item, refused)
             self._pass(item)
 
     def again(self) -> None:
@@ -134,6 +130,7 @@ class LogFeed(ABC):
     def save(self) -> None:
         """Write the file, whole or not at all."""
         with self._guard:
+            self._follow()
             content = dsse.canonical(self.as_json())
         try:
             replace(self._cursor, content, mode=0o640)
@@ -208,8 +205,18 @@ def _waiting(entry: Entry, envelope: bytes) -> Waiting:
 
 def read_cursor(path: Path, place: str) -> dict[str, Any]:
     """What the file at `path` says of this archive; nothing when it is another's or unreadable."""
+    found = _read_file(path)
+    return found if found.get("place") == place else {}
+
+
+def place_named(path: Path) -> str:
+    """The archive that the file at `path` is about; "" where nothing was ever to be copied."""
+    return str(_read_file(path).get("place", ""))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(read_regular(path, most_bytes=MOST_CURSOR_BYTES))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and found.get("place") == place else {}
+    return found if isinstance(found, dict) else {}

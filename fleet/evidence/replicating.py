@@ -49,12 +49,8 @@ class Feed(Protocol):
         """Copy it, in whole. Raises as the archive does, or `EvidenceInvalid`."""
         ...
 
-    def done(self, item: Item) -> None:
-        """It is copied."""
-        ...
-
-    def set_aside(self, item: Item, why: str) -> None:
-        """The archive will not take it as it is; the others go on."""
+    def done(self, item: Item, refused: str = "") -> None:
+        """It is copied; or, with the reason, set aside: the archive will not take it as it is."""
         ...
 
     def again(self) -> None:
@@ -104,7 +100,10 @@ class Replicator:
 
     def view(self) -> Replication:
         """How far it is."""
-        count, oldest_at = self.feed.waiting()
+        try:
+            count, oldest_at = self.feed.waiting()
+        except errors.FleetError as error:  # what is read cannot be: the node is still shown
+            return Replication(archive=self._place, required=self._required, error=str(error))
         return Replication(
             archive=self._place,
             required=self._required,
@@ -123,7 +122,7 @@ class Replicator:
         if not 0 < self._again_at - now <= AGAIN_S:
             self._again_at = now + AGAIN_S
             self.feed.again()
-        if self._archive is not None and self.feed.next() is None:
+        if self._archive is not None and not self._is_due():
             return
         self._thread = threading.Thread(target=self.drain, name="archive", daemon=True)
         self._thread.start()
@@ -132,19 +131,27 @@ class Replicator:
         """Copy all there is; whether all of it is copied. Whoever comes second leaves it."""
         if not self._turn.acquire(blocking=False):
             return False
+        longest_s = min(BACKOFF_MAX_S, 2.0 ** min(self._attempts, 10))
+        self._attempts += 1
+        # Before, for whatever ends this thread: the next one must not begin at once.
+        self._next_at = self._clock.now() + longest_s * (0.5 + 0.5 * self._chance())
         try:
             self._copy()
             self._attempts, self._error, self._next_at = 0, "", float("-inf")
+            return not self.feed.waiting()[0]
         except errors.FleetError as error:
-            longest_s = min(BACKOFF_MAX_S, 2.0 ** min(self._attempts, 10))
-            self._attempts += 1
             self._error = str(error)
-            self._next_at = self._clock.now() + longest_s * (0.5 + 0.5 * self._chance())
             if isinstance(error, errors.SettingsInvalid):
                 self._archive = None  # it has to prove itself again
+            return False
         finally:
             self._turn.release()
-        return not self._error and not self.feed.waiting()[0]
+
+    def _is_due(self) -> bool:
+        try:
+            return self.feed.next() is not None
+        except errors.FleetError:
+            return True  # told by the drain that fails of it
 
     def go_on(self, *, wait_s: float) -> None:
         """Copy until nothing is left, trying again for as long as it takes, in the background.
@@ -160,7 +167,7 @@ class Replicator:
     def _persist(self) -> None:
         while not self.drain():
             left_s = self._next_at - self._clock.now()
-            if self._stop.wait(max(0.0, left_s) if self._error else AGAIN_S):
+            if self._stop.wait(max(1.0, left_s) if self._error else AGAIN_S):
                 return
             if not self._error:
                 self.feed.again()
@@ -180,7 +187,7 @@ class Replicator:
             try:
                 self.feed.send(archive, item)
             except errors.EvidenceInvalid as error:  # this one only: its neighbours go on
-                self.feed.set_aside(item, f"{item.name}: {error}")
+                self.feed.done(item, f"{item.name}: {error}")
                 copied = SAVE_EVERY
             else:
                 self.feed.done(item)
@@ -200,6 +207,7 @@ class Replicator:
         if self._archive is None:
             archive = self._opener()
             self._place = archive.place
+            self._save()  # that there is an archive is known from here on, also to other processes
             archive.prove()
             self.feed.opened(archive)
             self._archive = archive

@@ -245,6 +245,8 @@ def _first_node(directory: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
+    """Keys by node, and whose each key is."""
+
     rings: Mapping[str, KeyRing]
     owners: Mapping[str, str]
 

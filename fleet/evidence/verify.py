@@ -6,7 +6,7 @@ another. What cannot be proven from what is there is a note, not a defect, and s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -135,6 +135,10 @@ class _LedgerCheck:
         self._history: dict[UnitId, set[Digest]] = {}
         self.numbers: dict[Digest, int] = {}
         self._omitted: set[Digest] = set()
+        self.doubtful: dict[str, list[int]] = {}
+        """Entries that name a time before their key was revoked, by key."""
+        self.signed: list[tuple[float, int]] = []
+        """When how many entries were countersigned."""
         self._accelerators: dict[UnitId, str] = {}
         self._clock = float("-inf")
 
@@ -191,6 +195,10 @@ class _LedgerCheck:
         against = self.log.listed.against(key_id, certificate.node, issued_at)
         if against is not None:
             self._defect(*against, place)
+            return
+        listed = self.log.listed.keys.get(key_id)
+        if listed is not None and listed.revoked_at is not None:
+            self.doubtful.setdefault(key_id, []).append(place.entry or 0)
 
     def _note_times(self, certificate: parsed.Certificate, place: Place) -> None:
         issued, report = certificate.issued_at, self.report
@@ -225,6 +233,19 @@ class _LedgerCheck:
         if end and end.token and certificate.token and certificate.token < end.token:
             detail = f"token {certificate.token} follows the newer {end.token}"
             self._defect("token-backwards", detail, place)
+
+    def backdated(self) -> Iterator[str]:
+        """What only its own word puts before the revocation of the key it is signed with."""
+        listed = self.log.listed.keys if self.log.listed is not None else {}
+        for key_id, numbers in self.doubtful.items():
+            at = listed[key_id].revoked_at or 0.0
+            proven = max((count for when, count in self.signed if when < at), default=0)
+            if late := [number for number in numbers if number > proven]:
+                yield (
+                    f"{self.log.node or self.log.place}: entries {late[0]} to {late[-1]} say"
+                    f" themselves that key {key_id[:SHORT_ID]} was not revoked yet; none of them"
+                    " was countersigned by then, and whoever has the key can write any time"
+                )
 
     def judge_head(self, found: LedgerHead, number: int) -> bool:
         """Compare with what was countersigned. False: the ledger contradicts it."""
@@ -274,6 +295,7 @@ def _verify_heads(collection: Collection, checks: dict[str, _LedgerCheck], repor
         proven = walk.proven
         report.notes += collection.heads.notes
     for node, check in sorted(checks.items()):
+        report.notes += check.backdated()
         count = min(proven.get(node, 0), check.count)
         report.countersigned += count
         if count < check.count:
@@ -303,6 +325,7 @@ class _HeadsCheck:
         self.proven: dict[str, int] = {}
         self._previous: Digest | None = None
         self._number = 0
+        self._at = 0.0
 
     def run(self) -> None:
         """Read all countersignatures and report."""
@@ -334,6 +357,7 @@ class _HeadsCheck:
         self._previous, self._number = found.digest, found.number
         if not genuine:
             return  # what a stranger says about a ledger convicts nobody
+        self._at = found.issued_at
         for node, head in found.heads.items():
             self._head(node, head, place, found.number)
 
@@ -345,4 +369,5 @@ class _HeadsCheck:
                 self.report.defects.append(Damage("missing-ledger", detail, place))
             return
         if check.judge_head(head, number):
+            check.signed.append((self._at, head.count))
             self.proven[node] = max(self.proven.get(node, 0), head.count)

@@ -52,10 +52,10 @@ class CoordinatorCopies:
     feed: CoordinatorFeed
     replicator: Replicator
 
-    def copy(self) -> None:
+    def copy(self, ended: RunRecord | None = None) -> None:
         """Something was signed or ended: copy it. An archive that answers is waited for shortly."""
-        with suppress(errors.StoreUnavailable):  # looked for again when the archive is opened anew
-            self.feed.look()
+        with suppress(errors.LedgerUnavailable):  # the log cannot be read; told by the view
+            self.feed.take([] if ended is None else [ended])
         self.replicator.go_on(wait_s=WAIT_S)
 
     def view(self) -> Replication:

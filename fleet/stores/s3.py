@@ -95,6 +95,7 @@ class S3Archive:
         self.bucket = bucket
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.keeping = keeping
+        self.page_keys = PAGE_KEYS
         self.patience = patience or Patience()
 
     @property
@@ -217,7 +218,7 @@ class S3Archive:
     def _pages(self, prefix: str, how: dict[str, Any]) -> Iterator[Any]:
         after: dict[str, Any] = {}
         while True:
-            asked = {**how, **after, "MaxKeys": PAGE_KEYS, "Prefix": self.prefix + prefix}
+            asked = {**how, **after, "MaxKeys": self.page_keys, "Prefix": self.prefix + prefix}
             page = self._page(asked, prefix)
             yield page
             if not page.get("IsTruncated"):

@@ -54,7 +54,17 @@ DEFAULTS = {
         "idle_delay_s": 30.0,
         "holder_deadline_s": 600.0,
     },
-    "evidence": {"key_file": ""},
+    "evidence": {
+        "key_file": "",
+        "archive": "",
+        "policy": "replicated",
+        "region": "",
+        "endpoint": "",
+        "retention_days": 400,
+        "retention_mode": "compliance",
+        "kms_key": "",
+        "timeout_s": 20.0,
+    },
     "store": {
         "kind": "sqlite",
         "namespace": "fleetscrub",

@@ -80,6 +80,7 @@ def test_a_key_in_the_wrong_place_is_sent_to_the_right_one() -> None:
         ({"campaign": {"device_timeout_s": 59}}, "campaign.device_timeout_s"),
         ({"wipe": {"deadline_base_s": 3601}}, "campaign.device_timeout_s"),
         ({"store": {"hosts": 2}}, "store.hosts"),
+        ({"evidence": {"policy": "replicated"}}, "evidence.archive"),
     ],
 )  # fmt: skip
 def test_rules_between_fields(mapping: dict[str, Any], path: str) -> None:
@@ -96,6 +97,8 @@ def test_rules_between_fields(mapping: dict[str, Any], path: str) -> None:
         {"campaign": {"lease_ttl_s": 45.1}},
         {"campaign": {"device_timeout_s": 60}},
         {"store": {"hosts": 1}},
+        {"evidence": {"policy": "local"}},
+        {"evidence": {"policy": "replicated", "archive": "s3://bucket-1/a/b=c"}},
     ],
 )
 def test_the_edges_of_the_rules_are_allowed(mapping: dict[str, Any]) -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli import archive as naming
 from fleet.clock import SystemClock
 from fleet.errors import InputInvalid
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
-from fleet.settings import EvidenceSettings, Settings
 from tests.cloud.buckets import make_bucket, opened
-from tests.cloud.server import REGION, CloudServer
+from tests.cloud.server import CloudServer
 from tests.fleet.cli.test_evidence import Run, run_fixture
 from tests.fleet.evidence.samples import Site, device_named
 
@@ -29,16 +27,11 @@ def bucket_fixture(cloud: CloudServer) -> str:
 
 
 @pytest.fixture(name="site")
-def site_fixture(cloud: CloudServer, bucket: str, tmp_path: Path) -> Site:
-    """A fleet whose settings name the bucket; its first two certificates are there."""
-    settings = Settings().model_copy(
-        update={
-            "evidence": EvidenceSettings(
-                archive=f"s3://{bucket}/fleet", region=REGION, endpoint=cloud.endpoint
-            )
-        }
-    )
-    bootstrap.plan_fleet(tmp_path / "state", simulate="1x2", settings=settings)
+def site_fixture(
+    cloud: CloudServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Site:
+    """A node whose first two certificates are in the bucket; AWS's own environment finds it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", cloud.endpoint)
     site = Site(tmp_path / "state")
     site.certify("node-1", rounds=1)
     archive = opened(cloud.endpoint, bucket)
@@ -50,7 +43,7 @@ def site_fixture(cloud: CloudServer, bucket: str, tmp_path: Path) -> Site:
 def test_an_archive_is_listed_verified_and_copied(
     run: Run, site: Site, bucket: str, tmp_path: Path
 ) -> None:
-    """E3: by its name, with region and endpoint as the fleet's settings have them."""
+    """E3: by its name, with region and endpoint of the environment."""
     place, state = f"s3://{bucket}/fleet", ("--state", site.state)
     code, out, _ = run("verify", place, *state, "--json")
     assert (code, json.loads(out)["certificates"]) == (0, 2)

@@ -65,10 +65,11 @@ def test_a_revoked_key_counts_for_what_is_older(run: Run, site: Site) -> None:
 
 def test_what_must_not_be_done_is_refused(run: Run, site: Site, tmp_path: Path) -> None:
     """A running node would sign on with the old key; the coordinator's signs the list itself."""
-    with OwnerLock(layout.node_directory(site.state, "node-1") / "journal.lock") as lock:
-        lock.acquire(owner="the node's service")
-        code, _, complaint = run("keys", "rotate", "node-1", "--state", site.state)
-        assert (code, "the node's service" in complaint) == (2, True)
+    lock = OwnerLock(layout.node_directory(site.state, "node-1") / "journal.lock")
+    lock.acquire(owner="the node's service")
+    code, _, complaint = run("keys", "rotate", "node-1", "--state", site.state)
+    lock.release()
+    assert (code, "the node's service" in complaint) == (2, True)
     mine = site.coordinator.key_id
     code, _, complaint = run("keys", "revoke", mine, "--reason", "x", "--state", site.state)
     assert (code, "coordinator's key" in complaint) == (2, True)

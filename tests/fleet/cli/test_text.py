@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import text
-from fleet.messages import NodeView, ReasonView
+from fleet.messages import NodeView, ReasonView, Replication
 
 HOSTILE = "t\x1b[2J\n\x1b]0;pwn"
 
@@ -85,3 +85,21 @@ def test_a_text_made_visible_keeps_its_styles_in_place() -> None:
     assert {shown.plain[span.start : span.end] for span in shown.spans} <= set(r"red\n") | {r"\n"}
     assert sum(span.end - span.start for span in shown.spans) == len(r"red\n")
     assert text.shown(Text("as it is")).plain == "as it is"
+
+
+def test_a_backlog_is_told_with_its_age_and_why() -> None:
+    """E5: how many certificates are on the node only, since when, and what is in the way."""
+    found = Replication(
+        archive="s3://b/p",
+        backlog=2,
+        oldest_at=1_700_000_000.0,
+        error="no answer",
+        aside=("entry 3: another is there",),
+    )
+    assert list(text.replication("node-1", found)) == [
+        "  node-1: evidence: 2 not in the archive s3://b/p, the oldest of 2023-11-14T22:13:20Z",
+        "    no answer",
+        "    set aside: entry 3: another is there",
+    ]
+    assert list(text.replication("node-1", Replication())) == []
+    assert list(text.replication("node-1", None)) == []

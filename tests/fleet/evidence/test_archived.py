@@ -9,14 +9,15 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import archived, filing
+from fleet.evidence import archived, filing, parsed
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
 from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
-from fleet.evidence.sources import collect
+from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import Report, verify
+from fleet.model import Digest
 from fleet.stores.base import RunRecord, RunState
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site, device_named
@@ -46,15 +47,19 @@ def site_fixture(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return site
 
 
-@pytest.fixture
-def archive(site: Site, tmp_path: Path) -> MemoryArchive:
+@pytest.fixture(scope="module")
+def whole(site: Site) -> MemoryArchive:
     """All of it, copied."""
-    (site.state / "coordinator" / "archive.json").unlink(missing_ok=True)
-    for node in ("node-1", "node-2"):
-        (site.state / "nodes" / node / "archive.json").unlink(missing_ok=True)
     archive = MemoryArchive()
     copy(site, archive)
     return archive
+
+
+@pytest.fixture
+def archive(whole: MemoryArchive) -> MemoryArchive:
+    """The same, to be tampered with."""
+    objects = {key: list(versions) for key, versions in whole.objects.items()}
+    return MemoryArchive(objects=objects)
 
 
 def judged(archive: MemoryArchive) -> Report:
@@ -96,8 +101,8 @@ def test_a_copy_of_an_archive_is_the_copy_of_the_ledgers(
     assert found[0] == found[1]
 
 
-def _take(name: Callable[[MemoryArchive], str]) -> Callable[[MemoryArchive], None]:
-    return lambda archive: archive.objects.pop(name(archive)) and None
+def _take(name: Callable[[MemoryArchive], str]) -> Callable[[MemoryArchive], object]:
+    return lambda archive: archive.objects.pop(name(archive))
 
 
 def _change(archive: MemoryArchive) -> None:
@@ -109,7 +114,7 @@ def _of(prefix: str) -> Callable[[MemoryArchive], str]:
     return lambda archive: min(key for key in archive.objects if key.startswith(prefix))
 
 
-TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], None], str, str]] = {
+TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
     "row taken": (_take(lambda a: row_of(a, 3)), "missing-entries", "ledgers/node-1/000000000004"),
     "certificate taken": (
         _take(lambda a: content_of(a, 3)),
@@ -143,7 +148,7 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], None], str, str]] = {
         "ledgers/node-1/x",
     ),
     "stranger's certificate": (
-        lambda a: a.lay(filing.certificate(filing.Digest(f"sha256:{'0' * 64}")), b"{}"),
+        lambda a: a.lay(filing.certificate(Digest(f"sha256:{'0' * 64}")), b"{}"),
         "extra-object",
         "certificates/0000",
     ),
@@ -208,7 +213,7 @@ def test_an_upload_that_was_not_finished_is_proof_and_no_defect(
         device = device_named("node-1-a")
         one = site.issue(ledger, device)
     archive.lay(filing.certificate(one.digest), one.envelope)
-    found = archived.parsed.read(one.envelope)
+    found = parsed.read(one.envelope)
     archive.lay(next(filing.lookups(found, 7)), b"")
     report = judged(archive)
     assert report.ok, report.defects
@@ -228,7 +233,7 @@ def test_an_archive_in_which_something_is_damaged_is_not_copied(
 def test_keys_that_are_trusted_replace_those_found(site: Site, archive: MemoryArchive) -> None:
     """Who signed is shown by keys from elsewhere only."""
     stranger = SigningKey.load_or_create(site.state.parent / "other" / "x.key").public()
-    trust = archived.Trust(KeyRing([stranger]))
+    trust = Trust(KeyRing([stranger]))
     report = verify(archived.collect(archive, trust))
     assert {damage.code for damage in report.defects} >= {"unknown-key"}
     assert not any("come from the place" in note for note in report.notes)

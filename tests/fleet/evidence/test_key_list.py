@@ -52,6 +52,17 @@ def test_what_was_signed_before_the_revocation_stays_valid(site: Site, tmp_path:
     assert codes == ["revoked-key", "revoked-key"]
 
 
+def test_a_time_before_the_revocation_is_proven_by_a_countersignature_only(site: Site) -> None:
+    """E3: whoever has a stolen key can write an earlier time: what only says so is named."""
+    site.certify("node-1", rounds=1)
+    sign(site, Listed(site.key("node-1").key_id, "node-1", START, revoked_at=START + 90))
+    report = verify(collect(site.state))
+    assert report.ok
+    assert any("entries 5 to 6 say themselves" in note for note in report.notes)
+    site.countersign()
+    assert not any("themselves" in note for note in verify(collect(site.state)).notes)
+
+
 def test_a_replaced_key_signs_nothing_more(site: Site) -> None:
     """A key counts until another took its place."""
     sign(site, Listed(site.key("node-1").key_id, "node-1", START, until=START + 33))

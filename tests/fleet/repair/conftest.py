@@ -20,7 +20,7 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import ClaimBrief, DeviceView, NodeView, ReasonView
+from fleet.messages import ClaimBrief, DeviceView, NodeView, ReasonView, Replication
 from fleet.model import ClaimUid, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find
@@ -50,6 +50,7 @@ class FakeNode:
     reasons: dict[str, tuple[ReasonView, ...]] = field(default_factory=dict)
     closed: list[Abandonment] = field(default_factory=list)
     away: bool = False
+    replication: Replication | None = None
 
     def uuid(self, number: int) -> str:
         return f"GPU-{self.name}-{number}"
@@ -74,6 +75,7 @@ class FakeNode:
         return NodeView(
             node=self.name, incarnation="i", boot_id="b", at=0.0, simulated=True,
             backend="simulated", devices=tuple(devices), claims=briefs,
+            replication=self.replication,
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fleet import errors
-from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.messages import DeviceView, NodeView, ReasonView, Replication
 from fleet.repair.draining import drain, settled
 from tests.fleet.repair.conftest import FakeNode
 
@@ -68,3 +68,21 @@ def test_waiting_ends_when_nobody_is_left_or_time_is_up() -> None:
         return True
 
     assert settled(node, done, pause=finish).left == ()
+
+
+def test_proof_that_is_nowhere_else_is_waited_for_and_named() -> None:
+    """E5, E7: with policy `replicated` a node goes only once all its proof is in the archive."""
+    node = Drainable()
+    node.fake.replication = Replication(backlog=3, error="the line is cut", aside=("entry 2: x",))
+    done = drain(node, detail="x", operator="me")
+    assert (done.uncopied, done.uncopied_because) == (3, "the line is cut; entry 2: x")
+    assert settled(node, done, pause=lambda: False).uncopied == 3
+
+    def pause() -> bool:
+        node.fake.replication = Replication()
+        return True
+
+    done = settled(node, done, pause=pause)
+    assert (done.uncopied, done.uncopied_because) == (0, "")
+    node.fake.replication = Replication(backlog=3, required=False)
+    assert drain(node, detail="x", operator="me").uncopied == 0

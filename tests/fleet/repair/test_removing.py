@@ -6,6 +6,7 @@ from fleet.binding.alive import LATE_S, Alive
 from fleet.binding.running import BindingView
 from fleet.kube.base import NODES, SLICES, Name, Selection
 from fleet.leases import AcquireRequest
+from fleet.messages import Replication
 from fleet.model import Holder, HolderKind, UnitId
 from fleet.repair.finding import Kind
 from fleet.repair.gathering import conditions_of
@@ -105,3 +106,14 @@ def test_what_comes_back_shows_a_coordinator(site: Site) -> None:
     (one,) = returned(items, site.store.leases())
     assert str(holder) in one.what
     assert "stop" in one.remedy
+
+
+def test_proof_that_is_on_a_node_only_is_in_the_way(site: Site) -> None:
+    """E5, E7: nothing is taken away while policy wants certificates copied that are not."""
+    site.n1.replication = Replication(backlog=2, error="no answer")
+    (one,) = obstacles(site.facts())
+    assert "2 certificates are on n1 only" in one.what
+    assert "no answer" in one.what
+    assert "drain n1 --wait" in one.remedy
+    site.n1.replication = Replication(backlog=2, required=False)
+    assert obstacles(site.facts()) == ()
