@@ -199,8 +199,9 @@ def told(strays_found: Iterable[Fact]) -> tuple[str, ...]:
     """Facts of `strays` as a person reads them, each once, with how often."""
     counts: dict[str, int] = {}
     for fact in strays_found:
-        where = f"slot {fact.slot}" if fact.slot else "a slot that the log does not name"
-        line = f"fault {fact.code or UNKNOWN_CODE} of {where}, where no device of this node is"
+        named = f"of slot {fact.slot}, where no device of this node is"
+        where = named if fact.slot else "of no slot"
+        line = f"fault {fact.code or UNKNOWN_CODE} {where}"
         counts[line] = counts.get(line, 0) + 1
     return tuple(
         f"the kernel log has {line}" + (f" ({count} times)" if count > 1 else "")

@@ -19,16 +19,21 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol, cast
 
 from fleet import errors
+from fleet.backends.base import CanDivide, CanPartition
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.model import WORKING, Device, OperationId, Process, ProcessKind, State, Uuid
 from fleet.node import outcomes
+from fleet.node.partitions import UNWANTED
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry, Work
 from fleet.node.validating import Validator
 
+SWITCH_S = 160.0
+"""Longest that the driver may take to switch, s: it may reset the accelerator."""
 _KEY = "baseline:"
 NO_BASELINE = "none"
 
@@ -48,6 +53,10 @@ class Baseline:
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds")
         return f"whole-GPU baseline {when}: {'passed' if self.passed else 'failed'}"
+
+
+class Switchable(CanPartition, CanDivide, Protocol):
+    """A back end that has partitions and can switch them on and off."""
 
 
 def baseline(registry: Registry, accelerator: Uuid) -> Baseline | None:
@@ -83,8 +92,9 @@ class Dividing:
             raise errors.InputInvalid(
                 f"{device.name} is a partition", remedy=f"name its accelerator: {parent}"
             )
-        partitions = self.validator.partitions
-        if partitions.is_on(device) is on:
+        backend = self._backend(device)
+        turn = self.validator.partitions.turn
+        if turn(device, lambda: backend.partitioned(device)) is on:
             return device
         operation = OperationId(f"partitioning/{device.uuid}/{uuid.uuid4().hex[:8]}")
         work = Work(operation, device, idle=False, wipes=False)
@@ -108,12 +118,33 @@ class Dividing:
             commit.set_meta(f"{_KEY}{device.uuid}", kept)
             self._act(act, device, operator, str(found or ""))(commit)
         try:
-            self.validator.partitions.switch(device, on=on)
+            self._switch(device, on=on)
         except errors.FleetError as error:
             with self.registry.commit() as commit:
                 commit.set_meta(f"{_KEY}{device.uuid}", before)
                 self._act(act, device, operator, f"not done: {error.detail}")(commit)
             raise
+
+    def _switch(self, device: Device, *, on: bool) -> None:
+        backend, partitions = self._backend(device), self.validator.partitions
+        left = partitions.others(device)
+        if left:
+            named = ", ".join(f"MIG instance gi {i.ids.get('gi')}" for i in left)
+            raise errors.DeviceBusy(
+                f"partitioning of {device.name} is not switched while there is {named}",
+                holder=named,
+                remedy=UNWANTED,
+            )
+        gpu = device.accelerator
+        partitions.turn(device, lambda: backend.divide(gpu, on=on), SWITCH_S)
+
+    def _backend(self, device: Device) -> Switchable:
+        backend = self.registry.backend
+        if isinstance(backend, CanPartition) and isinstance(backend, CanDivide):
+            return cast("Switchable", backend)
+        raise errors.InputInvalid(
+            f"{device.name}: the {backend.kind} back end has no partitioning to switch"
+        )
 
     def _act(
         self, act: str, device: Device, operator: str, detail: str

@@ -17,10 +17,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar
 
 from fleet import errors
-from fleet.backends.base import CanDivide, CanPartition, Instance
+from fleet.backends.base import CanPartition, Instance
 from fleet.claims import ClaimState
 from fleet.model import (
     BootId,
@@ -41,8 +41,6 @@ READ_S = 40.0
 CALL_S = 120.0
 """Longest that listing, and that making or removing may take, s: above what the back end allows
 itself, so that a call given up here has ended there. Usually it is about one second."""
-SWITCH_S = 160.0
-"""Longest that switching partitioning may take, s: the driver may reset the accelerator."""
 NOT_OURS = "(not ours)"
 """How an instance is marked that we have no record of."""
 UNWANTED = (
@@ -152,10 +150,10 @@ class Partitions:
         or of another claim, lies in them; `BackendFailed`, `DeviceLost`.
         """
         backend = self._backend()
-        if backend is None or not self._call(device, lambda: backend.partitioned(device)):
+        if backend is None or not self.turn(device, lambda: backend.partitioned(device)):
             return ""
         self._clear(device)
-        there = self._call(device, lambda: backend.instances(device.accelerator))
+        there = self.turn(device, lambda: backend.instances(device.accelerator))
         record = self._record(device.uuid)
         mine = next((i for i in there if record is not None and record.names(i)), None)
         units = set(device.units)
@@ -185,7 +183,7 @@ class Partitions:
         )
         self._keep(record)
         try:
-            made = self._call(device, lambda: backend.make(device), CALL_S)
+            made = self.turn(device, lambda: backend.make(device), CALL_S)
         except errors.FleetError:
             self._give_up(device)
             raise
@@ -228,11 +226,11 @@ class Partitions:
             return  # not to be reached now: the next boot ends it, or `settle` when it is back
         mine = next((i for i in self._listed(backend, record) if record.names(i)), None)
         if mine is not None:
-            self._call(record, lambda: backend.unmake(mine), CALL_S)
+            self.turn(record, lambda: backend.unmake(mine), CALL_S)
         self._drop(record)
 
     def _listed(self, backend: CanPartition, record: Record) -> Sequence[Instance]:
-        return self._call(record, lambda: backend.instances(record.accelerator))
+        return self.turn(record, lambda: backend.instances(record.accelerator))
 
     def _holder(self, device: Uuid, besides: ClaimUid | None = None) -> ClaimUid | None:
         """A claim that has a record and names the device, attached or as its own."""
@@ -260,46 +258,20 @@ class Partitions:
             there = backend.instances(device.accelerator)
             return [i for i in there if not any(record.names(i) for record in ours)]
 
-        return self._call(device, look)
+        return self.turn(device, look)
 
-    # --- the mode ---
+    def others(self, device: Device) -> Sequence[Instance]:
+        """What is left on the accelerator once instances of ours that nobody needs are removed.
 
-    def is_on(self, device: Device) -> bool:
-        """Whether partitioning of a whole accelerator is on now. Asks the driver.
-
-        Raises `InputInvalid` where there is none to switch, `BackendFailed`, `DeviceLost`.
+        The caller has reserved its units. Raises `BackendFailed`, `DeviceLost`.
         """
-        backend = self._dividing(device)
-        return self._call(device, lambda: backend.partitioned(device))
-
-    def switch(self, device: Device, *, on: bool) -> None:
-        """Switch partitioning of a whole accelerator whose units the caller has reserved.
-
-        Instances of ours that nobody needs are removed first. Raises `DeviceBusy` naming any that
-        are left, `BackendFailed` where the driver does not do it, `DeviceLost`.
-        """
-        backend = self._dividing(device)
+        backend = self._backend()
+        if backend is None:
+            return ()
         for record in self.records():
             if record.accelerator == device.accelerator:
                 self.release(record.device, besides=None)
-        left = self._call(device, lambda: backend.instances(device.accelerator))
-        if left:
-            named = ", ".join(f"MIG instance gi {i.ids.get('gi')}" for i in left)
-            raise errors.DeviceBusy(
-                f"partitioning of {device.name} is not switched while there is {named}",
-                holder=named,
-                remedy=UNWANTED,
-                told=f"{device.name} is in use outside this claim",
-            )
-        self._call(device, lambda: backend.divide(device.accelerator, on=on), SWITCH_S)
-
-    def _dividing(self, device: Device) -> Switchable:
-        backend = self._registry.backend
-        if isinstance(backend, CanPartition) and isinstance(backend, CanDivide):
-            return cast("Switchable", backend)
-        raise errors.InputInvalid(
-            f"{device.name}: the {backend.kind} back end has no partitioning to switch"
-        )
+        return self.turn(device, lambda: backend.instances(device.accelerator))
 
     # --- time ---
 
@@ -369,12 +341,9 @@ class Partitions:
         backend = self._registry.backend
         return backend if isinstance(backend, CanPartition) else None
 
-    def _call(self, place: Device | Record, act: Callable[[], T], timeout_s: float = READ_S) -> T:
+    def turn(self, place: Device | Record, act: Callable[[], T], timeout_s: float = READ_S) -> T:
+        """A turn with the driver of an accelerator. Raises what `act` does, or `BackendFailed`."""
         return self._calls.run(str(place.accelerator), act, timeout_s=timeout_s)
-
-
-class Switchable(CanPartition, CanDivide, Protocol):
-    """A back end that has partitions and can switch them on and off."""
 
 
 def strangers(there: Sequence[Instance], device: Device) -> Sequence[Process]:

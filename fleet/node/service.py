@@ -27,11 +27,7 @@ from fleet.messages import (
     Published,
     ScrubOrder,
 )
-from fleet.model import (
-    ClaimUid,
-    OperationId,
-    Token,
-)
+from fleet.model import ClaimUid, OperationId, Token
 from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions

@@ -70,10 +70,10 @@ class Validator:
         """
         wanted = frozenset(units)
         accelerator = Uuid(next(iter(wanted), "").rpartition("/")[0])
-        journal, boot = self._registry.journal, self._registry.boot_id
 
         def concerns(gi: int, at_s: float | None) -> bool:
-            struck = stays.struck(journal, accelerator, boot, gi=gi, at_s=at_s)
+            known = self._registry
+            struck = stays.struck(known.journal, accelerator, known.boot_id, gi=gi, at_s=at_s)
             return struck is None or bool(struck & wanted)
 
         return narrowed(readings, concerns)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet import errors
-from fleet.backends.base import Backend, CanPartition, CanReset
+from fleet.backends.base import Backend, CanDivide, CanPartition, CanReset
 from fleet.backends.remote import Children, RemoteBackend
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.registers import Fault
@@ -63,6 +63,7 @@ def test_a_child_answers_what_the_back_end_answers(
     assert isinstance(remote, Backend)
     assert isinstance(remote, CanReset)
     assert isinstance(remote, CanPartition)
+    assert isinstance(remote, CanDivide)
     assert list(remote.inventory()) == list(direct.inventory())
     (first, _) = direct.inventory()
     near, far = direct.readings(first.uuid), remote.readings(first.uuid)
@@ -73,6 +74,10 @@ def test_a_child_answers_what_the_back_end_answers(
     assert remote.agent_grant() == direct.agent_grant()
     assert remote.reset(first.uuid).done is True
     assert remote.partitioned(first.device) is False
+    assert set(remote.holders(first.uuid)) == {device.uuid for device in first.devices}
+    assert remote.strays() == ()
+    with pytest.raises(errors.BackendFailed, match="no partitioning"):
+        remote.divide(first.uuid, on=True)
     assert list(remote.instances(first.uuid)) == []
     assert remote.settings() == direct.settings()
 

@@ -318,3 +318,13 @@ def test_only_records_that_may_matter_are_kept() -> None:
     assert [kernel_log.relevant(r) for r in records(xid(13) + MARK + "[1.0] eth0: up\n")] == [
         True, True, False,
     ]  # fmt: skip
+
+
+def test_b39_faults_of_no_device_are_told_once_with_how_often() -> None:
+    """B39: an operator reads where, what and how often; a place that is not named is said so."""
+    place = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, name=x, said"
+    log = kernel_log.records(f"{place}\n{place}\nNVRM: Xid (nowhere): 31, pid=1, name=x, said\n")
+    assert kernel_log.told(kernel_log.strays(log, ["0000:3b:00.0"])) == (
+        "the kernel log has fault 79 of slot 0000:99:00, where no device of this node is (2 times)",
+        "the kernel log has fault 31 of no slot",
+    )

@@ -8,7 +8,16 @@ from fleet import errors, lifecycle
 from fleet.health import reasons
 from fleet.lifecycle import Event
 from fleet.messages import Outcome
-from fleet.model import WORKING, OperationId, Source, State, Unit, UnitId
+from fleet.model import (
+    WORKING,
+    OperationId,
+    Process,
+    ProcessKind,
+    Source,
+    State,
+    Unit,
+    UnitId,
+)
 from fleet.node import outcomes
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab
@@ -60,3 +69,14 @@ def test_a_quarantined_device_says_so_with_every_reason(lab: Lab) -> None:
     assert (told.outcome, told.state) == (Outcome.QUARANTINED, State.QUARANTINED)
     assert [(f.check, f.detail) for f in told.findings] == [("operator", "noise")]
     assert told.bytes.residual == told.bytes.total
+
+
+def test_8_33_an_instance_nobody_recorded_is_told_with_how_to_remove_it() -> None:
+    """gpus-8.33: it has no pid to end; a lost journal may have made it one of ours."""
+    stranger = Process(0, "MIG instance gi 5 (not ours)", ProcessKind.FOREIGN)
+    tenant = Process(7, "train", ProcessKind.FOREIGN)
+    assert outcomes.names([stranger, tenant]) == ["MIG instance gi 5 (not ours)", "train (pid 7)"]
+    told = outcomes.holder(", ".join(outcomes.names([stranger]))).remedy
+    assert "nvidia-smi mig -dci" in told
+    assert "lost journal" in told
+    assert "nvidia-smi" not in outcomes.holder("train (pid 7)").remedy

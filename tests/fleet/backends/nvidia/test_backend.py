@@ -273,3 +273,47 @@ def test_our_own_reader_is_no_holder(
     assert backend.processes(Uuid(gpu.uuid)) == ()
     monkeypatch.setenv("FLEET_WORKER_ID", "w-1")
     assert [one.kind for one in backend.processes(Uuid(gpu.uuid))] == [ProcessKind.OURS]
+
+
+def test_holders_of_all_partitions_come_in_one_look(host: Host, backend: NvidiaBackend) -> None:
+    """B29: what one look tells of a GPU and its partitions is what asking each of them tells."""
+    gpu = partitioned(host)
+    one, two = part(backend, "2g", 0), part(backend, "2g", 2)
+    made = {device.uuid: backend.make(device) for device in (one, two)}
+    gpu.context(os.getppid(), gi=made[two.uuid].ids["gi"], ci=0)
+    found = backend.holders(Uuid(gpu.uuid))
+    assert set(found) == {one.uuid, two.uuid, gpu.uuid}
+    assert {name: list(there) for name, there in found.items()} == {
+        name: list(backend.processes(name)) for name in found
+    }
+    assert [len(found[Uuid(name)]) for name in (one.uuid, two.uuid, gpu.uuid)] == [0, 1, 1]
+
+
+def test_8_30_partitioning_is_switched_only_when_nobody_has_it(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """gpus-8.30, gpus-8.26: whoever has the GPU open is named; else it is so afterwards."""
+    gpu = host.add_gpu(minor_after_mig=5)
+    gpu.process(4_190_002, name="monitor")
+    with pytest.raises(BackendFailed, match="monitor"):
+        backend.divide(Uuid(gpu.uuid), on=True)
+    assert gpu.get("mig_current") in ("", "0")
+    gpu.process_gone(4_190_002)
+    backend.readings(Uuid(gpu.uuid))
+    backend.divide(Uuid(gpu.uuid), on=True)
+    assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 8
+    backend.divide(Uuid(gpu.uuid), on=False)
+    assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 1
+
+
+def test_b39_faults_of_slots_without_a_card_are_told(host: Host, backend: NvidiaBackend) -> None:
+    """B39, B13: a card that was ever here is known, also after it has gone; other slots are not."""
+    gpu = host.add_gpu()
+    backend.inventory()
+    place = gpu.bus_id.rpartition(".")[0]
+    for slot in (place, "0000:99:00"):
+        with (host.root / "kmsg").open("a") as kernel:
+            kernel.write(f"4,1,1000000,-;NVRM: Xid (PCI:{slot}): 79, pid=1, name=x, said\n")
+    gpu.remove()
+    (told,) = backend.strays()
+    assert "0000:99:00" in told
