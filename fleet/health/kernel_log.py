@@ -168,25 +168,6 @@ def severities(
     return tuple(fact.severity for fact in faults(found, address, since_s))
 
 
-def window(
-    found: Iterable[Record], address: str, start_s: float | None, end_s: float | None = None
-) -> tuple[Fact, ...]:
-    """Faults of the slot logged after `start_s` and until `end_s`, both by the log's own clock.
-
-    Take `start_s` from the newest record there was at the start: clocks of the log and of the
-    process drift apart. Raises `InputInvalid` when `address` is no PCI address.
-    """
-    place = _slot_of(address)
-    return tuple(
-        fact
-        for fact in facts(found)
-        if fact.kind in FAULTS
-        and fact.slot == place
-        and (fact.at_s is None or start_s is None or fact.at_s > start_s)
-        and (fact.at_s is None or end_s is None or fact.at_s <= end_s)
-    )
-
-
 def strays(
     found: Iterable[Record], known: Iterable[str], since_s: float | None = None
 ) -> tuple[Fact, ...]:

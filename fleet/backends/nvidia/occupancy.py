@@ -18,7 +18,6 @@ Decisions:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -82,38 +81,6 @@ def listed(library: Library, handle: Any, *, gi: int | None = None) -> frozenset
             if error.code not in _NOT_LISTED:
                 raise
     return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
-
-
-class Use(StrEnum):
-    """What a GPU's memory figures say about users nobody lists."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    UNKNOWN = "unknown"
-    """To be treated as busy."""
-
-
-def memory_use(
-    library: Library, handle: Any, *, idle_bytes: int | None = None, allowed_bytes: int = 0
-) -> Use:
-    """Whether memory is in use on a GPU that nobody is known to hold (B71).
-
-    The driver's newer figures leave its own reserve out of what is used: more than `allowed_bytes`
-    is somebody. The older figures count the reserve as used; they are judged only against
-    `idle_bytes`, what the same figure was when this model was known to be idle, and only where the
-    driver has no newer ones. No figure at all says nothing.
-    """
-    try:
-        version = library.constant("nvmlMemory_v2")
-        used = int(library.call("nvmlDeviceGetMemoryInfo", handle, version=version).used)
-        return Use.IDLE if used <= allowed_bytes else Use.BUSY
-    except errors.DriverRefused as error:
-        if error.code != nvml.FUNCTION_NOT_FOUND or idle_bytes is None:
-            return Use.UNKNOWN
-    older = library.ask("nvmlDeviceGetMemoryInfo", handle)
-    if older is None:
-        return Use.UNKNOWN
-    return Use.IDLE if int(older.used) <= idle_bytes else Use.BUSY
 
 
 def _list(library: Library, name: str, handle: Any) -> Iterator[Any]:

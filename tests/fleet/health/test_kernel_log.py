@@ -260,19 +260,6 @@ def test_only_what_is_younger_counts_when_asked() -> None:
     assert kernel_log.codes(records(text), GPU, 2.0) == (94, 95)
 
 
-def test_the_window_of_a_wipe() -> None:
-    """gpus-8.13, gpus-8.44: this device's faults between two readings of the log's own clock, and
-    nothing of another device, of before, of after, or of the wall clock.
-    """
-    text = xid(13, 10.0) + xid(94, 10.5) + xid(79, 10.6, OTHER) + xid(31, 11.0) + xid(48, 11.1)
-    found = records(text)
-    inside = kernel_log.window(found, GPU, 10.0, 11.0)
-    assert [fact.code for fact in inside] == [94, 31]
-    assert [fact.code for fact in kernel_log.window(found, GPU, 10.0)] == [94, 31, 48]
-    dated = records("[Wed Oct  1 12:00:00 2025] NVRM: Xid (PCI:0000:3b:00): 94, x")
-    assert len(kernel_log.window(dated, GPU, 10.0, 11.0)) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "severity"),
     [

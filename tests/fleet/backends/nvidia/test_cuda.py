@@ -25,9 +25,9 @@ WORDS = {
     221: "ptxjitcompiler",
     222: "newer driver",
     226: "contained",
-    700: "new process",
-    702: "new process",
-    719: "new process",
+    700: "the worker ends",
+    702: "the worker ends",
+    719: "the worker ends",
     802: "fabric manager",
     803: "reload the module",
     804: "reload the module",
@@ -37,7 +37,7 @@ WORDS = {
     808: "MPS",
     809: "MPS",
     810: "MPS",
-    911: "new process",
+    911: "the worker ends",
     999: "kernel log",
 }
 

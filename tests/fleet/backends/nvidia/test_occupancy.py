@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fleet.backends.nvidia import nodes, nvml, occupancy
-from fleet.backends.nvidia.occupancy import NO_INSTANCE, Use
+from fleet.backends.nvidia.occupancy import NO_INSTANCE
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused
 from fleet.model import Process, ProcessKind
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.hosttree import OTHER_MOUNTS
-from tests.fleet.backends.nvidia.scripted import Refusal, Scripted, by_turns, refuse
+from tests.fleet.backends.nvidia.scripted import Scripted, by_turns, refuse
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
 GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
@@ -170,36 +170,6 @@ def test_a_gpu_that_waits_for_its_reset_is_judged_by_descriptors(tmp_path: Path)
     assert [one.pid for one in holders(lists(refuse(nvml.RESET_REQUIRED)), root)] == [95]
     found = occupancy.processes(Scripted(), None, root=root, nodes=own)
     assert [one.pid for one in found] == [95]
-
-
-def memory(used: int, newer: int | Refusal) -> Scripted:
-    """A GPU whose older figure says `used`, and the newer one `newer`."""
-
-    def answer(_: object, version: int | None = None) -> Any:
-        if version is None:
-            return SimpleNamespace(used=used)
-        if isinstance(newer, Refusal):
-            raise newer.error("nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(used=newer)
-
-    return Scripted(nvmlDeviceGetMemoryInfo=answer)
-
-
-def test_the_drivers_reserve_is_nobodys_memory() -> None:
-    """B71: idle by the newer figure, busy by it, by comparison without it, and unknown otherwise.
-
-    The figures are the case's.
-    """
-    idle, busy = memory(702545920, 0), memory(1268776960, 532676608)
-    older = memory(702545920, refuse(nvml.FUNCTION_NOT_FOUND))
-    strange = memory(702545920, refuse(nvml.VERSION_MISMATCH))
-    assert occupancy.memory_use(idle, HANDLE) is Use.IDLE
-    assert occupancy.memory_use(busy, HANDLE) is Use.BUSY
-    assert occupancy.memory_use(busy, HANDLE, allowed_bytes=532676608) is Use.IDLE
-    assert occupancy.memory_use(older, HANDLE, idle_bytes=702545920) is Use.IDLE
-    assert occupancy.memory_use(older, HANDLE, idle_bytes=600000000) is Use.BUSY
-    assert occupancy.memory_use(older, HANDLE) is Use.UNKNOWN
-    assert occupancy.memory_use(strange, HANDLE, idle_bytes=1 << 40) is Use.UNKNOWN
 
 
 def test_the_vendors_binding_is_read_right(host: Host) -> None:
