@@ -26,8 +26,7 @@ from fleet.backends.base import CanDivide, CanPartition
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.model import WORKING, Device, OperationId, Process, ProcessKind, State, Uuid
-from fleet.node import outcomes
-from fleet.node.partitions import UNWANTED
+from fleet.node import instances, outcomes
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry, Work
 from fleet.node.validating import Validator
@@ -133,7 +132,7 @@ class Dividing:
             raise errors.DeviceBusy(
                 f"partitioning of {device.name} is not switched while there is {named}",
                 holder=named,
-                remedy=UNWANTED,
+                remedy=instances.unwanted(", ".join(map(instances.described, left))),
             )
         gpu = device.accelerator
         partitions.turn(device, lambda: backend.divide(gpu, on=on), SWITCH_S)
@@ -180,8 +179,9 @@ class Dividing:
             )
 
     def _present(self, device: Device) -> list[Process]:
-        """Everybody, infrastructure too: the driver would refuse, or reset it under them."""
-        return [p for p in self.validator.processes(device) if p.kind is not ProcessKind.OURS]
+        """Strangers. Of daemons the back end judges: one that only keeps the driver loaded is let
+        go of for the switch."""
+        return [p for p in self.validator.processes(device) if p.kind is ProcessKind.FOREIGN]
 
     def _claims(self, device: Device, keepers: set[str]) -> list[str]:
         parts = {one.uuid for one in self.registry.accelerators[device.accelerator].devices}

@@ -13,22 +13,27 @@ Decisions:
    lives where we cannot look. A name nobody can read is foreign.
 3. Of a partition, holders are those the driver lists inside it and those that have one of its
    capability nodes open. Who has only the parent's node open uses no partition's memory.
+4. Memory in use while the driver lists nobody is held all the same: what a process has exported
+   lives on in a descriptor of a control node or in a buffer shared by the kernel, which no list and
+   no node of the GPU shows. Only the newer figures tell use from reserve, so older drivers leave
+   it open (B71). What was just freed may count for a moment more, so it is looked at again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fleet import errors
 from fleet.backends import infrastructure
-from fleet.backends.base import DeviceNode
+from fleet.backends.base import NOBODY_SEEN, DeviceNode
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.nvml import Library
 from fleet.backends.openers import Opener, openers
 from fleet.backends.sysfs import read_text
-from fleet.model import Process
+from fleet.model import Process, ProcessKind
 
 NO_INSTANCE = 0xFFFFFFFF
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -38,6 +43,11 @@ _NOT_LISTED = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATC
 _GREW = 7
 """The driver's code for a list that became longer between the two calls that read it."""
 _TRIES = 3
+IDLE_BYTES = 64 << 20
+"""What an idle GPU has in use at most beside its reserve."""
+FREED_WITHIN_S = 2.0
+"""Time, s, within which freed memory is scrubbed by the driver and counts as free."""
+_AGAIN_S = 0.05
 _UNREADABLE = "unknown"
 
 
@@ -68,19 +78,55 @@ def listed(library: Library, handle: Any, *, gi: int | None = None) -> frozenset
     None of a GPU that must be reset before anything runs on it again. Raises `BackendFailed` where
     the driver does not tell, `DeviceLost`.
     """
+    found = _all(library, handle) or ()
+    return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
+
+
+def unseen(
+    library: Library, handle: Any, *, within_s: float = FREED_WITHIN_S
+) -> tuple[Process, ...]:
+    """A holder without a pid where memory of a GPU is in use and the driver lists nobody.
+
+    Waits up to `within_s` for memory that was just freed. Of a GPU that is partitioned, must be
+    reset, or whose driver tells use and reserve not apart: nobody. Raises as `listed`.
+    """
+    until = time.monotonic() + within_s
+    while (used := _used_by_nobody(library, handle)) > IDLE_BYTES:
+        if time.monotonic() >= until:
+            name = f"{used >> 20} MiB {NOBODY_SEEN}"
+            return (Process(0, name, ProcessKind.FOREIGN),)
+        time.sleep(_AGAIN_S)
+    return ()
+
+
+def _used_by_nobody(library: Library, handle: Any) -> int:
+    """Bytes in use while nobody is listed; 0 where somebody is, or the driver does not tell."""
+    mig = library.ask("nvmlDeviceGetMigMode", handle)
+    if mig is not None and mig[0]:
+        return 0
+    version = library.constant("nvmlMemory_v2")
+    figures = library.ask("nvmlDeviceGetMemoryInfo", handle, version=version)
+    if figures is None or int(figures.used) <= IDLE_BYTES:
+        return 0
+    nobody = _all(library, handle) == []  # None: it lists nothing before its reset
+    return int(figures.used) if nobody else 0
+
+
+def _all(library: Library, handle: Any) -> list[Any] | None:
+    """All lists of the driver in one; None of a GPU that must be reset first."""
     try:
         found = list(_list(library, _COMPUTE, handle))
     except errors.DriverRefused as error:
         if error.code != nvml.RESET_REQUIRED:
             raise
-        return frozenset()
+        return None
     for name in _OTHERS:
         try:
             found += _list(library, name, handle)
         except errors.DriverRefused as error:
             if error.code not in _NOT_LISTED:
                 raise
-    return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
+    return found
 
 
 def _list(library: Library, name: str, handle: Any) -> Iterator[Any]:

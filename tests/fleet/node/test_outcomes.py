@@ -73,10 +73,21 @@ def test_a_quarantined_device_says_so_with_every_reason(lab: Lab) -> None:
 
 def test_8_33_an_instance_nobody_recorded_is_told_with_how_to_remove_it() -> None:
     """gpus-8.33: it has no pid to end; a lost journal may have made it one of ours."""
-    stranger = Process(0, "MIG instance gi 5 (not ours)", ProcessKind.FOREIGN)
+    named = "MIG instance gi 5 ci 0 of GPU-1 (not ours)"
+    stranger = Process(0, named, ProcessKind.FOREIGN)
     tenant = Process(7, "train", ProcessKind.FOREIGN)
-    assert outcomes.names([stranger, tenant]) == ["MIG instance gi 5 (not ours)", "train (pid 7)"]
+    assert outcomes.names([stranger, tenant]) == [named, "train (pid 7)"]
     told = outcomes.holder(", ".join(outcomes.names([stranger]))).remedy
-    assert "nvidia-smi mig -dci" in told
+    assert "`nvidia-smi mig -i GPU-1 -gi 5 -ci 0 -dci`" in told
+    assert "`nvidia-smi mig -i GPU-1 -gi 5 -dgi`" in told
     assert "lost journal" in told
     assert "nvidia-smi" not in outcomes.holder("train (pid 7)").remedy
+
+
+def test_b71_memory_nobody_seen_holds_is_told_with_how_to_free_it() -> None:
+    """B71: there is no pid to end: who exported the memory is, or the GPU is reset."""
+    stranger = Process(0, "508 MiB in use by nobody who can be seen", ProcessKind.FOREIGN)
+    told = outcomes.holder(", ".join(outcomes.names([stranger])))
+    assert "508 MiB" in told.detail
+    assert "exported" in told.remedy
+    assert "reset the GPU" in told.remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,9 @@ def begin(journal: Journal, *found: Stay) -> None:
             stays.begin(commit, GPU, BOOT, stay)
 
 
-def end(journal: Journal, gi: int, now_s: float) -> None:
+def end(journal: Journal, stay: Stay, now_s: float) -> None:
     with journal.commit() as commit:
-        stays.end(commit, GPU, BOOT, gi=gi, now_s=now_s)
+        stays.end(commit, GPU, BOOT, replace(stay, until=now_s))
 
 
 def struck(journal: Journal, gi: int, at_s: float | None) -> frozenset[UnitId] | None:
@@ -50,8 +51,9 @@ def struck(journal: Journal, gi: int, at_s: float | None) -> frozenset[UnitId] |
 
 def test_b70_a_fault_concerns_what_lay_there_then(journal: Journal) -> None:
     """B70, promise 9: a number given out again says nothing of who has it now."""
-    begin(journal, Stay(2, units(0, 1), since=LONG))
-    end(journal, 2, 2 * LONG)
+    first = Stay(2, units(0, 1), since=LONG)
+    begin(journal, first)
+    end(journal, first, 2 * LONG)
     begin(journal, Stay(2, units(4, 5), since=3 * LONG), Stay(1, units(6), since=LONG))
     assert struck(journal, 2, 1.5 * LONG) == frozenset(units(0, 1))
     assert struck(journal, 2, 4 * LONG) == frozenset(units(4, 5))
@@ -60,11 +62,12 @@ def test_b70_a_fault_concerns_what_lay_there_then(journal: Journal) -> None:
 
 def test_b70_in_doubt_everybody_is_meant(journal: Journal) -> None:
     """B70: unknown numbers, times without a stay, no time and several places: all units."""
-    begin(journal, Stay(2, units(0), since=LONG))
+    first = Stay(2, units(0), since=LONG)
+    begin(journal, first)
     assert struck(journal, 7, LONG) is None
     assert struck(journal, 2, 0.0) is None
     assert struck(journal, 2, None) == frozenset(units(0))
-    end(journal, 2, 2 * LONG)
+    end(journal, first, 2 * LONG)
     begin(journal, Stay(2, units(3), since=2 * LONG))
     assert struck(journal, 2, None) is None
     assert struck(journal, 2, 2 * LONG) == frozenset(units(0, 3))
@@ -73,12 +76,25 @@ def test_b70_in_doubt_everybody_is_meant(journal: Journal) -> None:
 def test_a_reboot_forgets_and_what_stays_at_its_place_is_one_stay(journal: Journal) -> None:
     """Numbers of another boot are nobody's; a claim after a wipe at one place adds nothing."""
     for start in range(1, 2 * stays.KEPT):
-        begin(journal, Stay(5, units(1), since=start * LONG))
-        end(journal, 5, (start + 0.5) * LONG)
+        stay = Stay(5, units(1), since=start * LONG)
+        begin(journal, stay)
+        end(journal, stay, (start + 0.5) * LONG)
     begin(journal, Stay(6, units(2), since=LONG))
     assert struck(journal, 5, 1.2 * LONG) == frozenset(units(1))
     assert struck(journal, 6, 1.2 * LONG) == frozenset(units(2))
     assert stays.struck(journal, GPU, BootId("boot-2"), gi=5, at_s=1.2 * LONG) is None
+
+
+def test_b70_a_number_given_out_again_ends_the_stay_elsewhere(journal: Journal) -> None:
+    """B70, gpus-8.33: who removed the first from outside told nobody; the second is not the first.
+
+    That the first one's record is dropped later says nothing of the second.
+    """
+    first, second = Stay(7, units(0), since=LONG), Stay(7, units(4), since=3 * LONG)
+    begin(journal, first, second)
+    end(journal, first, 4 * LONG)
+    assert struck(journal, 7, 5 * LONG) == frozenset(units(4))
+    assert struck(journal, 7, LONG) == frozenset(units(0))
 
 
 def test_many_places_are_forgotten_from_the_oldest(journal: Journal) -> None:

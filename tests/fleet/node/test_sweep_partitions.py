@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from fleet import errors
 from fleet.backends.base import Instance
 from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.claims import Claim, ClaimState
 from fleet.health import checks
 from fleet.health.readings import Readings
-from fleet.model import Device, Process, State, Uuid
+from fleet.model import ClaimUid, Device, Process, State, Token, Uuid
 from tests.drivers.host import Host
 from tests.fleet.node import stand_in
 from tests.fleet.node.stand_in import Ground, log_xid, machine
@@ -155,3 +158,77 @@ def test_tenants_cost_one_look_and_soil_what_is_theirs(host: Host, tmp_path: Pat
         assert sorted(backend.asked) == ["holders", "instances"]
         dirty = {u.id for u in ground.registry.units(ground.device) if u.state is State.DIRTY}
         assert dirty == set(first(ground).units)
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A machine with one GPU that is not partitioned."""
+    made = machine(tmp_path / "standin")
+    monkeypatch.setenv("FLEET_STANDIN", str(made.root))
+    return made
+
+
+def test_b10_a_card_pulled_used_elsewhere_and_put_back_is_wiped_again(
+    plain: Host, tmp_path: Path
+) -> None:
+    """B10, B24, promise 1: removed, another in its slot, returned: its certificate is not taken."""
+    with stand_in.ground(plain, tmp_path) as ground:
+        card, kept = plain.gpus[0], tmp_path / "shelf"
+        unit = ground.device.units[0]
+        shutil.copytree(card.path, kept)
+        card.remove()
+        ground.registry.load()
+        assert ground.registry.journal.units[unit].state is State.DIRTY
+        ground.sweep.run()
+        (reason,) = ground.registry.journal.units[unit].reasons
+        assert reason.code == "device-lost"
+        other = plain.add_gpu("h100", number=0)
+        ground.registry.load()
+        other.remove()
+        shutil.copytree(kept, card.path)
+        plain.tree.add(card.bus_id, card.get)
+        ground.sweep.run()
+        assert ground.registry.journal.units[unit].state is State.QUARANTINED
+
+
+def test_b24_a_card_dead_at_load_is_out_before_it_can_be_exposed(
+    plain: Host, tmp_path: Path
+) -> None:
+    """B24, promise 5: it keeps its place in the inventory; the look before an exposure ends it."""
+    with stand_in.ground(plain, tmp_path) as ground:
+        plain.gpus[0].lose()
+        ground.registry.load()
+        assert not ground.sweep.last, "no sweep was here yet"
+        ground.sweep.look(ground.device)
+        assert ground.states() == {State.QUARANTINED}
+
+
+def test_8_33_an_instance_removed_under_a_claim_is_found_by_the_sweep(
+    host: Host, ground: Ground
+) -> None:
+    """gpus-8.33, promise 1: an idle tenant's instance can be removed by anybody with the tool."""
+    mine = first(ground)
+    record = Claim(
+        uid=ClaimUid("alice"),
+        state=ClaimState.PREPARED,
+        devices=(mine.uuid,),
+        units=mine.units,
+        token=Token(1, 1),
+        boot_id=ground.registry.boot_id,
+    )
+    with ground.registry.commit() as commit:
+        commit.put_claim(record)
+        for unit in mine.units:
+            commit.put_unit(replace(commit.unit(unit), state=State.IN_USE, claim=record.uid))
+    ground.sweep.run()
+    assert not ground.validator.partitions.lost(record)
+    gi = number(ground, mine)
+    host.gpus[0].instance_gone(gi)
+    ground.sweep.run()
+    found = {r.code for unit in mine.units for r in ground.registry.journal.units[unit].reasons}
+    assert found == {"instance-lost"}
+    assert ground.validator.partitions.lost(record)
+    third = part(ground, 4)
+    with pytest.raises(errors.DeviceBusy, match="claim alice"):
+        ground.validator.partitions.ensure(third)
+    assert gi not in host.gpus[0].instances()

@@ -120,7 +120,7 @@ def test_after_a_sticky_error_nothing_works_and_closing_does(bench: OneGpu) -> N
 
 def test_waiting_asks_and_lets_others_work(bench: OneGpu, context: cuda.Context) -> None:
     """gpus-8.14: a wait is a series of questions, between which a deadline can be looked at."""
-    bench.gpu.set(bytes_per_s=200 * MIB)
+    bench.gpu.set(bytes_per_s=20 * MIB)
     event = context.event()
     context.set_bytes(context.allocate(MIB), 0, MIB)
     context.record(event)

@@ -172,6 +172,50 @@ def test_a_gpu_that_waits_for_its_reset_is_judged_by_descriptors(tmp_path: Path)
     assert [one.pid for one in found] == [95]
 
 
+B71 = (
+    (SimpleNamespace(reserved=736100352, used=0), 0),
+    (SimpleNamespace(reserved=736100352, used=532676608), 508),
+    (refuse(nvml.FUNCTION_NOT_FOUND), 0),
+    (refuse(nvml.VERSION_MISMATCH), 0),
+)
+"""What the newer figures of the case's four GPUs are, and MiB held by nobody who is listed."""
+
+
+@pytest.mark.parametrize(("figures", "mib"), B71)
+def test_b71_memory_in_use_while_nobody_is_listed_is_held(figures: Any, mib: int) -> None:
+    """B71: of four GPUs that list nobody, the one with 508 MiB in use beside its reserve is held;
+    an idle one is not, whatever its reserve; and where the driver tells them not apart, this says
+    nothing and descriptors decide."""
+    library = lists(nvmlDeviceGetMemoryInfo=by_turns(figures))
+    name = f"{mib} MiB in use by nobody who can be seen"
+    held = (Process(0, name, ProcessKind.FOREIGN),) if mib else ()
+    assert occupancy.unseen(library, HANDLE, within_s=0) == held
+
+
+def test_b71_memory_of_somebody_who_is_listed_is_his() -> None:
+    """B71: a worker of ours has all of it, and is no stranger for that; neither is a GPU that is
+    partitioned, or that must be reset first (gpus-8.36)."""
+    used = SimpleNamespace(used=80 << 30, reserved=0)
+
+    def seen(compute: Any, **more: Any) -> int:
+        library = lists(compute, nvmlDeviceGetMemoryInfo=lambda *_, **__: used, **more)
+        return len(occupancy.unseen(library, HANDLE, within_s=0))
+
+    assert seen([]) == 1
+    assert seen([listed(41)]) == 0
+    assert seen([], nvmlDeviceGetMigMode=[1, 1]) == 0
+    assert seen([], nvmlDeviceGetMigMode=[0, 0]) == 1
+    assert seen(refuse(nvml.RESET_REQUIRED)) == 0
+
+
+def test_b71_memory_just_freed_is_nobodys() -> None:
+    """B71: the driver scrubs what was freed, and for that moment counts it as used."""
+    turns = by_turns(*(SimpleNamespace(used=size << 20) for size in (500, 100, 64)))
+    library = lists(nvmlDeviceGetMemoryInfo=turns)
+    assert occupancy.unseen(library, HANDLE, within_s=30) == ()
+    assert len(library.called("nvmlDeviceGetMemoryInfo")) == 3
+
+
 def test_the_vendors_binding_is_read_right(host: Host) -> None:
     """gpus-8.16, 8.17: on the driver's stand-in by the unmodified binding, with names."""
     gpu = host.add_gpu()
