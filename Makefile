@@ -10,7 +10,7 @@ RUN_STAMP := $(VENV)/.synced-run
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e proto format docs clean
+.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e gpu-check demo-nvidia proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -61,6 +61,12 @@ e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELE
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
 	  { echo "set FLEET_E2E_$$name: make e2e runs against a cluster of yours" >&2; exit 2; }; done
 	$(RUN) pytest -q -m e2e tests/e2e tests/stories tests/contracts
+
+gpu-check: $(STAMP) ## check this machine's NVIDIA GPUs (takes all of their memory; writes gpu-check.json)
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(RUN) pytest -q -c tests/gpu/pytest.ini tests/gpu
+
+demo-nvidia: $(STAMP) ## the NVIDIA back end end to end on stand-in drivers: scrub, prove, slices
+	$(RUN) tests.drivers.demo
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
 	$(RUN) node_plugin.proto.generate

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fleet import errors, founding, hardware
+from fleet import errors, founding, hardware, owning
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
 from fleet.backends.remote import RemoteBackend
@@ -162,35 +162,32 @@ def open_node(
     lock = OwnerLock(directory / LOCK)
     lock.acquire(owner=f"{owner} of {plan.node}")
     parts: Parts | None = None
+    alone: HostLocks | None = None
     try:
+        # Before anything is written: journal and witness of whoever has these devices are not ours.
+        alone = _alone(plan, backend)
         parts = _parts(plan, backend, directory, lock)
+        parts.alone = alone
         service = NodeService(parts)
-        parts.alone = _alone(plan, parts.registry)
         parts.door = Door(service, door_path(plan), owner=owner, hand_over=hand_over)
         return service
     except BaseException:
         if parts is not None:
             parts.close()
+        elif isinstance(backend, RemoteBackend):
+            backend.close()
+        if alone is not None:
+            alone.close()
         lock.release()
         raise
 
 
-def _alone(plan: NodePlan, registry: Registry) -> HostLocks | None:
-    """Locks of the real accelerators: two journals must never speak for one of them.
-
-    Raises `NotOwner` where another service of this host has one.
-    """
+def _alone(plan: NodePlan, backend: Backend) -> HostLocks | None:
+    """The right to speak for real accelerators; simulated ones are in their own directory."""
     if plan.simulated is not None:
         return None
-    locks = HostLocks(run_directory(plan) / "owners", act="serves")
-    refused = locks.take(f"uuid-{uuid}" for uuid in registry.accelerators)
-    if refused:
-        locks.close()
-        raise errors.NotOwner(
-            "; ".join(sorted(refused.values())),
-            remedy="stop that service, or use its --state: one journal speaks for a device",
-        )
-    return locks
+    found = [accelerator.uuid for accelerator in backend.inventory()]
+    return owning.own(run_directory(plan), Path(plan.state).absolute(), found)
 
 
 def door_path(plan: NodePlan) -> Path:
@@ -209,10 +206,11 @@ def lock_path(plan: NodePlan) -> Path:
 
 
 def backend_of(plan: NodePlan, directory: Path) -> Backend:
-    """The back end of the plan's devices. Raises `DriverAbsent`."""
+    """The back end of the plan's devices. Raises `DriverAbsent`, `SettingsInvalid`."""
     if plan.simulated is None and not plan.hardware:
         raise errors.DriverAbsent(f"no accelerator driver answers on node {plan.node}")
     if plan.simulated is None:
+        hardware.require_root(plan.settings.hardware)
         given = hardware.arguments(plan.settings.hardware, directory)
         return RemoteBackend(plan.hardware, given)
     root = directory / "sim"

@@ -333,6 +333,15 @@ class BackendFailed(Retryable):
     default_remedy = "retried by the next sweep; persistent failure quarantines the device"
 
 
+class DriverBusy(BackendFailed):
+    """The driver is starting, or a device it also opens is being reset: asked again soon.
+
+    Says nothing about the device asked for.
+    """
+
+    default_remedy = "retried; a driver that nothing keeps loaded takes seconds to start"
+
+
 class DriverRefused(BackendFailed):
     """A driver answered a call with an error. Field: ``code``, the driver's number."""
 

@@ -22,6 +22,7 @@ IDENTITIES = "identities.json"
 
 def discover(asked: HardwareSettings) -> str:
     """The kind of back end for this machine. Raises `DriverAbsent` where no accelerator is seen."""
+    require_root(asked)
     if asked.kind is not HardwareKind.AUTO:
         return asked.kind.value
     root = Path(asked.root)
@@ -35,6 +36,20 @@ def discover(asked: HardwareSettings) -> str:
         remedy="plug one in, set hardware.root to where the host's /sys is seen, or ask for a"
         " simulated fleet with `--simulate 2x8`",
     )
+
+
+def require_root(asked: HardwareSettings) -> None:
+    """Raises `SettingsInvalid` where no host is seen: nothing found there means nothing."""
+    root = Path(asked.root)
+    if not root.is_absolute() or not (root / "sys").is_dir():
+        problem = (
+            f"hardware.root {asked.root!r} is no directory with the host's /sys, /proc and /dev"
+        )
+        raise errors.SettingsInvalid(
+            problem,
+            remedy="set it to where the host is mounted, / outside of containers",
+            problems=(problem,),
+        )
 
 
 def arguments(asked: HardwareSettings, directory: Path) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 from fleet.health.readings import Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
+NOBODY_SEEN = "in use by nobody who can be seen"
+"""How a holder without a pid is named that is known only by the memory it keeps."""
 Progress = Callable[[int], None]
 """Called with the bytes done in the current pass, often."""
 

@@ -139,11 +139,18 @@ def _divide(backend: Backend, given: Mapping[str, Any]) -> None:
     backend.divide(Uuid(given["accelerator"]), on=bool(given["on"]))
 
 
+def _open(backend: Backend, given: Mapping[str, Any]) -> None:
+    """Look at the accelerator once: a driver that nothing keeps loaded starts up now."""
+    if finding := _finding(backend):
+        finding.accelerator(Uuid(given["accelerator"]))
+
+
 def _unmake(backend: Backend, given: Mapping[str, Any]) -> None:
     _partitioning(backend).unmake(coding.instance_from(given["instance"]))
 
 
 CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
+    "open": _open,
     "roll": _roll,
     "one": _one,
     "inventory": lambda backend, _given: coding.accelerators(backend.inventory()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from fleet.model import Process, ProcessKind
 
 COMM_LENGTH = 15
 """Characters of a process name the kernel keeps."""
+OURS = "fleet-driver"
+"""How processes of this service are called that ask a driver."""
 WIPE = "wipe"
 """Work during which a listed daemon may stay. Nothing may stay during a reset."""
 _PROC = Path("/proc")
@@ -67,21 +70,46 @@ def listed(processes: Iterable[Process]) -> str:
 def kind(name: str, pid: int, *, proc: Path = _PROC) -> ProcessKind:
     """What a process is to us, unless it is ours. `proc`: where the host's processes are seen.
 
-    A name is the process's own choice: a listed one counts only for a process of the host's or our
-    own mount namespace that runs as root or as we do, which a tenant's container is not.
+    A name is the process's own choice, so a listed one counts only for a process of the host
+    (`is_of_the_host`) that runs the program of that name; our own, and no other, is a script.
     """
-    known = name in daemons() and is_of_the_host(pid, proc=proc)
+    known = name in daemons() and is_of_the_host(pid, proc=proc) and _runs(name, proc / str(pid))
     return ProcessKind.INFRASTRUCTURE if known else ProcessKind.FOREIGN
 
 
 def is_of_the_host(pid: int, *, proc: Path = _PROC) -> bool:
-    """Whether a process of the host's or our own mount namespace runs as root or as we do."""
+    """Whether a process runs as root or as we do, in the host's or our own mount namespace.
+
+    Started so, too: any user starts a program that takes on its owner's rights, under any name and
+    with descriptors and an environment of his choice. False as well where it cannot be told.
+    """
+    process = proc / str(pid)
+    if not sees_files_of_host(pid, proc=proc):
+        return False  # and its files may lie where asking for them never ends
     try:
-        if (proc / str(pid)).stat().st_uid not in (0, os.geteuid()):
-            return False
+        started_by_anybody = (process / "exe").stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
+        return _users(process) <= {0, os.geteuid()} and not started_by_anybody
     except OSError:
         return False
-    return sees_files_of_host(pid, proc=proc)
+
+
+def _users(process: Path) -> set[int]:
+    """Its real, effective, saved and file system users. Raises OSError where they are not shown."""
+    for line in (process / "status").read_bytes().splitlines():
+        if line.startswith(b"Uid:") and len(line.split()) > 1:
+            return {int(user) for user in line.split()[1:]}
+    raise FileNotFoundError(f"{process / 'status'} names no user")
+
+
+def _runs(name: str, process: Path) -> bool:
+    """Whether the file a process runs has this name, whole or as the kernel cuts it."""
+    try:
+        program = (process / "exe").readlink().name.removesuffix(" (deleted)")
+    except OSError:
+        return False
+    if name == OURS:
+        return program.startswith("python")
+    return program in daemons() and program[:COMM_LENGTH] == name[:COMM_LENGTH]
 
 
 def sees_files_of_host(pid: int, *, proc: Path = _PROC) -> bool:

@@ -13,6 +13,11 @@ Decisions:
 3. Mapped-only holders (descriptor closed, mapping kept) are recognised below ``/dev`` only.
 4. Files of network file systems are not asked for their numbers: they hold no nodes of devices, and
    a server that is gone would make the question last for ever.
+5. Every thread is looked at that has a table of descriptors of its own, and of a process whose
+   first thread has ended those that live.
+
+Not seen are descriptors that no process has: in flight on a socket, or registered with io_uring and
+closed. Whoever needs those too asks the device's driver what is in use.
 """
 
 from __future__ import annotations
@@ -20,9 +25,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.backends import threads
 from fleet.backends.sysfs import read_text
 from fleet.errors import BackendFailed
 
@@ -79,7 +86,7 @@ def openers(root: Path, wanted: Wanted) -> tuple[Opener, ...]:
         )
     if not wanted:
         return ()
-    look = _Look(wanted)
+    look = _Look(wanted, comparable=threads.are_ours(root / "proc"))
     found = []
     for process in _processes(root):
         if paths := look.at(process):
@@ -90,7 +97,7 @@ def openers(root: Path, wanted: Wanted) -> tuple[Opener, ...]:
 
 def _processes(root: Path) -> Iterator[Path]:
     try:
-        names = [found.name for found in (root / "proc").iterdir()]
+        names = os.listdir(root / "proc")  # noqa: PTH208 - names alone
     except OSError as error:
         raise BackendFailed(f"{root / 'proc'} cannot be listed: {error.strerror}") from error
     yield from (root / "proc" / name for name in names if name.isdecimal())
@@ -99,20 +106,24 @@ def _processes(root: Path) -> Iterator[Path]:
 class _Look:
     """What is looked for, in the forms the kernel shows it."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, *, comparable: bool) -> None:
         self._wanted = wanted
         self._by_numbers = {
             numbers: path for path, numbers in wanted.items() if numbers is not None
         }
         self._vfio = frozenset(path for path in wanted if path.startswith(VFIO_NODES))
         self._types: dict[str, str] = {}
+        self._comparable = comparable
 
     def at(self, process: Path) -> frozenset[str]:
         """The nodes one process has. Raises `BackendFailed` where it may not be looked into."""
+        found: set[str] = set()
         try:
-            return frozenset([*self._descriptors(process), *self._mappings(process)])
-        except (FileNotFoundError, ProcessLookupError):
-            return frozenset()
+            views = threads.views(process)
+            for view in threads.tables(views, comparable=self._comparable):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    found.update(self._descriptors(view))
+            found.update(self._mappings(*threads.living(views, "maps")))
         except PermissionError as error:
             raise BackendFailed(
                 f"the open files of process {process.name} cannot be read: whether it holds the"
@@ -121,17 +132,20 @@ class _Look:
             ) from error
         except OSError as error:
             raise BackendFailed(f"process {process.name} cannot be looked into: {error}") from error
+        return frozenset(found)
 
-    def _descriptors(self, process: Path) -> list[str]:
+    def _descriptors(self, view: Path) -> list[str]:
         found, targets = [], []
-        for descriptor in (process / "fd").iterdir():
+        for number in os.listdir(view / "fd"):  # noqa: PTH208 - runs for every process of a node
+            descriptor = f"{view}/fd/{number}"
             try:
-                target = str(descriptor.readlink())
+                target = os.readlink(descriptor)  # noqa: PTH115 - and for each descriptor
             except FileNotFoundError:
                 continue  # closed meanwhile
             targets.append(target)
-            far = target.startswith("/") and not target.startswith("/dev/")
-            if far and self._is_remote(process, descriptor.name):
+            if not target.startswith("/"):
+                continue
+            if not target.startswith("/dev/") and self._is_remote(view, number):
                 continue
             if path := self._match(descriptor, target):
                 found.append(path)
@@ -140,22 +154,20 @@ class _Look:
         # not tell which device it is.
         return [*found, *self._vfio] if orphan else found
 
-    def _is_remote(self, process: Path, descriptor: str) -> bool:
+    def _is_remote(self, view: Path, descriptor: str) -> bool:
         """Whether a descriptor is of a network file system; mounts have one number everywhere."""
-        for line in (read_text(process / "fdinfo" / descriptor) or "").splitlines():
+        for line in (read_text(view / "fdinfo" / descriptor) or "").splitlines():
             name, _, mount = line.partition(":")
             if name == "mnt_id":
                 if mount.strip() not in self._types:
-                    self._types.update(_mounts(process))
+                    self._types.update(_mounts(view))
                 return self._types.get(mount.strip(), "").startswith(REMOTE)
         return False
 
-    def _match(self, link: Path, target: str) -> str:
+    def _match(self, link: str, target: str) -> str:
         """The node a link of the kernel leads to, or ""."""
-        if not target.startswith("/"):
-            return ""
         try:
-            status = link.stat()
+            status = os.stat(link)  # noqa: PTH116 - runs for each descriptor
         except OSError:
             plain = target.removesuffix(" (deleted)")
             return plain if plain in self._wanted else ""
@@ -166,12 +178,14 @@ class _Look:
             return self._by_numbers[numbers]
         return target if target in self._wanted and self._wanted[target] is None else ""
 
-    def _mappings(self, process: Path) -> list[str]:
+    def _mappings(self, process: Path, maps: bytes) -> list[str]:
+        if b" /dev/" not in maps:
+            return []
         found = []
-        for line in (process / "maps").read_text(errors="replace").splitlines():
+        for line in os.fsdecode(maps).splitlines():
             area, *_, target = line.split(maxsplit=5)
             if target.startswith("/dev/") and (
-                path := self._match(process / "map_files" / area, target)
+                path := self._match(f"{process}/map_files/{area}", target)
             ):
                 found.append(path)
         return found

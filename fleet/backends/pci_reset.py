@@ -14,6 +14,9 @@ Decisions:
 3. One method at a time is offered to the kernel, so that the one that worked is known and none that
    policy leaves out is ever a fallback.
 4. Done means: it answers, and its link is as wide as before.
+5. The nvidia driver's unbind never returns while anybody uses the device, the kernel included,
+   whom no list of processes shows. Only on hosts of virtual GPUs does it offer a lock that tells;
+   without one we do not unbind it.
 """
 
 from __future__ import annotations
@@ -39,6 +42,11 @@ LINK_WAIT_S = 5.0
 """Time a link gets to train again after the kernel says that the reset is over."""
 LINK_STEP_S = 0.05
 NVIDIA = 0x10DE
+NVIDIA_DRIVER = "nvidia"
+_NO_LOCK = (
+    "driver nvidia is bound and offers no unbind lock, so that unbinding it could block for ever:"
+    " reset the GPU by nvidia-smi (setting hardware.reset_tool), or unload the driver first"
+)
 
 Write = Callable[[Path, str], None]
 """Writes one attribute of the kernel; raises OSError as the kernel does."""
@@ -179,16 +187,19 @@ def _refuse_driven(function: Function, terms: Terms) -> None:
             " using them"
         )
     driver = function.driver
-    if driver is None or driver in terms.standing or terms.unbinds:
+    if driver is None or driver in terms.standing:
         return
-    raise _Refused(f"driver {driver} is bound, and a reset pulls the device from under it")
+    if not terms.unbinds:
+        raise _Refused(f"driver {driver} is bound, and a reset pulls the device from under it")
+    if driver == NVIDIA_DRIVER and not _lock(function).exists():
+        raise _Refused(_NO_LOCK)
 
 
 def _unbind(function: Function, terms: Terms, write: Write) -> None:
     driver = function.driver
     if driver is None or driver in terms.standing:
         return
-    if driver == "nvidia":
+    if driver == NVIDIA_DRIVER:
         _lock_nvidia(function, write)
     _act(write, function.path / "driver/unbind", function.address, f"unbinding {driver}")
     if function.driver is not None:
@@ -197,10 +208,27 @@ def _unbind(function: Function, terms: Terms, write: Write) -> None:
 
 def _lock_nvidia(function: Function, write: Write) -> None:
     """Its unbind never returns while anybody uses the device: only with its lock taken (10.13)."""
-    lock = function.root / "proc/driver/nvidia/gpus" / function.address / "unbindLock"
-    _act(write, lock, "1", "taking the driver's unbind lock")
+    lock = _lock(function)
+    try:
+        write(lock, "1")
+    except FileNotFoundError:
+        raise _Refused(_NO_LOCK) from None
+    except OSError as error:
+        raise BackendFailed(
+            f"taking the driver's unbind lock failed at {lock}: {_errno(error)}"
+        ) from error
     if read_text(lock) != "1":
         raise _Refused("the nvidia driver says the device is in use (unbindLock stays 0)")
+
+
+def _unlock_nvidia(function: Function, write: Write) -> None:
+    """Give the lock back where the driver is still bound: it would let nobody open the device."""
+    if function.driver == NVIDIA_DRIVER and read_text(_lock(function)) == "1":
+        _act(write, _lock(function), "0", "giving the driver's unbind lock back")
+
+
+def _lock(function: Function) -> Path:
+    return function.root / "proc/driver/nvidia/gpus" / function.address / "unbindLock"
 
 
 # --- the reset itself -----------------------------------------------------------------------------
@@ -231,6 +259,7 @@ def _noted(function: Function, write: Write) -> Iterator[None]:
 
 
 def _restore(function: Function, methods: str, driver: str, write: Write) -> None:
+    _unlock_nvidia(function, write)
     if " ".join(function.reset_methods() or ()) != methods:
         _act(write, function.path / "reset_method", methods, "restoring its reset methods")
     if driver and function.driver is None:

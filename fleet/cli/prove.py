@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -147,9 +147,23 @@ class _Attempt:
             ]
             if free:
                 return free[0]
+            self._refuse_held(sorted(chosen), name)
             if time.monotonic() >= until:
                 raise errors.DeviceBusy(f"no free device within {DEADLINE_S:g} s")
             time.sleep(PAUSE_S)
+
+    def _refuse_held(self, nodes: Sequence[str], name: str | None) -> None:
+        """Real devices that are HELD stay so until somebody decides: waiting does not help."""
+        views = [self._fleet.nodes[node].view() for node in nodes]
+        if any(view.simulated for view in views):
+            return
+        asked = [d for view in views for d in view.devices if name in (None, d.uuid, d.name)]
+        if asked and all(device.state is State.HELD for device in asked):
+            raise errors.DeviceUnfit(
+                "nobody knows who holds these devices: all are HELD",
+                remedy="`fleet scrub` wipes them once you confirm that they are free, or record it"
+                " with `fleet node adopt`",
+            )
 
     def _prepare(self, node: str, device: DeviceView, uid: str) -> tuple[str, ...]:
         self._say(f"claim {uid}: lease and prepare (the device is wiped for it)")

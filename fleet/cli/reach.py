@@ -162,6 +162,8 @@ def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Nod
                 " so see the log of that process",
             ) from None
         stack.callback(_end, service)
+        if plan.simulated is None:
+            service.look()  # a card that died since says so nowhere but in its readings
         found[plan.node] = service
         opened.append(service)
     if ticking:

@@ -123,7 +123,9 @@ def _finding(check: Check, sight: Sight) -> Finding:
         if absent
         else RULES[check.rule](check, sight)
     )
-    blocked = outcome.verdict is Verdict.UNKNOWN and check.mandatory
+    unknown = outcome.verdict is Verdict.UNKNOWN
+    why = sight.now.why.get(check.reading, "") if unknown else ""
+    blocked = unknown and check.mandatory
     failed = outcome.verdict is Verdict.FAIL
     reason = (outcome.reason or check.reason) if failed else ""
     if blocked and sight.policy.unknown_blocks:
@@ -134,7 +136,7 @@ def _finding(check: Check, sight: Sight) -> Finding:
         verdict=outcome.verdict,
         mandatory=check.mandatory,
         reason=reason,
-        detail=outcome.detail,
+        detail=f"{outcome.detail} ({why})" if why else outcome.detail,
         remedy=outcome.remedy or check.remedy,
         action=action if failed else Action.NONE,
     )

@@ -168,25 +168,6 @@ def severities(
     return tuple(fact.severity for fact in faults(found, address, since_s))
 
 
-def window(
-    found: Iterable[Record], address: str, start_s: float | None, end_s: float | None = None
-) -> tuple[Fact, ...]:
-    """Faults of the slot logged after `start_s` and until `end_s`, both by the log's own clock.
-
-    Take `start_s` from the newest record there was at the start: clocks of the log and of the
-    process drift apart. Raises `InputInvalid` when `address` is no PCI address.
-    """
-    place = _slot_of(address)
-    return tuple(
-        fact
-        for fact in facts(found)
-        if fact.kind in FAULTS
-        and fact.slot == place
-        and (fact.at_s is None or start_s is None or fact.at_s > start_s)
-        and (fact.at_s is None or end_s is None or fact.at_s <= end_s)
-    )
-
-
 def strays(
     found: Iterable[Record], known: Iterable[str], since_s: float | None = None
 ) -> tuple[Fact, ...]:
@@ -199,8 +180,9 @@ def told(strays_found: Iterable[Fact]) -> tuple[str, ...]:
     """Facts of `strays` as a person reads them, each once, with how often."""
     counts: dict[str, int] = {}
     for fact in strays_found:
-        where = f"slot {fact.slot}" if fact.slot else "a slot that the log does not name"
-        line = f"fault {fact.code or UNKNOWN_CODE} of {where}, where no device of this node is"
+        named = f"of slot {fact.slot}, where no device of this node is"
+        where = named if fact.slot else "of no slot"
+        line = f"fault {fact.code or UNKNOWN_CODE} {where}"
         counts[line] = counts.get(line, 0) + 1
     return tuple(
         f"the kernel log has {line}" + (f" ({count} times)" if count > 1 else "")

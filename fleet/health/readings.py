@@ -7,7 +7,7 @@ such thing. The two are judged differently: unknown blocks where a check is mand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 COUNTERS = (
@@ -152,6 +152,8 @@ class Readings:
     """Driver posture: process accounting, which tells one tenant of another, is on."""
     reset_methods: tuple[str, ...] | None = None
     """What the kernel offers to reset the device by (PCI)."""
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Why a reading is unknown, where that is known, by its name."""
     not_applicable: frozenset[str] = frozenset()
 
     def counters(self) -> Mapping[str, int]:

@@ -268,7 +268,7 @@ def _links(check: Check, sight: Sight) -> Outcome:
     """Every link the device has must be up; links that do not exist are not counted."""
     up, expected = sight.now.nvlinks_up, sight.now.nvlinks_expected
     if expected == 0:
-        return Outcome(Verdict.NOT_APPLICABLE, "the device has no links")
+        return Outcome(Verdict.NOT_APPLICABLE, "no link of the device is in use")
     if up is None or expected is None:
         return _unknown(check)
     if up < expected:

@@ -19,16 +19,20 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol, cast
 
 from fleet import errors
+from fleet.backends.base import CanDivide, CanPartition
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.model import WORKING, Device, OperationId, Process, ProcessKind, State, Uuid
-from fleet.node import outcomes
+from fleet.node import instances, outcomes
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry, Work
 from fleet.node.validating import Validator
 
+SWITCH_S = 160.0
+"""Longest that the driver may take to switch, s: it may reset the accelerator."""
 _KEY = "baseline:"
 NO_BASELINE = "none"
 
@@ -48,6 +52,10 @@ class Baseline:
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds")
         return f"whole-GPU baseline {when}: {'passed' if self.passed else 'failed'}"
+
+
+class Switchable(CanPartition, CanDivide, Protocol):
+    """A back end that has partitions and can switch them on and off."""
 
 
 def baseline(registry: Registry, accelerator: Uuid) -> Baseline | None:
@@ -83,8 +91,9 @@ class Dividing:
             raise errors.InputInvalid(
                 f"{device.name} is a partition", remedy=f"name its accelerator: {parent}"
             )
-        partitions = self.validator.partitions
-        if partitions.is_on(device) is on:
+        backend = self._backend(device)
+        turn = self.validator.partitions.turn
+        if turn(device, lambda: backend.partitioned(device)) is on:
             return device
         operation = OperationId(f"partitioning/{device.uuid}/{uuid.uuid4().hex[:8]}")
         work = Work(operation, device, idle=False, wipes=False)
@@ -108,12 +117,33 @@ class Dividing:
             commit.set_meta(f"{_KEY}{device.uuid}", kept)
             self._act(act, device, operator, str(found or ""))(commit)
         try:
-            self.validator.partitions.switch(device, on=on)
+            self._switch(device, on=on)
         except errors.FleetError as error:
             with self.registry.commit() as commit:
                 commit.set_meta(f"{_KEY}{device.uuid}", before)
                 self._act(act, device, operator, f"not done: {error.detail}")(commit)
             raise
+
+    def _switch(self, device: Device, *, on: bool) -> None:
+        backend, partitions = self._backend(device), self.validator.partitions
+        left = partitions.others(device)
+        if left:
+            named = ", ".join(f"MIG instance gi {i.ids.get('gi')}" for i in left)
+            raise errors.DeviceBusy(
+                f"partitioning of {device.name} is not switched while there is {named}",
+                holder=named,
+                remedy=instances.unwanted(", ".join(map(instances.described, left))),
+            )
+        gpu = device.accelerator
+        partitions.turn(device, lambda: backend.divide(gpu, on=on), SWITCH_S)
+
+    def _backend(self, device: Device) -> Switchable:
+        backend = self.registry.backend
+        if isinstance(backend, CanPartition) and isinstance(backend, CanDivide):
+            return cast("Switchable", backend)
+        raise errors.InputInvalid(
+            f"{device.name}: the {backend.kind} back end has no partitioning to switch"
+        )
 
     def _act(
         self, act: str, device: Device, operator: str, detail: str
@@ -149,8 +179,9 @@ class Dividing:
             )
 
     def _present(self, device: Device) -> list[Process]:
-        """Everybody, infrastructure too: the driver would refuse, or reset it under them."""
-        return [p for p in self.validator.processes(device) if p.kind is not ProcessKind.OURS]
+        """Strangers. Of daemons the back end judges: one that only keeps the driver loaded is let
+        go of for the switch."""
+        return [p for p in self.validator.processes(device) if p.kind is ProcessKind.FOREIGN]
 
     def _claims(self, device: Device, keepers: set[str]) -> list[str]:
         parts = {one.uuid for one in self.registry.accelerators[device.accelerator].devices}

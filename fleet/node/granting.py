@@ -17,12 +17,17 @@ def grants(
     With `partitions` the instances of the claim's devices are made first, but never again under a
     claim that is prepared: one that went away took the proof with it that its memory was clean. An
     accelerator that is only looked into as a whole needs none, and would collide with all others.
-    Raises `DeviceUnknown` for a device that is not in the inventory any more (B10), and what the
-    back end raises: an answer never names something a container could not get.
+    Raises `DeviceUnfit` where one went away under a claim that is prepared, `DeviceUnknown` for a
+    device that is not in the inventory any more (B10), and what the back end raises: an answer
+    never names something a container could not get.
     """
-    if partitions is not None and claim.state is not ClaimState.PREPARED:
+    if partitions is not None:
         for device in map(registry.device, (*claim.devices, *claim.attached)):
-            if device.uuid in claim.devices or not device.whole:
+            if device.whole and device.uuid not in claim.devices:
+                continue
+            if claim.state is ClaimState.PREPARED:
+                partitions.present(device)
+            else:
                 partitions.ensure(device)
     return {
         uuid: registry.backend.grant(registry.device(uuid))

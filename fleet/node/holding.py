@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fleet import claims, errors, leases, lifecycle
@@ -202,7 +204,8 @@ class Holding:
         """Write the specs of prepared claims again that somebody has removed (invariant 27).
 
         Kubelet never repairs one: the next restart of a container would fail for ever. So it is
-        with one that mounts files which a driver's update has replaced (B79).
+        with one that mounts files which a driver's update has replaced (B79). One whose instance
+        somebody else removed is taken away instead.
         """
         try:
             there = set(self.teardown.specs.listed())
@@ -215,11 +218,21 @@ class Holding:
             for uid, claim in self.registry.journal.claims.items():
                 if claim.state is not ClaimState.PREPARED or self.flights.get(uid) is not None:
                     continue
+                if self.exposer.validator.partitions.lost(claim):
+                    self._take_back(uid, there)
+                    continue
                 gone = self.teardown.specs.dangling(uid) if uid in there else ("the spec",)
                 if gone or updated:
                     why = f"{gone[0]} is gone" if gone else "the driver is another one"
                     LOG.warning("the CDI spec of claim %s is written again: %s", uid, why)
                     self._launch(uid, ClaimEvent.PREPARE, self._prepare)
+
+    def _take_back(self, uid: ClaimUid, there: AbstractSet[ClaimUid]) -> None:
+        """No further container is to start with nodes that may reach somebody else's memory."""
+        if uid in there:
+            LOG.warning("the CDI spec of claim %s is removed: its instance is gone", uid)
+            with suppress(errors.SpecUnavailable):  # tried again by the next step that is due
+                self.teardown.specs.remove(uid)
 
     def _retry(self, uid: ClaimUid, now: float) -> None:
         at, pause_s = self._pauses.get(uid, (float("-inf"), RETRY_S))

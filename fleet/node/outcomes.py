@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet import errors, lifecycle
+from fleet.backends.base import NOBODY_SEEN
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Event
 from fleet.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
 from fleet.model import WORKING, NodeName, Process, Reason, State, Unit
-from fleet.node import partitions
+from fleet.node import instances
 from fleet.node.registry import Registry, Work
 from fleet.wipe.result import WipeResult
 
@@ -36,10 +37,15 @@ CANCELLED = Finding(
 
 
 def holder(who: str) -> Finding:
-    """A foreign process, or an instance that is not ours, has the device."""
+    """A foreign process, an instance that is not ours, or memory in use has the device."""
     remedy = "end that pod or process, nothing is killed for you"
-    if partitions.NOT_OURS in who:
-        remedy = f"{partitions.UNWANTED}; nothing is removed for you"
+    if instances.NOT_OURS in who:
+        remedy = f"{instances.unwanted(who)}; nothing is removed for you"
+    elif NOBODY_SEEN in who:
+        remedy = (
+            "end the process that has exported memory of it (it has a control node or a shared"
+            " buffer open, and not the device), or reset the GPU; nothing is killed for you"
+        )
     return Finding(
         check="foreign-holder",
         verdict="fail",

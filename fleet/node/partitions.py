@@ -12,16 +12,15 @@ none of ours is ever taken for foreign.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol, TypeVar, cast
+from dataclasses import replace
+from typing import TypeVar
 
 from fleet import errors
-from fleet.backends.base import CanDivide, CanPartition, Instance
-from fleet.claims import ClaimState
+from fleet.backends.base import CanPartition, Instance
+from fleet.claims import Claim, ClaimState
 from fleet.model import (
     BootId,
     ClaimUid,
@@ -29,11 +28,12 @@ from fleet.model import (
     OperationId,
     Process,
     ProcessKind,
-    UnitId,
+    State,
     Uuid,
 )
-from fleet.node import stays
+from fleet.node import instances, stays
 from fleet.node.bounded import BoundedCalls
+from fleet.node.instances import KEY, Record
 from fleet.node.registry import Registry, Work
 
 LOG = logging.getLogger(__name__)
@@ -41,47 +41,7 @@ READ_S = 40.0
 CALL_S = 120.0
 """Longest that listing, and that making or removing may take, s: above what the back end allows
 itself, so that a call given up here has ended there. Usually it is about one second."""
-SWITCH_S = 160.0
-"""Longest that switching partitioning may take, s: the driver may reset the accelerator."""
-NOT_OURS = "(not ours)"
-"""How an instance is marked that we have no record of."""
-UNWANTED = (
-    "remove it with `nvidia-smi mig -dci`, then `-dgi`, if nobody needs it (after a lost journal"
-    " it may be one that we made)"
-)
-"""What to do about an instance that we have no record of."""
-_KEY = "partition:"
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An instance that is ours, or may be: written before it is made."""
-
-    device: Uuid
-    accelerator: Uuid
-    units: tuple[UnitId, ...]
-    boot_id: BootId
-    uuid: str = ""
-    """Empty while it is being made: how far that came is unknown then."""
-    ids: Mapping[str, int] = field(default_factory=dict)
-    before: Mapping[str, Sequence[UnitId]] = field(default_factory=dict)
-    """Instances there were before ours: units by the driver's number."""
-    at_s: float = 0.0
-    """When it was written, s since boot: the instance is younger."""
-
-    def names(self, instance: Instance) -> bool:
-        """Whether `instance` is the one of this record, of the same boot as the record.
-
-        One without a UUID may have lost its compute instance to a removal that was cut.
-        """
-        if instance.device != self.device or instance.accelerator != self.accelerator:
-            return False
-        number = instance.ids.get("gi")
-        if not self.uuid:
-            return tuple(self.before.get(str(number), ())) != instance.units
-        return number == self.ids.get("gi") and instance.uuid in ("", self.uuid)
 
 
 class Partitions:
@@ -98,7 +58,9 @@ class Partitions:
     def records(self) -> list[Record]:
         """The records of this boot."""
         meta = self._registry.journal.meta
-        found = [_read(key, text) for key, text in list(meta.items()) if key.startswith(_KEY)]
+        found = [
+            instances.read(key, text) for key, text in list(meta.items()) if key.startswith(KEY)
+        ]
         return [r for r in found if r is not None and r.boot_id == self._registry.boot_id]
 
     def _record(self, device: Uuid) -> Record | None:
@@ -106,17 +68,18 @@ class Partitions:
 
     def _keep(self, record: Record) -> None:
         with self._registry.commit() as commit:
-            commit.set_meta(f"{_KEY}{record.device}", json.dumps(asdict(record)))
+            commit.set_meta(f"{KEY}{record.device}", record.kept())
             if "gi" in record.ids:
                 stay = stays.Stay(record.ids["gi"], record.units, record.at_s)
                 stays.begin(commit, record.accelerator, record.boot_id, stay)
 
     def _drop(self, record: Record) -> None:
         with self._registry.commit() as commit:
-            commit.set_meta(f"{_KEY}{record.device}", "")
+            commit.set_meta(f"{KEY}{record.device}", "")
             if "gi" in record.ids:
                 now_s, gi = self._registry.clock.monotonic(), record.ids["gi"]
-                stays.end(commit, record.accelerator, record.boot_id, gi=gi, now_s=now_s)
+                stay = stays.Stay(gi, record.units, record.at_s, until=now_s)
+                stays.end(commit, record.accelerator, record.boot_id, stay)
 
     # --- for work and claims ---
 
@@ -152,10 +115,10 @@ class Partitions:
         or of another claim, lies in them; `BackendFailed`, `DeviceLost`.
         """
         backend = self._backend()
-        if backend is None or not self._call(device, lambda: backend.partitioned(device)):
+        if backend is None or not self.turn(device, lambda: backend.partitioned(device)):
             return ""
         self._clear(device)
-        there = self._call(device, lambda: backend.instances(device.accelerator))
+        there = self.turn(device, lambda: backend.instances(device.accelerator))
         record = self._record(device.uuid)
         mine = next((i for i in there if record is not None and record.names(i)), None)
         units = set(device.units)
@@ -163,10 +126,48 @@ class Partitions:
         if strange:
             raise _occupied(device, strange)
         if mine is not None and mine.uuid:
-            if record is not None and not record.uuid:
-                self._keep(replace(record, uuid=mine.uuid, ids=dict(mine.ids)))
+            instances.refuse_clash(self._registry, device, self._others(device), mine)
+            if record is not None and (not record.uuid or record.outlived):
+                ids = dict(mine.ids)
+                self._keep(replace(record, uuid=mine.uuid, ids=ids, outlived=False))
             return mine.uuid
+        if record is not None and record.uuid and self._given(device):
+            instances.notice(self._registry, [record], there)
+            raise instances.removed(device)
+        instances.refuse_missing(self._registry, device, self._others(device), there)
         return self._make(backend, device, there, mine)
+
+    def present(self, device: Device) -> None:
+        """Raises `DeviceUnfit` unless what a prepared claim reaches the device by is still there.
+
+        It is never made again: it took the proof with it that its memory was clean. One in its
+        place, made by somebody else, is not it. Raises `BackendFailed`, `DeviceLost`.
+        """
+        backend, record = self._backend(), self._record(device.uuid)
+        if backend is None or record is None or not record.uuid:
+            if backend is None or not self.turn(device, lambda: backend.partitioned(device)):
+                return
+            raise instances.removed(device)
+        there = self._listed(backend, record)
+        instances.notice(self._registry, [record], there)
+        if record.lost or not record.is_there(there):
+            raise instances.removed(device)
+
+    def retain(self, claim: Claim) -> None:
+        """The tenant was not proven gone: instances of the claim keep their numbers until it is."""
+        for record in self.records():
+            if record.device in claim.devices and not record.outlived:
+                self._keep(replace(record, outlived=True))
+
+    def outlived(self, device: Uuid) -> bool:
+        """Whether a tenant that outlived its claim may still reach the device's instance."""
+        record = self._record(device)
+        return record is not None and record.outlived
+
+    def lost(self, claim: Claim) -> bool:
+        """Whether somebody else removed an instance that the claim's containers reach."""
+        devices = (*claim.devices, *claim.attached)
+        return any(record.lost for record in self.records() if record.device in devices)
 
     def _make(
         self,
@@ -185,12 +186,28 @@ class Partitions:
         )
         self._keep(record)
         try:
-            made = self._call(device, lambda: backend.make(device), CALL_S)
+            made = self.turn(device, lambda: backend.make(device), CALL_S)
         except errors.FleetError:
             self._give_up(device)
             raise
         self._keep(replace(record, uuid=made.uuid, ids=dict(made.ids)))
+        try:
+            instances.refuse_clash(self._registry, device, self._others(device), made)
+        except errors.DeviceBusy:
+            self._give_up(device)
+            raise
         return made.uuid
+
+    def _others(self, device: Device) -> list[Record]:
+        return [
+            record
+            for record in self.records()
+            if record.accelerator == device.accelerator and record.device != device.uuid
+        ]
+
+    def _given(self, device: Device) -> bool:
+        """Whether containers may have the device."""
+        return any(u.state is State.IN_USE for u in self._registry.units(device))
 
     def _give_up(self, device: Device) -> None:
         """Take back what a failed making left; what cannot be taken back now keeps its record."""
@@ -228,11 +245,11 @@ class Partitions:
             return  # not to be reached now: the next boot ends it, or `settle` when it is back
         mine = next((i for i in self._listed(backend, record) if record.names(i)), None)
         if mine is not None:
-            self._call(record, lambda: backend.unmake(mine), CALL_S)
+            self.turn(record, lambda: backend.unmake(mine), CALL_S)
         self._drop(record)
 
     def _listed(self, backend: CanPartition, record: Record) -> Sequence[Instance]:
-        return self._call(record, lambda: backend.instances(record.accelerator))
+        return self.turn(record, lambda: backend.instances(record.accelerator))
 
     def _holder(self, device: Uuid, besides: ClaimUid | None = None) -> ClaimUid | None:
         """A claim that has a record and names the device, attached or as its own."""
@@ -248,58 +265,35 @@ class Partitions:
         return strangers(self.strange(device), device)
 
     def strange(self, device: Device) -> Sequence[Instance]:
-        """Instances not ours anywhere on the accelerator of `device`, in one look."""
+        """Instances not ours anywhere on the accelerator of `device`, in one look.
+
+        What is missing of ours is noticed by the way.
+        """
         backend = self._backend()
         if backend is None:
             return ()
 
-        def look() -> list[Instance]:
-            if not backend.partitioned(device):
-                return []
-            ours = self.records()
-            there = backend.instances(device.accelerator)
-            return [i for i in there if not any(record.names(i) for record in ours)]
+        def look() -> tuple[list[Record], Sequence[Instance]]:
+            ours = [one for one in self.records() if one.accelerator == device.accelerator]
+            there = backend.instances(device.accelerator) if backend.partitioned(device) else ()
+            return ours, there
 
-        return self._call(device, look)
+        ours, there = self.turn(device, look)
+        instances.notice(self._registry, ours, there)
+        return [i for i in there if not any(record.names(i) for record in ours)]
 
-    # --- the mode ---
+    def others(self, device: Device) -> Sequence[Instance]:
+        """What is left on the accelerator once instances of ours that nobody needs are removed.
 
-    def is_on(self, device: Device) -> bool:
-        """Whether partitioning of a whole accelerator is on now. Asks the driver.
-
-        Raises `InputInvalid` where there is none to switch, `BackendFailed`, `DeviceLost`.
+        The caller has reserved its units. Raises `BackendFailed`, `DeviceLost`.
         """
-        backend = self._dividing(device)
-        return self._call(device, lambda: backend.partitioned(device))
-
-    def switch(self, device: Device, *, on: bool) -> None:
-        """Switch partitioning of a whole accelerator whose units the caller has reserved.
-
-        Instances of ours that nobody needs are removed first. Raises `DeviceBusy` naming any that
-        are left, `BackendFailed` where the driver does not do it, `DeviceLost`.
-        """
-        backend = self._dividing(device)
+        backend = self._backend()
+        if backend is None:
+            return ()
         for record in self.records():
             if record.accelerator == device.accelerator:
                 self.release(record.device, besides=None)
-        left = self._call(device, lambda: backend.instances(device.accelerator))
-        if left:
-            named = ", ".join(f"MIG instance gi {i.ids.get('gi')}" for i in left)
-            raise errors.DeviceBusy(
-                f"partitioning of {device.name} is not switched while there is {named}",
-                holder=named,
-                remedy=UNWANTED,
-                told=f"{device.name} is in use outside this claim",
-            )
-        self._call(device, lambda: backend.divide(device.accelerator, on=on), SWITCH_S)
-
-    def _dividing(self, device: Device) -> Switchable:
-        backend = self._registry.backend
-        if isinstance(backend, CanPartition) and isinstance(backend, CanDivide):
-            return cast("Switchable", backend)
-        raise errors.InputInvalid(
-            f"{device.name}: the {backend.kind} back end has no partitioning to switch"
-        )
+        return self.turn(device, lambda: backend.instances(device.accelerator))
 
     # --- time ---
 
@@ -309,7 +303,7 @@ class Partitions:
         stale = [
             key
             for key, text in list(journal.meta.items())
-            if key.startswith(_KEY) and text and _boot_of(key, text) != self._registry.boot_id
+            if key.startswith(KEY) and text and _boot_of(key, text) != self._registry.boot_id
         ]
         if stale:
             with self._registry.commit() as commit:
@@ -319,6 +313,9 @@ class Partitions:
     def strays(self) -> list[Record]:
         """Records that nobody needs: no claim names their device, no work has its units.
 
+        One of a tenant who outlived its claim stays, so that nobody gets its number: a wipe, which
+        proves that tenant gone, ends it.
+
         Costs a look at memory only.
         """
         return [
@@ -326,6 +323,7 @@ class Partitions:
             for record in self.records()
             if record.accelerator in self._registry.accelerators
             and self._holder(record.device) is None
+            and not record.outlived
             and not any(self._registry.reserved(unit) for unit in record.units)
         ]
 
@@ -369,42 +367,31 @@ class Partitions:
         backend = self._registry.backend
         return backend if isinstance(backend, CanPartition) else None
 
-    def _call(self, place: Device | Record, act: Callable[[], T], timeout_s: float = READ_S) -> T:
+    def turn(self, place: Device | Record, act: Callable[[], T], timeout_s: float = READ_S) -> T:
+        """A turn with the driver of an accelerator. Raises what `act` does, or `BackendFailed`."""
         return self._calls.run(str(place.accelerator), act, timeout_s=timeout_s)
-
-
-class Switchable(CanPartition, CanDivide, Protocol):
-    """A back end that has partitions and can switch them on and off."""
 
 
 def strangers(there: Sequence[Instance], device: Device) -> Sequence[Process]:
     """Those of `there` that lie in memory of the device, as processes."""
     units = set(device.units)
     return [
-        Process(0, f"MIG instance gi {i.ids.get('gi')} {NOT_OURS}", ProcessKind.FOREIGN)
+        Process(0, instances.described(i), ProcessKind.FOREIGN)
         for i in there
         if units.intersection(i.units)
     ]
 
 
 def _occupied(device: Device, there: Sequence[Instance]) -> errors.DeviceBusy:
-    named = ", ".join(f"MIG instance gi {i.ids.get('gi')} {NOT_OURS}" for i in there)
+    named = ", ".join(instances.described(i) for i in there)
     return errors.DeviceBusy(
         f"memory of {device.name} is taken by {named}",
         holder=named,
-        remedy=f"{UNWANTED}; what waits goes on by itself",
+        remedy=f"{instances.unwanted(named)}; what waits goes on by itself",
         told=f"memory of {device.name} is in use outside this claim",
     )
 
 
-def _read(key: str, text: str) -> Record | None:
-    """A record as it was kept; None for one that was dropped."""
-    if not text:
-        return None
-    found = json.loads(text)
-    return Record(**{**found, "units": tuple(found["units"]), "device": Uuid(key[len(_KEY) :])})
-
-
 def _boot_of(key: str, text: str) -> BootId | None:
-    record = _read(key, text)
+    record = instances.read(key, text)
     return record.boot_id if record else None

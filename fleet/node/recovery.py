@@ -269,7 +269,7 @@ class Recovery:
         for claim in self.registry.journal.claims.values():
             if claim.state is ClaimState.PREPARED:
                 with suppress(errors.FleetError):  # the repeated prepare writes it, or says why not
-                    self.specs.write(claim, grants(self.registry, claim))
+                    self.specs.write(claim, grants(self.registry, claim, self.partitions))
 
 
 def adopt(registry: Registry, store: Leases) -> None:

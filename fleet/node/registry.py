@@ -20,7 +20,7 @@ from fleet.clock import Clock
 from fleet.journal import mirror, witness
 from fleet.journal.journal import Commit, Journal
 from fleet.journal.opening import Place
-from fleet.lifecycle import Change, Event
+from fleet.lifecycle import Change, Event, Fact
 from fleet.messages import WipeProgress
 from fleet.model import (
     Accelerator,
@@ -37,6 +37,8 @@ from fleet.model import (
 from fleet.node import relayout
 
 LOG = logging.getLogger(__name__)
+_SIZE = "size:"
+"""Beginning of the journal's words for how much memory each accelerator has."""
 
 CLEANEST_LAST = (
     State.HELD,
@@ -95,10 +97,16 @@ class Registry:
         """Read the inventory; units never seen start HELD. Raises `DriverAbsent`.
 
         Read again while serving: what has come is added, and what is gone stays known, under its
-        name, for the sweep to find it lost (B24).
+        name, for the sweep to find it lost (B24). Memory that was away, or shows another size than
+        it had, is not CLEAN any more, whether or not it comes back: who had it is not known.
         """
-        found = {accelerator.uuid: accelerator for accelerator in self.backend.inventory()}
+        try:
+            found = {accelerator.uuid: accelerator for accelerator in self.backend.inventory()}
+        except errors.DriverAbsent:
+            self._distrust({})
+            raise
         now = self.clock.now()
+        self._distrust(found)
         with self._lock:
             found = {**self.accelerators, **found}
             if found == self.accelerators:
@@ -109,6 +117,29 @@ class Registry:
                 self._divide(divided, known, now=now)
             self.accelerators = found
             self.devices = {d.uuid: d for a in found.values() for d in a.devices}
+
+    def _distrust(self, found: Mapping[Uuid, Accelerator]) -> None:
+        """CLEAN memory of accelerators that are not in `found` as they were, becomes DIRTY."""
+        with self._lock:
+            sizes = {f"{_SIZE}{one.uuid}": str(one.device.memory_bytes) for one in found.values()}
+            meta = self.journal.meta
+            changed = {name: size for name, size in sizes.items() if meta.get(name) != size}
+            doubted = [
+                unit.id
+                for unit in self.journal.units.values()
+                if unit.state is State.CLEAN and _is_doubted(unit.id, found, changed, meta)
+            ]
+            if not changed and not doubted:
+                return
+            change, now = Change(frozenset({Fact.WORKER_GONE})), self.clock.now()
+            with self.commit() as commit:
+                for name, size in changed.items():
+                    commit.set_meta(name, size)
+                for unit_id in doubted:
+                    unit = commit.unit(unit_id)
+                    moved = lifecycle.step(unit, Event.TRUST_LOST, now=now, change=change)
+                    commit.put_unit(moved)
+                    LOG.warning("%s was away, or had another size: it is wiped again", unit_id)
 
     def _is_known(self, accelerator: Accelerator) -> bool:
         """Whether the journal has all units of an accelerator, divided as it is now."""
@@ -316,6 +347,18 @@ class Registry:
         """All work now, each once."""
         with self._lock:
             return list({id(work): work for work in self._work.values()}.values())
+
+
+def _is_doubted(
+    unit: UnitId,
+    found: Mapping[Uuid, Accelerator],
+    changed: Mapping[str, str],
+    before: Mapping[str, str],
+) -> bool:
+    """Whether the accelerator of a unit is away, or had another size before."""
+    accelerator = Uuid(unit.rpartition("/")[0])
+    name = f"{_SIZE}{accelerator}"
+    return accelerator not in found or (name in changed and name in before)
 
 
 def _tell(before: Mapping[UnitId, Unit], after: Mapping[UnitId, Unit]) -> None:

@@ -52,8 +52,7 @@ class NodeService:
         self._tasks: dict[OperationId, tuple[WipeTask, threading.Thread]] = {}
         self._unrecorded: dict[OperationId, DeviceResult] = {}
         self._condition = Condition(parts)
-        specs = parts.recovery.specs
-        self._lost = Lost(parts.registry, specs, parts.store, parts.holding.flights)
+        self._lost = Lost(parts.registry, parts.recovery.specs, parts.store, parts.holding.flights)
         self._lock = threading.RLock()
         self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
         self._dividing = Dividing(
@@ -62,14 +61,8 @@ class NodeService:
             parts.tenants,
             stop_wait_s=parts.policy.kill_wait_s * 2,
         )
-        self._tending = Tending(
-            parts.registry,
-            parts.sweep,
-            parts.tenants,
-            parts.outbox,
-            parts.cadence,
-            parts.lingering,
-        )
+        shared = (parts.registry, parts.sweep, parts.tenants, parts.outbox)
+        self._tending = Tending(*shared, parts.cadence, parts.lingering)
         self.incarnation = uuid.uuid4().hex
         self._registry.load()
         parts.recovery.run()
@@ -106,6 +99,10 @@ class NodeService:
             replication=self._parts.copied(),
             labels=dict(self._parts.labels),
         )
+
+    def look(self) -> None:
+        """Read and judge every device now."""
+        self._parts.sweep.run()
 
     def head(self) -> LedgerHead:
         """The end of the ledger, for the coordinator to countersign."""

@@ -43,6 +43,13 @@ class Stay:
 def begin(commit: Commit, accelerator: Uuid, boot: BootId, stay: Stay) -> None:
     """Keep that an instance of ours is there, with the transaction that records it."""
     found = _read(commit.kept(f"{_KEY}{accelerator}"), boot)
+    # One elsewhere with this number is gone, whoever removed it.
+    found = [
+        replace(one, until=stay.since)
+        if one.gi == stay.gi and one.units != stay.units and one.until is None
+        else one
+        for one in found
+    ]
     before = next((one for one in reversed(found) if one.gi == stay.gi), None)
     if before is not None and before.units == stay.units:
         found.remove(before)
@@ -50,11 +57,14 @@ def begin(commit: Commit, accelerator: Uuid, boot: BootId, stay: Stay) -> None:
     _write(commit, accelerator, boot, [*found, stay])
 
 
-def end(commit: Commit, accelerator: Uuid, boot: BootId, *, gi: int, now_s: float) -> None:
-    """Keep that it is gone, with the transaction that drops its record."""
+def end(commit: Commit, accelerator: Uuid, boot: BootId, stay: Stay) -> None:
+    """Keep when it went, with the transaction that drops its record."""
     found = _read(commit.kept(f"{_KEY}{accelerator}"), boot)
     ended = [
-        replace(one, until=now_s) if one.gi == gi and one.until is None else one for one in found
+        replace(one, until=stay.until)
+        if (one.gi, one.units) == (stay.gi, stay.units) and one.until is None
+        else one
+        for one in found
     ]
     if ended != found:
         _write(commit, accelerator, boot, ended)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fleet import errors, lifecycle
+from fleet.backends.base import FindsOne
 from fleet.health import checks, reasons
 from fleet.health.readings import Readings
 from fleet.journal.journal import Commit
@@ -58,6 +59,8 @@ class Sweep:
     """Faults of no device known, as the last sweep found them; the node's matter (B39)."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the service ends: the accelerators left are not read any more."""
+    _roll: tuple[Uuid, ...] = ()
+    _redivided: bool = False
 
     def run(self) -> list[Seen]:
         """Sweep all accelerators; one that does not answer never hides the others.
@@ -66,7 +69,8 @@ class Sweep:
         each accelerator known is asked for itself.
         """
         with suppress(errors.FleetError):
-            self.registry.load()
+            if self._is_changed():
+                self.registry.load()
         seen = []
         for device in self.registry.whole():
             if self.stop.is_set():
@@ -75,6 +79,19 @@ class Sweep:
         with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
             self.strays = tuple(self.validator.strays())
         return seen
+
+    def _is_changed(self) -> bool:
+        """Whether the inventory is worth reading again: that opens every device there is.
+
+        Where the kernel tells what there is, only when it tells something else, a device had no
+        memory to be seen, or one is divided otherwise than it was.
+        """
+        backend = self.registry.backend
+        roll = tuple(backend.roll()) if isinstance(backend, FindsOne) else ()
+        known, self._roll = self._roll, roll
+        divided, self._redivided = self._redivided, False
+        unseen = any(not device.memory_bytes for device in self.registry.whole())
+        return not roll or roll != known or divided or unseen
 
     def good_at(self, device: Device) -> float:
         """When the device was last read and judged without a fault of it; 0.0: it never was."""
@@ -102,6 +119,8 @@ class Sweep:
             self._strangers(device, before)
         except errors.DeviceLost as error:
             return self._fault(device, "device-lost", error.detail, before)
+        except errors.DriverBusy as error:
+            return self.last.get(device.uuid) or Seen(device, error=error.detail, at=now)
         except errors.BackendFailed as error:
             return self._fault(device, "unresponsive", error.detail, before)
         except errors.FleetError as error:
@@ -109,6 +128,9 @@ class Sweep:
         except Exception as error:  # noqa: BLE001 - a driver may raise anything; others go on
             return self._fault(device, "backend-failed", repr(error), before)
         self._driver(device, str(readings.driver_version or ""), before)
+        said = device.attributes.get("mig", "")
+        if readings.mig_enabled is not None and said in ("on", "off"):
+            self._redivided |= readings.mig_enabled is not (said == "on")
         struck: set[UnitId] = set()
         for part, findings in self._judged(device, readings):
             if any(finding.verdict is checks.Verdict.FAIL for finding in findings):

@@ -34,10 +34,10 @@ HOLDER_DEADLINE_S = 600.0
 """Time, s, a tenant's process may outlive its teardown before the device is quarantined."""
 TEARDOWN_AT = "teardown_at"
 """Attribute of a claim record: when its teardown began, seconds since the epoch."""
-NOT_GONE = "tenant-not-gone"
 PUBLISHED_WAIT_S = 60.0
 """Time, s, one flight waits for a quarantine to be read back; the next try waits again."""
 POLL_S = 0.05
+NOT_GONE = "tenant-not-gone"
 
 
 @dataclass
@@ -126,6 +126,8 @@ class Teardown:
                 remedy="it is not killed for you; the teardown goes on once it is gone",
                 told="one of its devices is looked into with adminAccess" if others else "",
             )
+        if self.partitions is not None:
+            self.partitions.retain(claim)
         reason = reasons.make(NOT_GONE, Source.TEARDOWN, detail=who, since=now)
         change = Change(reasons=frozenset({reason}), holder=f"claim:{claim.uid}")
         self._release(claim, Event.TEARDOWN_FAILED, change)
@@ -153,13 +155,15 @@ class Teardown:
 
         Raises `BackendFailed` (retryable) while a process uses one, naming it; after the deadline
         the device is quarantined instead, and the node removes the instance once it can. One that
-        was only looked into may be in work by now: it goes by itself when nobody needs it.
+        was only looked into may be in work by now: it goes by itself when nobody needs it. That of
+        a tenant who did not leave stays: its number is not given to anybody else.
         """
         if self.partitions is None:
             return
         for uuid in claim.devices:
             try:
-                self.partitions.release(uuid, besides=claim.uid)
+                if not self.partitions.outlived(uuid):
+                    self.partitions.release(uuid, besides=claim.uid)
             except errors.DeviceLost as error:
                 self._condemn(claim, uuid, "device-lost", error.detail)
             except errors.BackendFailed as error:

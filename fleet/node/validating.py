@@ -6,9 +6,11 @@ is reset by policy (`always`, `on-fault`, `never`) and judged again; one that st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fleet import errors
 from fleet.backends.base import CanReset, TellsHolders, TellsStrays
@@ -26,6 +28,8 @@ from fleet.wipe.result import Failure, WipeResult
 CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
 """Reasons that describe a state which a reset ends, not an event."""
 
+T = TypeVar("T")
+BUSY_PAUSE_S = 0.2
 RESET_TIMEOUT_S = 160.0
 """A PCI reset may block for about a minute before it answers, the vendor's tool for longer."""
 
@@ -50,6 +54,7 @@ class Validator:
         self._registry = registry
         self._calls = calls
         self.policy = policy
+        self._pause = threading.Event()
         self.partitions = Partitions(registry, calls)
         """Instances of partitions: they take turns with what is read here."""
 
@@ -70,10 +75,10 @@ class Validator:
         """
         wanted = frozenset(units)
         accelerator = Uuid(next(iter(wanted), "").rpartition("/")[0])
-        journal, boot = self._registry.journal, self._registry.boot_id
 
         def concerns(gi: int, at_s: float | None) -> bool:
-            struck = stays.struck(journal, accelerator, boot, gi=gi, at_s=at_s)
+            known = self._registry
+            struck = stays.struck(known.journal, accelerator, known.boot_id, gi=gi, at_s=at_s)
             return struck is None or bool(struck & wanted)
 
         return narrowed(readings, concerns)
@@ -127,9 +132,28 @@ class Validator:
         timeout_s = self.policy.reading_timeout_s
         return self._calls.run("strays", backend.strays, timeout_s=timeout_s)
 
-    def foreign(self, device: Device) -> Sequence[Process]:
-        """Processes on the device that are neither ours nor infrastructure."""
-        return [p for p in self.processes(device) if p.kind is ProcessKind.FOREIGN]
+    def foreign(self, device: Device, *, patient: bool = False) -> Sequence[Process]:
+        """Processes on the device that are neither ours nor infrastructure.
+
+        `patient`: wait while the driver is busy with something else.
+        """
+        found = self._awaited(lambda: self.processes(device)) if patient else self.processes(device)
+        return [p for p in found if p.kind is ProcessKind.FOREIGN]
+
+    def _awaited(self, ask: Callable[[], T]) -> T:
+        """The answer once the driver is not busy with something else; a reset may take minutes.
+
+        Raises what `ask` raises, `DriverBusy` when even that was not long enough.
+        """
+        clock = self._registry.clock
+        until = clock.monotonic() + RESET_TIMEOUT_S
+        while True:
+            try:
+                return ask()
+            except errors.DriverBusy:
+                if clock.monotonic() >= until:
+                    raise
+            self._pause.wait(BUSY_PAUSE_S)
 
     def judge(
         self,
@@ -157,7 +181,8 @@ class Validator:
         return Verdict(healthy, tuple(findings), found, now, reset, unmet)
 
     def _now(self, device: Device) -> Readings:
-        return self.concerning(self.readings(device.accelerator), device.units)
+        now = self._awaited(lambda: self.readings(device.accelerator))
+        return self.concerning(now, device.units)
 
     def _own(self, device: Device, wipe: WipeResult) -> WipeResult:
         """What was read around and during a wipe, as far as it concerns its device."""
@@ -199,10 +224,12 @@ class Validator:
                 method="",
                 reason="a reset would hit the neighbours of this partition",
             )
-        outcome = self._calls.run(
-            str(device.accelerator),
-            lambda: backend.reset(device.accelerator),
-            timeout_s=RESET_TIMEOUT_S,
+        outcome = self._awaited(
+            lambda: self._calls.run(
+                str(device.accelerator),
+                lambda: backend.reset(device.accelerator),
+                timeout_s=RESET_TIMEOUT_S,
+            )
         )
         why = outcome.detail or ("a fault asked for it" if asked else "policy is always")
         return Reset(performed=outcome.done, method=outcome.method, reason=why)

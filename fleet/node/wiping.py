@@ -138,7 +138,10 @@ class Wiper:
             self._registry.move(device, outcomes.fault_event, Change(reasons=frozenset({reason})))
             raise Stopped(self._tell.quarantined(task.work))
         try:
-            foreign = self._validator.foreign(device)
+            foreign = self._validator.foreign(device, patient=True)
+        except errors.DriverBusy as error:
+            later = [outcomes.interrupted(error.detail)]
+            raise Stopped(self._tell.result(task.work, Outcome.INTERRUPTED, later)) from error
         except (errors.BackendFailed, errors.DeviceLost) as error:
             lost = isinstance(error, errors.DeviceLost)
             code = "device-lost" if lost else "unresponsive"
@@ -320,7 +323,7 @@ class Wiper:
 
     def _look_again(self, task: WipeTask, wipe: WipeResult) -> None:
         """Who came after the worker had gone may have written: no certificate, and DIRTY."""
-        foreign = self._validator.foreign(task.device)
+        foreign = self._validator.foreign(task.device, patient=True)
         if not foreign:
             return
         gone = Change(frozenset({Fact.WORKER_GONE}))

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +124,7 @@ class _Engine:
         self._report = report
         self._nonce = bytes.fromhex(order.nonce)
         self._looked = 0.0
+        self._aside_s = 0.0
         self._session: MemorySession | None = None
 
     def failure(self) -> tuple[Failure | None, str]:
@@ -209,12 +211,13 @@ class _Engine:
         problem = plan.coverage_problem(story.coverage, order.coverage_floor)
         if problem:
             raise _Failed(Failure.COVERAGE, problem)
-        self._timed("fill", lambda step: session.fill(self._nonce, step))
+        self._judge_slow(self._timed("fill", lambda step: session.fill(self._nonce, step)))
         self._verify(session)
-        self._timed("zero", session.zero)
+        self._judge_slow(self._timed("zero", session.zero))
         left: list[Mismatch] = []
-        self._timed("verify-zero", lambda step: left.extend(session.verify_zero(step)), session)
+        slow = self._timed("verify-zero", lambda step: left.extend(session.verify_zero(step)))
         self._refuse(left, "memory was not zero after zeros were written")
+        self._judge_slow(slow)
 
     def _verify(self, session: MemorySession) -> None:
         """The full verify pass, with one seeded error that it must find, and nothing else."""
@@ -222,7 +225,14 @@ class _Engine:
         stretch = (offset, WORD_BYTES)
         put_back = session.disturb(offset)
         found: list[Mismatch] = []
-        self._timed("verify", lambda step: found.extend(session.verify(self._nonce, step)), session)
+        own_clock = isinstance(session, TimesItself)
+        slow = self._timed(
+            "verify",
+            lambda step: found.extend(session.verify(self._nonce, step)),
+            None if own_clock else session,
+        )
+        if own_clock:
+            self.story.under_load = session.readings()
         seeded = session.verify(self._nonce, _silent, within=stretch)
         put_back()
         if len(seeded) != 1 or not any(_contains(seen, seeded[0]) for seen in found):
@@ -235,6 +245,7 @@ class _Engine:
         others = [seen for seen in found if seen != seeded[0]]
         again = session.verify(self._nonce, _silent, within=stretch)
         self._refuse([*others, *again], "memory did not read back as the pattern written")
+        self._judge_slow(slow)
 
     def _refuse(self, mismatches: Sequence[Mismatch], text: str) -> None:
         if not mismatches:
@@ -249,47 +260,67 @@ class _Engine:
 
     def _timed(
         self, name: str, act: Callable[[Progress], None], loaded: MemorySession | None = None
-    ) -> None:
-        """One pass; with `loaded`, readings are taken once half of it is done."""
+    ) -> str:
+        """One pass; why it was too slow, or "": judged by the caller, after what the pass found (to
+        count differences takes time, so memory that is all wrong is slow as well).
+
+        With `loaded`, readings are taken once half of it is done. Sessions with a clock of their
+        own are read after the pass: the device would wait for us, and its clock would run on.
+        """
         covered = self.story.coverage.covered
         earlier = len(self.story.passes) * covered
         total = PASSES_OVER_MEMORY * covered
-        started = self._clock.monotonic()
+        started, aside = self._clock.monotonic(), self._aside_s
+
+        def took() -> float:
+            return self._clock.monotonic() - started - (self._aside_s - aside)
 
         def step(done: int) -> None:
-            now = self._clock.monotonic()
-            self._refuse_slow(name, done, now - started)
+            self._judge_slow(self._slow(name, done, took()))
             if loaded and self.story.under_load is None and done * 2 >= covered:
-                self.story.under_load = loaded.readings()
-            if now - self._looked >= HOLDERS_EVERY_S:
+                with self._aside():
+                    self.story.under_load = loaded.readings()
+            if self._clock.monotonic() - self._looked >= HOLDERS_EVERY_S:
                 self._look_at_holders()
             self._report(name, earlier + done, total)
 
         self._report(name, earlier, total)
         act(step)
-        seconds = self._clock.monotonic() - started
-        on_device = self._device_seconds()
+        seconds, on_device = took(), self._device_seconds()
         self.story.passes.append(Pass(name, covered, on_device or seconds))
-        self._refuse_slow(name, covered, seconds)
         problem = plan.slow_on_device(self._order, covered, on_device) if on_device else ""
-        if problem:
-            raise _Failed(Failure.SLOW, f"{name}: {problem}")
+        return self._slow(name, covered, seconds) or (f"{name}: {problem}" if problem else "")
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What is done in here is no part of a pass, though it is done during one."""
+        began = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._aside_s += self._clock.monotonic() - began
 
     def _device_seconds(self) -> float | None:
         """Time of the pass by the device's own clock, which is the one to be certified."""
         session: object = self._session
         return session.device_seconds() if isinstance(session, TimesItself) else None
 
-    def _refuse_slow(self, name: str, done: int, seconds: float) -> None:
+    def _slow(self, name: str, done: int, seconds: float) -> str:
+        """Why a pass is too slow by the host's clock, or ""."""
         problem = plan.slow_problem(self._order, done, seconds)
+        return f"{name}: {problem}" if problem else ""
+
+    def _judge_slow(self, problem: str) -> None:
         if problem:
-            raise _Failed(Failure.SLOW, f"{name}: {problem}")
+            raise _Failed(Failure.SLOW, problem)
 
     def _look_at_holders(self) -> None:
         """Every other process on the device; infrastructure may stay, nobody else."""
+        with self._aside():
+            seen = self._backend.processes(self._order.device)
         self._looked = self._clock.monotonic()
         strangers = []
-        for process in self._backend.processes(self._order.device):
+        for process in seen:
             if process.pid == os.getpid():
                 continue
             self.story.holders[process.pid] = process
@@ -297,7 +328,7 @@ class _Engine:
                 strangers.append(process)
         if strangers:
             names = ", ".join(
-                f"{found.name} (pid {found.pid}, {found.kind})" for found in strangers
+                f"{found.name} (pid {found.pid or 'unknown'}, {found.kind})" for found in strangers
             )
             raise _Failed(Failure.HOLDER, f"the device was opened by {names}")
 

@@ -3,6 +3,9 @@
 A pid alone names nobody for long: identity is pid, start time and boot, plus a marker in the
 environment that everything the worker starts inherits. "Gone" means that no living process matches
 any of them (cases B29, B44). Works from a journalled identity after the service was restarted.
+
+Anybody can put the marker into his environment: it counts only for processes of the host, as root
+or as we run, or a tenant's process that hangs would stop the node's work for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from fleet.backends.infrastructure import is_of_the_host
 
 MARKER = "FLEET_WORKER_ID"
 """Environment variable that carries the worker's id."""
@@ -91,7 +96,7 @@ def survivors(identity: WorkerIdentity) -> tuple[int, ...]:
 
 
 def marked(worker_id: str) -> tuple[int, ...]:
-    """Pids of living processes that carry this mark, whoever started them."""
+    """Pids of living processes of the host that carry this mark, whoever started them."""
     mark = f"{MARKER}={worker_id}".encode()
     pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
     return tuple(sorted(p for p in pids if _marked(p, mark) and start_time(p) is not None))
@@ -147,7 +152,7 @@ def _marked(pid: int, marker: bytes) -> bool:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False  # gone, or another user's: our workers run as we do
-    return marker in environment.split(b"\0")
+    return marker in environment.split(b"\0") and is_of_the_host(pid, proc=_PROC)
 
 
 def _other_threads(pid: int) -> bool:

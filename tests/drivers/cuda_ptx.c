@@ -360,6 +360,7 @@ static void entry(struct reader *reader, struct ptx_module *module) {
         kernel->block = (unsigned)atoi(next(reader));
         while (accept(reader, ",")) next(reader);
     }
+    if (accept(reader, ".minnctapersm")) next(reader); /* registers do not run out here */
     expect(reader, "{");
     body(reader, module, kernel);
 }

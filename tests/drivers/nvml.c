@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 static int users;
+static unsigned generation;
 static struct device *devices;
 static struct device mig_devices[STANDIN_GPUS][64];
 
@@ -54,9 +55,11 @@ EXPORT int nvmlInit(void) { return initialise("nvmlInit"); }
 
 EXPORT int nvmlShutdown(void) {
     if (users == 0) return UNINITIALIZED;
-    users--;
+    if (--users == 0) generation++;
     return SUCCESS;
 }
+
+unsigned nvml_generation(void) { return generation; }
 
 EXPORT const char *nvmlErrorString(int code) {
     static const char *const texts[] = {

@@ -92,6 +92,8 @@ int nvml_enter_device(const char *function, const struct device *device);
 struct device *nvml_device(int gpu);
 struct device *nvml_mig_device(int gpu, uint32_t gi, uint32_t ci);
 int nvml_index(int gpu);
+/* How often the library was shut down for good: what was made before is void. */
+unsigned nvml_generation(void);
 
 /* A reading, or its `_busy` twin while a context lives; the code of an "error <code>" file. */
 int nvml_reading(int gpu, const char *name, uint64_t fallback, uint64_t *value);

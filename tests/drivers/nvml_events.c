@@ -14,6 +14,7 @@ struct registration {
 };
 
 struct event_set {
+    unsigned generation;
     int count;
     struct registration registrations[REGISTRATIONS];
 };
@@ -34,11 +35,21 @@ static long events_length(int gpu) {
 EXPORT int nvmlEventSetCreate(struct event_set **out) {
     ENTER();
     *out = calloc(1, sizeof **out);
-    return *out == NULL ? UNKNOWN_ERROR : SUCCESS;
+    if (*out == NULL) return UNKNOWN_ERROR;
+    (*out)->generation = nvml_generation();
+    return SUCCESS;
+}
+
+/* The real library would follow a pointer into what it has let go: here that ends the process. */
+static void refuse_stale(const struct event_set *set) {
+    if (set == NULL || set->generation == nvml_generation()) return;
+    fputs("STAND-IN NVML: an event set from before nvmlShutdown was used\n", stderr);
+    abort();
 }
 
 EXPORT int nvmlEventSetFree(struct event_set *set) {
     ENTER();
+    refuse_stale(set);
     free(set);
     return SUCCESS;
 }
@@ -55,6 +66,7 @@ EXPORT int nvmlDeviceRegisterEvents(struct device *device, unsigned long long ma
                                     struct event_set *set) {
     ENTER_GPU(device); /* MIG devices are refused: NOT_SUPPORTED */
     unsigned long long known = standin_number(device->gpu, "events_supported", SUPPORTED);
+    refuse_stale(set);
     if (set == NULL || set->count == REGISTRATIONS) return INVALID_ARGUMENT;
     if (mask & ~known) return NOT_SUPPORTED;
     struct registration fresh = {device->gpu, mask, events_length(device->gpu)};
@@ -90,6 +102,7 @@ static long long now_ms(void) {
 EXPORT int nvmlEventSetWait_v2(struct event_set *set, struct event *out, unsigned timeout_ms) {
     ENTER();
     if (set == NULL) return INVALID_ARGUMENT;
+    refuse_stale(set);
     long long deadline = now_ms() + timeout_ms;
     for (;;) {
         for (int i = 0; i < set->count; i++) {

@@ -1,4 +1,7 @@
-/* NVML stand-in: memory, processes, and the modes that say who may use a GPU. */
+/* NVML stand-in: memory, processes, and the modes that say who may use a GPU.
+ *
+ *   gpus/<n>/exported           bytes in use that no process listed has
+ */
 #include "nvml.h"
 
 #include <dirent.h>
@@ -106,7 +109,7 @@ static int measure(struct device *device, struct memory_v2 *out) {
     if (standin_range(device->gpu, device->gi, &begin, &end, &reserved) != 0) return NOT_FOUND;
     out->total = end - begin;
     out->reserved = reserved;
-    out->used = standin_used(device->gpu, device->gi);
+    out->used = standin_used(device->gpu, device->gi) + standin_number(device->gpu, "exported", 0);
     int count = nvml_foreign(device->gpu, NULL, found, 256);
     for (int i = 0; i < count; i++)
         if (found[i].used != UNAVAILABLE && within(&found[i], device->gi, device->ci))

@@ -223,6 +223,8 @@ class Kernel:
     """Reset methods that end with ENOTTY."""
     users: int = 0
     """Usage count of the nvidia driver."""
+    clings: bool = False
+    """Whether unbinding any driver fails."""
     struck: Callable[[str], None] | None = None
     """What a reset by the method given does to the machine."""
     log: list[tuple[str, str]] = field(default_factory=list)
@@ -251,6 +253,8 @@ class Kernel:
             self.struck(method)
 
     def _unbind(self, _path: Path, text: str) -> None:
+        if self.clings:
+            raise OSError(errno.EBUSY, "Device or resource busy")
         self.tree.unbind(text)
 
     def _bind(self, path: Path, text: str) -> None:

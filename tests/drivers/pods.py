@@ -55,13 +55,17 @@ class GpuRuntime(Runtime):
         self._places: dict[str, Path] = {}
 
     def create(self, pod_uid: str, ids: Iterable[str], *, stubborn: bool = False) -> Container:
-        """A container, and the program in a cgroup of its own in the same pod."""
-        container = super().create(pod_uid, ids, stubborn=stubborn)
-        tenant = GpuTenant(self._reached(set(container.edits.nodes)))
+        """The program in a cgroup of its own, and then the container: then the pod runs."""
+        given = tuple(ids)
+        tenant = GpuTenant(self._reached(set(self.resolve(given).nodes)))
         cgroup = self.cgroups.make_container(pod_uid, uuid.uuid4().hex)
         self.cgroups.enter(cgroup, tenant.pid)
         self.tenants[pod_uid], self._places[pod_uid] = tenant, cgroup
-        return container
+        try:
+            return super().create(pod_uid, given, stubborn=stubborn)
+        except errors.FleetError:
+            self.remove_container(pod_uid)
+            raise
 
     def remove_container(self, pod_uid: str) -> None:
         """Both end."""
@@ -193,15 +197,21 @@ def tell(stage: Stage, directory: Path, *, beside: bool) -> None:
     """The life of two pods on one slice, and with `beside` of a third one on the same GPU."""
     telling = stage.telling
     telling.step("The same through kubelet: the real node plugin publishes the slices")
+    telling.line(
+        "   until its standby has started, the plugin says that nobody answers for the node"
+    )
     cluster = Cluster(stage, directory)
     try:
         cluster.start()
-        ready = cluster.wait(lambda: bool(cluster.free(PART) and cluster.free(BESIDE)))
-        telling.line(f"   {len(cluster.control.devices())} devices in the node's ResourceSlices")
-        telling.expect(
-            "the slices are on offer, and no instance exists",
-            holds=ready and not stage.instances(),
+        ready = cluster.wait(
+            lambda: (
+                cluster.free(PART) is not None
+                and cluster.free(BESIDE) is not None
+                and not stage.instances()
+            )
         )
+        telling.line(f"   {len(cluster.control.devices())} devices in the node's ResourceSlices")
+        telling.expect("the slices are on offer, and no instance exists", holds=ready)
         _tell_pods(stage, cluster, beside=beside)
     finally:
         cluster.stop()

@@ -52,11 +52,16 @@ class Stage:
         self.host = Host(directory / "machine")
         os.environ.update(self.host.environment())
         # What its memory can do is told as what files can: slower is a fault of the memory.
-        told = {"total": MEMORY_BYTES, "bus_width": 8, "clock_max_memory": 100}
-        kept: dict[str, object] = {**told, "context_bytes": CONTEXT_BYTES, "persistence": 1}
-        kept["scrub_on_free"] = 0  # so that nothing but our own wipe removes what a tenant wrote
-        self.whole = self.host.add_gpu(**kept)
-        self.divided = self.host.add_gpu(**kept, mig_current=1, mig_pending=1)
+        self.whole, self.divided = (
+            self.host.add_gpu(
+                total=MEMORY_BYTES, context_bytes=CONTEXT_BYTES, bus_width=8, clock_max_memory=100
+            )
+            for _ in range(2)
+        )
+        for gpu in (self.whole, self.divided):
+            # Freed memory keeps its content: nothing but our own wipe removes what was written.
+            gpu.set(persistence=1, scrub_on_free=0)
+        self.divided.set(mig_current=1, mig_pending=1)
         self.hardware = HardwareSettings(
             root=str(self.host.hardware_root),
             kernel_log=str(self.host.tree.put("dev/kmsg", "")),
@@ -93,9 +98,9 @@ class Stage:
             )
         return ended.stdout
 
-    def devices(self) -> dict[str, dict[str, Any]]:
+    def devices(self, *words: str) -> dict[str, dict[str, Any]]:
         """What `fleet devices` lists, by name."""
-        listed = json.loads(self.verb("devices", "--json", quiet=True))["devices"]
+        listed = json.loads(self.verb("devices", *words, "--json", quiet=True))["devices"]
         return {device["name"]: device for device in listed}
 
     # --- the divided GPU, looked at from outside ---------------------------------------------

@@ -60,8 +60,10 @@ class Run:
         """Begin; `more` is added to the environment."""
         settings = {"root": str(self.host.hardware_root), "kernel_log": str(self.root / "kmsg")}
         self.process = subprocess.Popen(
-            (sys.executable, "-m", "pytest", "-q", "-c", "tests/gpu/pytest.ini")
-            + tuple(f"tests/gpu/{name}" for name in self.files or ("",)),
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-c", "tests/gpu/pytest.ini"),
+                *(f"tests/gpu/{name}" for name in self.files or ("",)),
+            ],
             cwd=ROOT,
             env={
                 **os.environ,
@@ -217,8 +219,10 @@ def test_it_does_not_begin_beside_others(runs: dict[str, Run]) -> None:
 def test_the_ordinary_suite_does_not_collect_it() -> None:
     """A machine of CI has no GPU: nothing of the check is collected, or skipped, there."""
     done = subprocess.run(
-        (sys.executable, "-m", "pytest", "-q", "--collect-only", "-c", "pyproject.toml")
-        + ("-p", "no:xdist", "-p", "no:randomly", "tests/gpu"),
+        [
+            *(sys.executable, "-m", "pytest", "-q", "--collect-only", "-c", "pyproject.toml"),
+            *("-p", "no:xdist", "tests/gpu"),
+        ],
         cwd=ROOT,
         env={name: text for name, text in os.environ.items() if name != "FLEET_GPU_CHECK"},
         capture_output=True,

@@ -89,11 +89,14 @@ def test_processes_of_the_tree_hold_files(host: Host) -> None:
 
 
 def test_an_unbind_lock_may_stay_open(host: Host, gpu: Gpu) -> None:
-    """gpus-8.37: what is written reads back as 1 only where nobody holds the device."""
+    """gpus-8.37: only hosts of virtual GPUs have one; it reads back as 1 only while nobody uses
+    the device."""
     lock = host.hardware_root / "proc/driver/nvidia/gpus" / gpu.bus_id / "unbindLock"
+    assert not lock.exists()
+    host.tree.lock_unbinding(gpu.bus_id)
     lock.write_text("1")
     assert lock.read_text() == "1"
-    host.tree.lock_unbinding(gpu.bus_id)
+    host.tree.lock_unbinding(gpu.bus_id, used=True)
     lock.write_text("1")
     assert lock.read_text() == ""
 

@@ -46,6 +46,16 @@ def test_every_way_to_a_handle_leads_to_the_same_one(host: Host, gpu: Gpu, nvml:
     assert code(nvml, "n.nvmlDeviceGetHandleByIndex(2)") == 2
 
 
+def test_an_event_set_of_a_closed_library_ends_who_uses_it(host: Host) -> None:
+    """gpus-8.13: on the real library that is undefined; here nobody can overlook it."""
+    with Caller(host.environment()) as doomed:
+        for line in ("n.nvmlInit()", "s = n.nvmlEventSetCreate()", "n.nvmlShutdown()"):
+            doomed(line)
+        doomed("n.nvmlInit()")
+        with pytest.raises(ValueError, match="Expecting value"):  # its last answer is empty
+            doomed("n.nvmlEventSetFree(s)")
+
+
 def test_memory_versions_differ_in_what_they_call_used(gpu: Gpu, nvml: Caller) -> None:
     """gpus-8.4: version 2 tells the reserve apart; a foreign process takes from what is free."""
     gpu.process(4242, size=3 * MIB)

@@ -111,6 +111,8 @@ class Tree:
         self.put(f"proc/{pid}/cmdline", f"{name}\0")
         self.put(f"proc/{pid}/status", f"Name:\t{name[:15]}\nPid:\t{pid}\nUid:\t0\t0\t0\t0\n")
         self.put(f"proc/{pid}/cgroup", "0::/\n")
+        self.put(f"opt/bin/{name}", "")
+        self.link(f"proc/{pid}/exe", f"../../opt/bin/{name}")
         self.put(f"proc/{pid}/maps", "")
         self.link(f"proc/{pid}/ns/pid", "pid:[4026531836]")
         self.link(f"proc/{pid}/ns/mnt", "mnt:[4026531841]")
@@ -139,7 +141,6 @@ class Tree:
         proc = f"proc/driver/nvidia/gpus/{address}"
         self.put(f"{proc}/information", said)
         self.put(f"{proc}/registry", 'Binary: ""\n')
-        self.put(f"{proc}/unbindLock", "0\n")
         self.put(f"dev/nvidia{minor}", "")
         for node in (f"card{minor}", f"renderD{128 + minor}"):
             (self.root / f"sys/bus/pci/devices/{address}/drm/{node}").mkdir(
@@ -178,9 +179,23 @@ class Tree:
         self.put(f"{device}/current_link_speed", f"{SPEEDS[generation]} GT/s PCIe\n")
         self.put(f"{device}/current_link_width", f"{width}\n")
 
-    def lock_unbinding(self, address: str) -> None:
-        """The unbind lock cannot be had, as while the device is open: what is written is lost."""
-        self.link(f"proc/driver/nvidia/gpus/{address}/unbindLock", "/dev/null")
+    def lock_unbinding(self, address: str, *, used: bool = False) -> None:
+        """The driver is that of a virtual GPU host, which alone offers an unbind lock.
+
+        `used`: the lock cannot be had, as while the device is open: what is written is lost.
+        """
+        name = f"proc/driver/nvidia/gpus/{address}/unbindLock"
+        if used:
+            self.link(name, "/dev/null")
+        else:
+            self.put(name, "0\n")
+
+    def kernel_module(self, name: str, *, users: int = 0, **parameters: str) -> None:
+        """A module of the kernel is loaded, with what counts as its users and its parameters."""
+        self.put(f"sys/module/{name}/refcnt", f"{users}\n")
+        self.put(f"sys/module/{name}/initstate", "live\n")
+        for parameter, value in parameters.items():
+            self.put(f"sys/module/{name}/parameters/{parameter}", f"{value}\n")
 
     def instance(self, minor: int, instance: int, part: int | None = None) -> None:
         """Capability node and proc entry of a GPU instance or of a compute instance of it."""

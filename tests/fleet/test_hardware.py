@@ -57,12 +57,14 @@ def test_a_machine_without_accelerators_is_no_empty_fleet(
 
 def test_without_the_hosts_bus_nothing_is_known(tmp_path: Path) -> None:
     """gpus-8.1: a root where no /sys is seen is an error, not a machine without accelerators."""
-    with pytest.raises(errors.DriverAbsent):
-        hardware.discover(HardwareSettings(root=str(tmp_path)))
+    for root in (str(tmp_path), "relative"):
+        with pytest.raises(errors.SettingsInvalid, match="hardware.root"):
+            hardware.discover(HardwareSettings(root=root))
 
 
 def test_the_kind_asked_for_is_not_looked_up(tmp_path: Path) -> None:
     """GPUs that guests are to get are served as PCI functions where policy says so."""
+    (tmp_path / "sys").mkdir()
     asked = HardwareSettings(kind=HardwareKind.PCIE, root=str(tmp_path))
     assert hardware.discover(asked) == "pcie"
 
@@ -78,8 +80,8 @@ def test_its_arguments_make_the_back_end(tmp_path: Path, kind: str) -> None:
 
 
 def test_two_services_never_speak_for_one_card(tmp_path: Path) -> None:
-    """gpus-8.39, promise 2: another state directory is refused, naming who has the card; the lock
-    ends with its owner."""
+    """gpus-8.39, promises 2 and 6: another state directory is refused before it writes anything,
+    naming who has the card, and later too: it knows nothing of what was decided."""
     settings = Settings(hardware=machine(tmp_path, TPU_V5E))
     plans: list[planning.NodePlan] = []
     for name in ("first", "second"):
@@ -92,4 +94,9 @@ def test_two_services_never_speak_for_one_card(tmp_path: Path) -> None:
             bootstrap.open_node(plans[1])
     finally:
         node.close()
-    bootstrap.open_node(plans[1]).close()
+    with pytest.raises(errors.InputInvalid, match="speaks for the devices"):
+        bootstrap.open_node(plans[1])
+    again = bootstrap.open_node(plans[0])
+    assert again.view().notes == ()
+    assert "set aside" not in str(again.view().degraded)
+    again.close()

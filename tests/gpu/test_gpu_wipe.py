@@ -38,6 +38,7 @@ def test_all_memory_is_wiped_and_verified(
         gpu.uuid,
         "wipe",
         {
+            **found.extra,
             "verified": found.verified,
             "failure": found.failure,
             "detail": found.detail,
@@ -63,7 +64,6 @@ def test_all_memory_is_wiped_and_verified(
                 if one.verdict is Verdict.UNKNOWN and one.mandatory
             ],
             "under_load": found.under_load.as_json() if found.under_load else None,
-            **found.extra,
         },
     )
     assert found.failure is None, found.detail

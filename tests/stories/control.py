@@ -24,6 +24,7 @@ from fleet.kube.base import (
     Selection,
     name_of,
 )
+from fleet.slices.reading import PoolReading
 from tests.e2e.plugin_process import DRIVER
 from tests.twin.controller import Controller
 from tests.twin.pools import Place, Pools
@@ -178,11 +179,11 @@ class SelectingPools(Pools):
             name_of(one).name: tuple(_selectors(one["spec"], name_of(one).name)) for one in classes
         }
 
-    def _free(self, node: str, asked: Object) -> Iterator[tuple[Place, Object]]:
+    def _free(self, node: str, asked: Object) -> Iterator[tuple[Place, Object, PoolReading]]:
         wanted = (*self._selectors[asked["deviceClassName"]], *_selectors(asked, "request"))
-        for place, device in super()._free(node, asked):
+        for place, device, reading in super()._free(node, asked):
             if all(one.matches(device, driver=place[0]) for one in wanted):
-                yield place, device
+                yield place, device, reading
 
 
 def _selectors(spec: Object, where: str) -> Iterator[Selector]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fleet.backends.nvidia import cuda, kernels
-from fleet.errors import BackendFailed, DriverRefused
+from fleet.errors import BackendFailed, DriverRefused, OutOfMemory
 
 SCRATCH_BYTES = 64 * 1024
 """Device memory of our own, which no pass covers: one frame, overwritten whole before a wipe."""
@@ -39,6 +39,8 @@ class Access(Protocol):
     how: str
     step_bytes: int
     """Largest piece that `fill` and `compare` take."""
+    ahead: int
+    """Pieces that a pass may queue before it asks how far they are."""
 
     meanwhile: Callable[[], None]
     """Called again and again while the device is waited for."""
@@ -48,6 +50,9 @@ class Access(Protocol):
 
     def zero(self, piece: Piece) -> None:
         """Queue zeros."""
+
+    def read(self, piece: Piece) -> None:
+        """Queue reading and nothing else."""
 
     def begin(self) -> None:
         """Forget what was found."""
@@ -65,6 +70,9 @@ class KernelAccess:
     name = ""
     how = "device kernels"
     step_bytes = kernels.SLAB_LARGEST
+    ahead = 480
+    """With its marks, about what the driver queues before it makes a caller wait; 960 GiB of large
+    pieces."""
 
     def __init__(self, context: cuda.Context) -> None:
         """Compile, and run every kernel once. A refusal of a code in `cuda.NO_KERNELS` is final."""
@@ -84,6 +92,7 @@ class KernelAccess:
         self.zero(scratch)
         self.compare(scratch, None)
         count, _ = self.found()
+        self._cannot = self._on_chip()  # now, for its first run may need memory that is taken later
         if count:
             raise BackendFailed(
                 f"{count} words of a scratch buffer did not read back as written",
@@ -127,6 +136,11 @@ class KernelAccess:
 
     def overwrite_on_chip(self) -> str:
         """Zero shared memory and registers; what was done, in words for the certificate."""
+        problem = self._cannot or self._on_chip()
+        return f"not done: {problem}" if problem else "overwritten, best effort, not verified"
+
+    def _on_chip(self) -> str:
+        """Run that kernel; why it cannot be run, or "". Raises only what ends the process."""
         size = self._context.device.shared_bytes
         shape = kernels.on_chip_shape(self._multiprocessors, size)
         values = (size, kernels.ON_CHIP_ROUNDS, self._result, kernels.UNLIKELY)
@@ -134,11 +148,13 @@ class KernelAccess:
             self._context.allow_shared(kernels.ON_CHIP, size)
             self._context.launch(kernels.ON_CHIP, shape, values, kernels.WIDTHS[kernels.ON_CHIP])
             self._finish()
+        except OutOfMemory as error:
+            return error.detail
         except DriverRefused as error:
             if error.sticky:
                 raise
-            return f"not done: {error.detail}"
-        return "overwritten, best effort, not verified"
+            return error.detail
+        return ""
 
     def _launch(self, name: str, piece: Piece, values: Sequence[int]) -> None:
         shape = kernels.shape(self._multiprocessors, piece.length)
@@ -155,6 +171,7 @@ class HostAccess:
     name = "/host-readback"
     how = "host read-back"
     step_bytes = 16 << 20
+    ahead = 1
 
     def __init__(self, context: cuda.Context) -> None:
         """Takes two buffers of `step_bytes` in host memory."""
@@ -179,6 +196,10 @@ class HostAccess:
     def zero(self, piece: Piece) -> None:
         """Queue zeros, by the driver's own fill."""
         self._context.set_bytes(piece.address, 0, piece.length)
+
+    def read(self, piece: Piece) -> None:
+        """Queue reading and nothing else."""
+        self._context.download(self._seen[: piece.length], piece.address)
 
     def begin(self) -> None:
         """Forget what was found."""

@@ -7,6 +7,7 @@ which any open handle, ours included, would keep from happening.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,16 @@ from typing import Any
 
 from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome
 from fleet.backends.kmsg import KernelLog
-from fleet.backends.nvidia import grants, layout, linkage, mps, nvml, resetting
+from fleet.backends.nvidia import (
+    clients,
+    grants,
+    layout,
+    linkage,
+    modes,
+    mps,
+    nvml,
+    resetting,
+)
 from fleet.backends.nvidia.events import EventStream
 from fleet.backends.nvidia.holders import Holders
 from fleet.backends.nvidia.identity import Identities
@@ -23,10 +33,11 @@ from fleet.backends.nvidia.inventory import Card, Inventory
 from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.readings import Reader
 from fleet.clock import Clock, SystemClock
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused
+from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused, FleetError
 from fleet.health.readings import Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
+LOG = logging.getLogger(__name__)
 MPS_WAIT_S = 5.0
 """Longest time, s, an MPS daemon is waited for in one call: who asks for holders waits for them.
 One that needs longer is a holder until the next call finds it gone."""
@@ -78,6 +89,7 @@ class NvidiaBackend:
             KernelLog(self._settings.kernel_log),
             self._stream,
             clock or SystemClock(),
+            self._identities,
         )
 
     def settings(self) -> Mapping[str, Any]:
@@ -222,9 +234,30 @@ class NvidiaBackend:
         """Switch MIG mode. Raises BackendFailed unless it is so afterwards, DeviceLost.
 
         Not while anything but this process has the GPU open: the driver would refuse, or reset it
-        under that process (gpus-8.30, gpus-8.37).
+        under that process (gpus-8.30, gpus-8.37). Persistence mode holds it as a process does: it
+        is off meanwhile, and what the operator had set comes back, whatever happened.
         """
-        there = [one for one in self.processes(accelerator) if one.pid != os.getpid()]
+        handle = self._inventory.card(accelerator).handle
+        found = modes.read(self._library, handle)
+        try:
+            modes.let_go(self._library, handle, found)
+            self._refuse_held(accelerator)
+            self._stream.forget(accelerator)
+            self._mig.set_mode(accelerator, on=on)
+        except DriverRefused as error:
+            kernel = clients.told(self._root) if error.code == nvml.IN_USE else ""
+            if not kernel:
+                raise
+            raise DriverRefused(
+                f"{error.detail} ({kernel})", remedy=error.remedy, code=error.code
+            ) from error
+        finally:
+            self._inventory.forget(accelerator)
+            self.close()  # handles and the minor number are others now
+            self._restore(accelerator, found)
+
+    def _refuse_held(self, accelerator: Uuid) -> None:
+        there = self.in_the_way(accelerator)
         if there:
             named = ", ".join(f"{one.name} (pid {one.pid})" for one in there)
             raise BackendFailed(
@@ -233,13 +266,17 @@ class NvidiaBackend:
                 " stopped for you",
                 holder=named,
             )
-        self._stream.forget(accelerator)
-        self._inventory.forget(accelerator)
+
+    def _restore(self, accelerator: Uuid, found: modes.Modes) -> None:
+        """Put an operator's modes back; what cannot be is logged: it undoes no change of mode."""
         try:
-            self._mig.set_mode(accelerator, on=on)
+            failed = modes.restore(self._library, self._inventory.card(accelerator).handle, found)
+        except FleetError as error:
+            failed = (error.detail,)
         finally:
-            self._inventory.forget(accelerator)
-            self.close()  # handles and the minor number are others now
+            self.close()
+        if failed:
+            LOG.warning("modes of %s are not as before: %s", accelerator, "; ".join(failed))
 
     def accelerator(self, uuid: Uuid) -> Accelerator:
         """One GPU as the inventory has it, looking into no other. Raises DeviceLost."""
@@ -253,10 +290,20 @@ class NvidiaBackend:
         """A GPU that does not answer, as it is remembered."""
         return self._inventory.silent(uuid)
 
-    def openers(self, card: linkage.Card) -> Sequence[Process]:
-        """Who has the GPU in a slot open, asking the kernel only. Raises BackendFailed."""
-        gpu = grants.located(card.address, uuid=card.uuid, root=self._root)
-        return self._holders.of(Card(card.uuid, None, card.address), gpu.minor)
+    def in_the_way(self, accelerator: Uuid) -> Sequence[Process]:
+        """Everybody but this process who keeps a GPU from being reset: workers of ours for other
+        GPUs too, who have its node open. Of a GPU that must be reset first, by descriptors alone.
+        Raises BackendFailed, DeviceLost."""
+        try:
+            card = self._inventory.card(accelerator)
+            found = self._holders.of(card, self._minor(card), bystanders=True)
+        except DriverRefused as error:
+            if error.code != nvml.RESET_REQUIRED:
+                raise
+            address = self._inventory.address(accelerator)
+            gpu = grants.located(address, uuid=accelerator, root=self._root)
+            found = self._holders.of(Card(accelerator, None, address), gpu.minor, bystanders=True)
+        return tuple(process for process in found if process.pid != os.getpid())
 
     def note_reset(self, address: str) -> None:
         """Write into the kernel log that the GPU in a slot was reset: that ends its open faults."""
@@ -287,9 +334,7 @@ class NvidiaBackend:
 
     def _unpartitioned(self, card: Card) -> bool | None:
         try:
-            return self._mig.enabled(card.handle) and not self._mig.instances(
-                card.handle, card.uuid
-            )
+            return self._mig.empty(card.handle, card.uuid)
         except BackendFailed:
             return None
 
@@ -298,8 +343,8 @@ class NvidiaBackend:
         return int(self._library.call("nvmlDeviceGetMinorNumber", card.handle))
 
     def _instance(self, card: Card, device: Device) -> Instance | None:
-        there = self._mig.instances(card.handle, card.uuid)
-        return next((one for one in there if one.device == device.uuid), None)
+        found = self._mig.find(card.handle, card.uuid, lambda one: one.device == device.uuid)
+        return None if found is None else found[0]
 
     def _part(self, named: Uuid) -> tuple[Card, Device]:
         """A partition and the GPU it is on. Raises DeviceUnknown, DeviceLost."""
@@ -319,14 +364,8 @@ class _Around:
         self._backend = backend
 
     def holders(self, card: linkage.Card) -> Sequence[Process]:
-        """Everybody but this process; of a GPU that must be reset first, by descriptors alone."""
-        try:
-            found = self._backend.processes(card.uuid)
-        except DriverRefused as error:
-            if error.code != nvml.RESET_REQUIRED:
-                raise
-            found = self._backend.openers(card)
-        return tuple(process for process in found if process.pid != os.getpid())
+        """Everybody but this process."""
+        return self._backend.in_the_way(card.uuid)
 
     def instances(self, card: linkage.Card) -> Sequence[str]:
         """By number and units; of a GPU that must be reset first, none can be told or are left."""

@@ -271,9 +271,13 @@ class Context:
         """Time, s, on the device between two timed events that are done."""
         return float(self._driver.call("cuEventElapsedTime", start, end)) / 1e3
 
+    def finished(self, event: Any) -> bool:
+        """Whether all before `event` is done; waits for nothing."""
+        return self._driver.finished("cuEventQuery", event)
+
     def wait(self, event: Any, meanwhile: Callable[[], None]) -> None:
         """Ask until all before `event` is done, calling `meanwhile` between two questions."""
-        while not self._driver.finished("cuEventQuery", event):
+        while not self.finished(event):
             meanwhile()
             time.sleep(POLL_S)
 

@@ -2,12 +2,17 @@
 
 The kernel log has the history; this stream also tells what the log lost or never got. One event
 set for each GPU, so that no event has to be assigned, and nothing is ever waited for.
+
+A set does not outlive the library it was made in: one from before that was closed is dropped
+without a word to the driver, and made anew by the next `listen`. The kernel log has what happened
+between.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fleet.backends.nvidia import nvml
@@ -23,17 +28,28 @@ KEPT = 1024
 reading."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """An event set of the driver, and the generation of the library it was made in."""
+
+    handle: Any
+    generation: int
+
+
 class EventStream:
     """Fault codes by GPU, for one process."""
 
     def __init__(self, library: nvml.Library) -> None:
         self._library = library
-        self._sets: dict[Uuid, Any] = {}
+        self._sets: dict[Uuid, _Set] = {}
         self._heard: dict[Uuid, deque[Heard]] = {}
 
     def listen(self, accelerator: Uuid, handle: Any) -> bool:
-        """Register for a GPU's fault codes, once; whether it is registered. Raises `DeviceLost`."""
-        if accelerator in self._sets:
+        """Register for a GPU's fault codes, once; whether it is registered. Raises `DeviceLost`.
+
+        What was heard before the library was closed and opened again stays.
+        """
+        if self._live(accelerator) is not None:
             return True
         supported = self._library.ask("nvmlDeviceGetSupportedEventTypes", handle)
         if supported is not None and not supported & XID:
@@ -46,8 +62,8 @@ class EventStream:
         except DriverRefused:
             self._library.ask("nvmlEventSetFree", made)
             return False
-        self._sets[accelerator] = made
-        self._heard[accelerator] = deque(maxlen=KEPT)
+        self._sets[accelerator] = _Set(made, self._library.generation)
+        self._heard.setdefault(accelerator, deque(maxlen=KEPT))
         return True
 
     def heard(self, accelerator: Uuid) -> tuple[Heard, ...] | None:
@@ -55,10 +71,12 @@ class EventStream:
 
         None without `listen`. Raises `DeviceLost`.
         """
-        made = self._sets.get(accelerator)
-        if made is None:
+        kept = self._heard.get(accelerator)
+        if kept is None:
             return None
-        kept = self._heard[accelerator]
+        made = self._live(accelerator)
+        if made is None:
+            return tuple(kept)
         for _ in range(KEPT):
             try:
                 event = self._library.call("nvmlEventSetWait_v2", made, 0)
@@ -71,15 +89,24 @@ class EventStream:
 
     def forget(self, accelerator: Uuid) -> None:
         """Let a GPU's event set go with what was heard: it is about to be reset."""
-        made = self._sets.pop(accelerator, None)
+        made = self._live(accelerator)
+        self._sets.pop(accelerator, None)
         self._heard.pop(accelerator, None)
         if made is not None:
             self._library.ask("nvmlEventSetFree", made)
 
     def close(self) -> None:
         """Let all event sets go; codes heard are forgotten."""
-        for accelerator in tuple(self._sets):
+        for accelerator in tuple(self._heard):
             self.forget(accelerator)
+
+    def _live(self, accelerator: Uuid) -> Any:
+        """A GPU's event set; None: there is none, or it died with the library it was made in."""
+        made = self._sets.get(accelerator)
+        if made is None or made.generation == self._library.generation:
+            return made and made.handle
+        del self._sets[accelerator]
+        return None
 
 
 def unlogged(logged: Iterable[int], heard: Iterable[Heard] | None) -> tuple[Heard, ...]:

@@ -5,8 +5,12 @@ Decisions:
 1. The node's own processes that keep the driver open to read health hold no memory and are left
    out; a wipe worker is `OURS`. Both carry the marker of `fleet.wipe.identity`, which anybody can
    put into his environment: it counts only for processes of the host, as root or as we run.
-2. An MPS daemon that may serve the device holds it, clients or not: whatever would run there runs
+2. A worker is a holder of the GPU that the driver lists it on, and of an instance whose
+   capability it has open. With the node alone open it works on another GPU.
+3. An MPS daemon that may serve the device holds it, clients or not: whatever would run there runs
    inside its server.
+4. Memory in use that nobody listed accounts for is held by a process without a pid: nothing of ours
+   touches the GPU until that memory is free (`occupancy.unseen`).
 """
 
 from __future__ import annotations
@@ -36,10 +40,21 @@ class Holders:
     library: nvml.Library
     root: Path
     policy: mps.Policy
+    freed_within_s: float = occupancy.FREED_WITHIN_S
+    """Time, s, for which memory just freed may count as used."""
 
-    def of(self, card: Card, minor: int, instance: Instance | None = None) -> tuple[Process, ...]:
+    def of(
+        self,
+        card: Card,
+        minor: int,
+        instance: Instance | None = None,
+        *,
+        bystanders: bool = False,
+    ) -> tuple[Process, ...]:
         """Holders of a GPU, or of one instance on it, by pid. Raises `BackendFailed`, `DeviceLost`.
 
+        `bystanders`: also workers of ours that only have the GPU's node open, as whoever starts
+        CUDA has every node he can see: they keep no wipe from it, and a reset they do.
         With a policy that allows it, an MPS daemon without clients is asked to end first.
         """
         gi = None if instance is None else instance.ids["gi"]
@@ -59,8 +74,13 @@ class Holders:
         if settled.ended:
             mps.leave_exclusive_mode(self.library, card.handle)
             found = tuple(process for process in found if process.pid not in settled.gone)
-        named = {process.pid: process for process in (*found, *settled.holders)}
-        return tuple(self._as_we_count(named[pid] for pid in sorted(named)))
+        unseen = () if instance is not None or card.handle is None else self._unseen(card.handle)
+        named = {process.pid: process for process in (*unseen, *found, *settled.holders)}
+        ours = self._as_we_count(named[pid] for pid in sorted(named))
+        if bystanders or instance is not None or card.handle is None:
+            return tuple(ours)
+        at_work = occupancy.listed(self.library, card.handle)
+        return tuple(one for one in ours if one.kind is not ProcessKind.OURS or one.pid in at_work)
 
     def _capabilities(self, minor: int, instance: Instance) -> Sequence[DeviceNode]:
         if "ci" not in instance.ids:
@@ -68,6 +88,9 @@ class Holders:
         return nodes.of_instance(
             minor, gi=instance.ids["gi"], ci=instance.ids["ci"], root=self.root
         )
+
+    def _unseen(self, handle: Any) -> Sequence[Process]:
+        return occupancy.unseen(self.library, handle, within_s=self.freed_within_s)
 
     def _clients(self, handle: Any) -> frozenset[int]:
         listed = self.library.ask(MPS_CLIENTS, handle)
@@ -81,7 +104,7 @@ class Holders:
             yield replace(process, kind=ProcessKind.OURS) if mark else process
 
     def _mark(self, pid: int) -> str:
-        """The marker of a process of ours, "" for any other."""
+        """The marker of a process of ours, "" for any other, and for one without a pid."""
         if pid == os.getpid():
             return os.environ.get(MARKER, "")
         proc = self.root / "proc"

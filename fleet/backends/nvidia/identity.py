@@ -3,6 +3,9 @@
 A GPU that fell off the bus tells nobody its UUID. What was seen when it lived is kept in a small
 file: its whole shape, by PCI address and by what the kernel read off the card when it was plugged
 in. Another kind of card in that slot, or a card whose UUID answers elsewhere, is somebody else.
+
+With it goes how many of its links were ever up at once: only its past tells a card that has no
+bridge from one that lost it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ class Known:
     """Vendor, device, subsystem and revision from the bus; "" unknown."""
     serial: str
     accelerator: Accelerator
+    links: int = 0
+    """The most NVLinks ever seen up on it at once."""
 
 
 class Identities:
@@ -47,6 +52,7 @@ class Identities:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._links: dict[Uuid, int] = {}
 
     def at(self, function: Function, *, alive: Collection[Uuid]) -> Known | None:
         """Who was last seen where `function` is now, if it may still be that card."""
@@ -74,23 +80,61 @@ class Identities:
             return ()
 
     def remember(self, seen: Iterable[Known]) -> None:
-        """Keep `seen`; what was known of their slots or of them elsewhere is replaced."""
+        """Keep `seen`; what was known of their slots or of them elsewhere is replaced.
+
+        The most links of a card stay.
+        """
         found = tuple(seen)
-        if self._path is None or not found:
+        slots = {known.address for known in found}
+        uuids = {known.accelerator.uuid for known in found}
+
+        def merged(before: tuple[Known, ...]) -> tuple[Known, ...]:
+            links = {known.accelerator.uuid: known.links for known in before}
+            kept = (
+                known
+                for known in before
+                if known.address not in slots and known.accelerator.uuid not in uuids
+            )
+            fresh = (
+                replace(known, links=max(known.links, links.get(uuid, 0), self._links.get(uuid, 0)))
+                for known in found
+                for uuid in (known.accelerator.uuid,)
+            )
+            return (*kept, *fresh)
+
+        if found:
+            self._change(merged)
+
+    def links(self, accelerator: Uuid, up: int = 0) -> int:
+        """The most links that were ever seen up on a card, `up` of them just now.
+
+        Without a file, or for a card that is in none yet, as far as this object saw.
+        """
+        known = self.of(accelerator)
+        kept = known.links if known else 0
+        most = max(up, kept, self._links.get(accelerator, 0))
+        self._links[accelerator] = most
+        if known is not None and most > kept:
+            self._change(
+                lambda before: tuple(
+                    replace(one, links=max(one.links, most))
+                    if one.accelerator.uuid == accelerator
+                    else one
+                    for one in before
+                )
+            )
+        return most
+
+    def _change(self, change: Callable[[tuple[Known, ...]], tuple[Known, ...]]) -> None:
+        """Rewrite the file, alone; not where nothing changes."""
+        if self._path is None:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.with_name(f"{self._path.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 before = self.all()
-                slots = {known.address for known in found}
-                uuids = {known.accelerator.uuid for known in found}
-                kept = tuple(
-                    known
-                    for known in before
-                    if known.address not in slots and known.accelerator.uuid not in uuids
-                )
-                after = tuple(sorted((*kept, *found), key=lambda known: known.address))
+                after = tuple(sorted(change(before), key=lambda known: known.address))
                 if after != before:
                     _write(self._path, after)
         except OSError as error:
@@ -125,7 +169,9 @@ def name(address: str, accelerator: Uuid) -> str:
 
 def _known(entry: Mapping[str, Any]) -> Known:
     (accelerator,) = coding.accelerators_from([entry["accelerator"]])
-    return Known(entry["address"], entry["ids"], entry["serial"], accelerator)
+    return Known(
+        entry["address"], entry["ids"], entry["serial"], accelerator, int(entry.get("links", 0))
+    )
 
 
 def _write(path: Path, cards: Iterable[Known]) -> None:
@@ -136,6 +182,7 @@ def _write(path: Path, cards: Iterable[Known]) -> None:
                     "address": known.address,
                     "ids": known.ids,
                     "serial": known.serial,
+                    "links": known.links,
                     "accelerator": coding.accelerators([known.accelerator])[0],
                 }
                 for known in cards

@@ -45,6 +45,8 @@ class Found:
     """Handles of compute instances by id."""
     uuid: str
     """Of the MIG device, where there is exactly one compute instance."""
+    device: Any = None
+    """Its handle. Asking for it by UUID would have the driver look into every GPU."""
 
 
 class Table:
@@ -161,9 +163,9 @@ class Table:
             if error.code == nvml.NOT_FOUND:
                 return None
             raise
-        uuid = ""
+        uuid, device = "", None
         if len(children) == 1:
-            uuid = self._uuid(handle, int(facts.id), *children.items())
+            uuid, device = self._device(handle, int(facts.id), *children.items())
         return Found(
             handle=instance,
             id=int(facts.id),
@@ -171,6 +173,7 @@ class Table:
             placement=Placement(int(facts.placement.start), int(facts.placement.size)),
             children=children,
             uuid=uuid,
+            device=device,
         )
 
     def children(self, instance: Any) -> dict[int, Any]:
@@ -215,13 +218,13 @@ class Table:
             raise
         return [array[index] for index in range(min(count.value, _LISTED_MAX))]
 
-    def _uuid(self, handle: Any, gi: int, child: tuple[int, Any]) -> str:
-        """UUID of the MIG device of a compute instance; "" when the driver shows none."""
+    def _device(self, handle: Any, gi: int, child: tuple[int, Any]) -> tuple[str, Any]:
+        """UUID and handle of the MIG device of a compute instance; "", None: none is shown."""
         number, instance = child
         facts = self._library.call("nvmlComputeInstanceGetInfo_v2", instance)
         told = self._library.ask("nvmlDeviceGetUUID", facts.device)
         if told and nvml.text(told).startswith("MIG-"):
-            return nvml.text(told)
+            return nvml.text(told), facts.device
         for index in range(int(self._library.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
             device = self._library.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
             if device is None:
@@ -231,5 +234,6 @@ class Table:
                 self._library.ask("nvmlDeviceGetComputeInstanceId", device),
             )
             if place == (gi, number):
-                return nvml.text(self._library.ask("nvmlDeviceGetUUID", device) or "")
-        return ""
+                named = nvml.text(self._library.ask("nvmlDeviceGetUUID", device) or "")
+                return named, device if named else None
+        return "", None

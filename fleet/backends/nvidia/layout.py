@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.backends.base import Instance
 from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 
 NONE = 0xFFFFFFFF
@@ -236,14 +235,3 @@ def device_of(
             whole = (profile, placement) == entire(profiles)
             return gpu if whole else part_uuid(gpu, profile.name, placement.start)
     return None
-
-
-def struck(accelerator: Accelerator, instances: Sequence[Instance], gi: int) -> tuple[UnitId, ...]:
-    """The units that an event of GPU instance `gi` is about (B70).
-
-    An event of the whole GPU, or of an instance nobody knows any more, is about all of them.
-    """
-    for instance in instances:
-        if gi != NONE and instance.ids.get("gi") == gi:
-            return instance.units
-    return accelerator.device.units

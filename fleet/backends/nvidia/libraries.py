@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from fleet import errors
 from fleet.backends.base import Mount
@@ -49,7 +49,6 @@ _PROGRAM_DIRECTORIES = (
 )
 _PROGRAMS = ("nvidia-smi", "nvidia-debugdump")
 _NUMBER = re.compile(r"\d{2,4}\.\d+(?:\.\d+)?")
-_VERSIONED = re.compile(r"^(?P<name>lib[^/]*\.so)\.(?P<version>\d{2,4}\.\d+(?:\.\d+)?)$")
 _ELF_32_BIT = b"\x7fELF\x01"
 
 
@@ -106,31 +105,6 @@ def mounts(root: Path) -> tuple[Mount, ...]:
     """
     loaded = version(root)
     return (*_libraries(root, loaded), *_programs(root))
-
-
-def stale(host_paths: Iterable[str], *, root: Path) -> tuple[str, ...]:
-    """What makes a spec unusable that mounts these host paths, in words; empty: nothing.
-
-    A path that has gone, and a library of another version than the module loaded now: a container
-    would start with the first only in part, with the second not at all. Raises OSError where the
-    host's tree cannot be looked at.
-    """
-    try:
-        loaded = version(root)
-    except errors.DriverAbsent:
-        loaded = ""
-    found = []
-    for path in dict.fromkeys(host_paths):
-        versioned = _VERSIONED.match(PurePosixPath(path).name)
-        if not hostpaths.exists(root, path):
-            found.append(f"{path} is missing on the host")
-        elif loaded and versioned and _is_ours(versioned["name"], versioned["version"], loaded):
-            found.append(f"{path} is not of the loaded driver, {loaded}")
-    return tuple(found)
-
-
-def _is_ours(name: str, found: str, loaded: str) -> bool:
-    return name in {library.name for library in WANTED} and found != loaded
 
 
 def _libraries(root: Path, loaded: str) -> Iterator[Mount]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fleet.backends.nvidia import nvml
@@ -75,8 +76,14 @@ def _reports(function: Function) -> bool:
     return (function.path / "aer_dev_fatal").exists()
 
 
-def nvlink(probe: Probe) -> Answers:
-    """Links up of those that exist, and their errors. One link unread: the number is unknown."""
+def nvlink(probe: Probe, *, switched: bool, seen: Callable[[int], int]) -> Answers:
+    """Links up of those that are expected, and their errors. One unread: the number is unknown.
+
+    Links that lead nowhere (a card without a bridge, one GPU of a board in a virtual machine) say
+    what broken ones say. Where there is a fabric (`switched`) all of them are expected; else as
+    many as were ever up at once on this card. `seen` keeps that: it is told how many are up now,
+    and says how many there were at most.
+    """
     found = Answers()
     links: dict[int, bool | None] = {}
     for link in range(MOST_LINKS):
@@ -85,14 +92,18 @@ def nvlink(probe: Probe) -> Answers:
             links[link] = state == UP or _sleeps(probe, link)
         elif probe.refused("GetNvLinkState") not in NO_LINK:
             links[link] = None
-    unread = None in links.values()
-    found.values["nvlinks_expected"] = None if unread else len(links)
-    if not links:
-        found.absent("nvlinks_up", "nvlink_errors")
-    elif not unread:
-        found.values["nvlinks_up"] = sum(bool(up) for up in links.values())
-    if links:
+    found.values["nvlinks_up"] = found.values["nvlinks_expected"] = None
+    if None in links.values():
         found.values["nvlink_errors"] = _link_errors(probe, list(links))
+        return found
+    up = sum(bool(one) for one in links.values())
+    most = seen(up)
+    found.values["nvlinks_expected"] = len(links) if switched else min(most, len(links))
+    if not found.values["nvlinks_expected"]:
+        found.absent("nvlinks_up", "nvlink_errors")
+        return found
+    found.values["nvlinks_up"] = up
+    found.values["nvlink_errors"] = _link_errors(probe, list(links))
     return found
 
 

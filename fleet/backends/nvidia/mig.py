@@ -19,13 +19,19 @@ from fleet.backends.nvidia.instances import GONE, Found, Table
 from fleet.backends.nvidia.layout import Placement, Profile
 from fleet.model import Device, Uuid
 
-_PAUSE_S = 0.1
-"""First pause, s, between two tries to remove what is in use; doubled after each."""
+_PAUSE_S, _PAUSE_GROWTH = 0.2, 4
+"""First pause, s, between two tries to remove what is in use, and by what each next is longer: five
+tries end after 17 s. The driver may take that long to let go of what nobody is listed for."""
 _PROCESS_LISTS = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 )
+PENDING = "the order could not be taken back: it is pending, and will change with the next reset"
+_SWITCH_REMEDIES = {
+    nvml.RESET_REQUIRED: "this driver does not reset the GPU for it: set the mode with nvidia-smi,"
+    " reset or reboot, then start the node service anew",
+}
 _ACTIVATION = {
     nvml.RESET_REQUIRED: "the GPU must be reset before the mode changes",
     nvml.IN_USE: "a process uses the GPU",
@@ -55,6 +61,7 @@ class Mig:
         self._tries = tries
         self._sleep = sleep
         self._table = Table(library)
+        self._kept: dict[Uuid, list[Instance]] = {}
 
     # --- mode ---
 
@@ -76,17 +83,21 @@ class Mig:
     def set_mode(self, gpu: Uuid, *, on: bool) -> Mode:
         """Turn partitioning on or off. Raises `BackendFailed` unless it is so afterwards.
 
-        The driver reports most failures as a value. The change may reset the GPU: handles, minor
-        number and everything else read before are stale, and the GPU is found anew by its UUID.
+        The driver reports most failures as a value, and would then change the mode at the next
+        reset, whenever and for whomever that is: the order is taken back. The change may reset the
+        GPU: handles, minor number and everything else read before are stale, and the GPU is found
+        anew by its UUID.
         """
         word = "on" if on else "off"
         self._table.forget(gpu)
+        before = self.mode(self._handle(gpu))
         status = int(self._library.call("nvmlDeviceSetMigMode", self._handle(gpu), int(on)))
         if status:
             why = _ACTIVATION.get(status, f"the driver says {status}")
+            left = "" if self._taken_back(gpu, before) else f"; {PENDING}"
             raise errors.DriverRefused(
-                f"partitioning of {gpu} was not turned {word}: {why}",
-                remedy="end what uses the GPU, reset it, then ask again",
+                f"partitioning of {gpu} was not turned {word}: {why}{left}",
+                remedy=_SWITCH_REMEDIES.get(status, "end what uses the GPU, then ask again"),
                 code=status,
             )
         mode = self.mode(self._handle(gpu))
@@ -96,6 +107,17 @@ class Mig:
                 remedy="reset the GPU, or reboot: the mode changes with it",
             )
         return mode
+
+    def _taken_back(self, gpu: Uuid, before: Mode | None) -> bool:
+        """Order the mode that was, after a refusal; whether the next reset changes nothing now."""
+        try:
+            if before is not None:
+                handle = self._handle(gpu)
+                self._library.ask("nvmlDeviceSetMigMode", handle, int(before.current))
+            now = self.mode(self._handle(gpu))
+        except errors.BackendFailed:
+            return False
+        return now is not None and now.pending is now.current
 
     def _handle(self, gpu: Uuid) -> Any:
         return self._library.call("nvmlDeviceGetHandleByUUID", gpu)
@@ -112,6 +134,43 @@ class Mig:
             self._table.as_instance(gpu, found, profiles)
             for found in self._table.found(handle, profiles)
         ]
+
+    def find(
+        self, handle: Any, gpu: Uuid, fits: Callable[[Instance], bool]
+    ) -> tuple[Instance, Any] | None:
+        """The complete instance that `fits`, and the handle of its device; None: there is none.
+
+        One that was found before is looked for by its number, and no other is looked at: a worker
+        asks again and again. Raises `DeviceLost`, `BackendFailed`.
+        """
+        if not self.enabled(handle):
+            return None
+        for known in self._kept.get(gpu, ()):
+            if fits(known) and (now := self._again(handle, known)) is not None:
+                return now
+        self._kept[gpu] = []
+        for one in self.instances(handle, gpu):
+            if fits(one) and (now := self._again(handle, one)) is not None:
+                self._kept[gpu] = [now[0]]
+                return now
+        return None
+
+    def empty(self, handle: Any, gpu: Uuid) -> bool:
+        """Whether partitioning is on and there is no instance. Raises as `find`."""
+        if not self.enabled(handle):
+            return False
+        kept = self._kept.get(gpu, ())
+        if any(self._again(handle, known) is not None for known in kept):
+            return False
+        return not self.instances(handle, gpu)
+
+    def _again(self, handle: Any, known: Instance) -> tuple[Instance, Any] | None:
+        """An instance as it is now; None: it is gone, half made, or its numbers are another's."""
+        found = self._still(handle, known)
+        if found is None or found.device is None:
+            return None
+        profiles = self._table.profiles(handle, known.accelerator)
+        return self._table.as_instance(known.accelerator, found, profiles), found.device
 
     def profiles(self, handle: Any, gpu: Uuid, *, total_bytes: int = 0) -> tuple[Profile, ...]:
         """The table of profiles: fixed for a GPU, and so read once.
@@ -229,7 +288,7 @@ class Mig:
             else:
                 return
             self._sleep(pause_s)
-            pause_s *= 2
+            pause_s *= _PAUSE_GROWTH
 
     def _remove(self, handle: Any, instance: Instance) -> None:
         found = self._still(handle, instance)

@@ -21,60 +21,31 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fleet import errors
-from fleet.backends import infrastructure
 from fleet.backends.nvidia import nvml
+from fleet.backends.nvidia.daemons import (
+    CONTROL,
+    PIPE_VARIABLE,
+    Daemon,
+    Found,
+    find,
+    is_alive,
+)
 from fleet.backends.nvidia.nvml import Library
-from fleet.backends.sysfs import read_text
 from fleet.model import Process, ProcessKind
 
-CONTROL = "nvidia-cuda-mps-control"
-SERVER = "nvidia-cuda-mps-server"
-_CUT = "nvidia-cuda-mps"
-"""What the kernel shows of either name."""
-PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 # the vendor's default, not ours
-LOG_DIRECTORY = "/var/log/nvidia-mps"
-"""Where a daemon has its pipes and logs unless its environment says otherwise."""
-PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _PIPE_FILES = frozenset({"control", "control_lock", "control_privileged", "log", f"{CONTROL}.pid"})
 _LOG_FILES = frozenset({"control.log", "server.log"})
 _STEP_S = 0.05
 _ASK_S = 5.0
 """Time, s, a daemon gets to answer a question."""
 EXCLUSIVE_PROCESS, DEFAULT_MODE = 3, 0
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """One control daemon. Paths are the host's."""
-
-    pid: int
-    started: int
-    """Start time in ticks since boot: with the pid, its identity."""
-    user: int
-    pipes: str
-    logs: str
-    visible: tuple[str, ...] | None
-    """Devices it was limited to, by UUID or index; None: all of them."""
-    of_host: bool = False
-    """Whether it sees the host's files. Paths of any other are not the host's, and not ours to
-    touch; it is asked nothing."""
-
-    def serves(self, uuid: str) -> bool:
-        """Whether it may take in clients of this device; in doubt it does.
-
-        A beginning of a UUID names a device too, and an index may name any.
-        """
-        if self.visible is None:
-            return True
-        return any(not _is_uuid(name) or uuid.startswith(name) for name in self.visible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +71,6 @@ class Settled:
     """Leftovers of the daemons ended that were removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Everything of MPS on a node at one moment."""
-
-    daemons: tuple[Daemon, ...] = ()
-    servers: tuple[Process, ...] = ()
-    """Servers, and processes of which only the cut name can be read."""
-
-    def holders(self, uuid: str, holding: Collection[int] = ()) -> tuple[Process, ...]:
-        """Daemons that serve the device, and servers among the pids `holding` it.
-
-        A server whose daemon has gone is one too.
-        """
-        daemons = [one for one in self.daemons if one.serves(uuid)]
-        return (
-            *(Process(one.pid, CONTROL, ProcessKind.FOREIGN) for one in daemons),
-            *(server for server in self.servers if server.pid in holding),
-        )
-
-
 def empty_pipe_directory(run: Path) -> Path:
     """A directory without a daemon, below `run`, for `PIPE_VARIABLE` of our own CUDA processes.
 
@@ -139,23 +90,6 @@ def empty_pipe_directory(run: Path) -> Path:
     return path
 
 
-def find(root: Path) -> Found:
-    """Daemons and servers among the processes below ``<root>/proc``. Raises `BackendFailed`."""
-    daemons, servers = [], []
-    for process in _processes(root):
-        if not (read_text(process / "comm") or "").startswith(_CUT):
-            continue
-        pid = int(process.name)
-        if _program(process) == CONTROL:
-            daemon = _daemon(process)
-            if daemon is not None:
-                daemons.append(daemon)
-        else:
-            name = _program(process) or _CUT
-            servers.append(Process(pid, name, ProcessKind.FOREIGN))
-    return Found(tuple(daemons), tuple(servers))
-
-
 def settle(
     uuid: str, *, root: Path, policy: Policy, holding: Collection[int], clients: Collection[int]
 ) -> Settled:
@@ -168,18 +102,20 @@ def settle(
     """
     found = find(root)
     if not policy.shuts_down or clients:
-        return Settled(found.holders(uuid, holding))
+        return Settled(holders(found, uuid, holding, policy))
     ended = [
         daemon
-        for daemon in found.daemons
-        if daemon.serves(uuid) and shut_down(daemon, root=root, policy=policy)
+        for daemon in found.holding(uuid, holding)
+        if shut_down(daemon, root=root, policy=policy)
     ]
     # Servers end with their daemon, a moment later than it.
-    holders = _until_gone(uuid, root, holding, policy.deadline_s if ended else 0.0)
+    left = _until_gone(uuid, root, holding, policy.deadline_s if ended else 0.0)
     removed = [path for daemon in ended for path in clear(daemon, root=root)]
     servers = {one.pid for one in found.servers} if ended else set()
     gone = {one.pid for one in ended} | (servers - {one.pid for one in find(root).servers})
-    return Settled(holders, tuple(ended), frozenset(gone), tuple(removed))
+    return Settled(
+        holders(left, uuid, holding, policy), tuple(ended), frozenset(gone), tuple(removed)
+    )
 
 
 def shut_down(daemon: Daemon, *, root: Path, policy: Policy) -> bool:
@@ -193,13 +129,13 @@ def shut_down(daemon: Daemon, *, root: Path, policy: Policy) -> bool:
     ask = _Ask(daemon, root, policy.program)
     servers = ask("get_server_list")
     if servers is None:
-        return not _alive(daemon, root)
+        return not is_alive(daemon, root)
     for server in servers.split():
         clients = ask(f"get_client_list {server}") if server.isdecimal() else None
         if clients is None or clients.split():
             return False
     ask("quit", within_s=max(0.0, deadline - time.monotonic()))
-    while _alive(daemon, root):
+    while is_alive(daemon, root):
         if time.monotonic() >= deadline:
             return False
         time.sleep(_STEP_S)
@@ -257,8 +193,28 @@ def leave_exclusive_mode(library: Library, handle: Any) -> bool:
     return True
 
 
-def remedy(policy: Policy) -> str:
+def holders(
+    found: Found, uuid: str, holding: Collection[int], policy: Policy
+) -> tuple[Process, ...]:
+    """Who of MPS holds the device, which the pids `holding` have; daemons with what to do."""
+    return (
+        *(
+            Process(daemon.pid, _named(daemon, policy), ProcessKind.FOREIGN)
+            for daemon in found.holding(uuid, holding)
+        ),
+        *found.serving(holding),
+    )
+
+
+def _named(daemon: Daemon, policy: Policy) -> str:
+    where = f" of pod {daemon.pod}" if daemon.pod else ""
+    return f"{CONTROL}{where} ({remedy(daemon, policy)})"
+
+
+def remedy(daemon: Daemon, policy: Policy) -> str:
     """What an operator can do about a daemon that stays."""
+    if not daemon.of_host:
+        return "end it in its container, or delete the pod"
     if policy.shuts_down:
         return "end the clients of the MPS daemon; it is asked to quit once it has none"
     return f"end it with `echo quit | {CONTROL}`, or set hardware.mps to shut-down"
@@ -276,7 +232,7 @@ class _Ask:
 
     def __call__(self, command: str, *, within_s: float = _ASK_S) -> str | None:
         """What the daemon says; None: it cannot be asked, refused, or did not answer in time."""
-        if not _alive(self._daemon, self._root):
+        if not is_alive(self._daemon, self._root):
             return None  # the program would start a daemon of its own, or wait for one
         try:
             done = subprocess.run(
@@ -305,92 +261,11 @@ def _located(program: str, root: Path) -> str:
     return shutil.which(program) or (str(theirs) if theirs.is_file() else program)
 
 
-def _until_gone(
-    uuid: str, root: Path, holding: Collection[int], deadline_s: float
-) -> tuple[Process, ...]:
+def _until_gone(uuid: str, root: Path, holding: Collection[int], deadline_s: float) -> Found:
     deadline = time.monotonic() + deadline_s
     while True:
         left = find(root)
-        holders = left.holders(uuid, holding)
-        daemons = any(daemon.serves(uuid) for daemon in left.daemons)
-        if not holders or daemons or time.monotonic() >= deadline:
-            return holders
+        daemons, servers = left.holding(uuid, holding), left.serving(holding)
+        if daemons or not servers or time.monotonic() >= deadline:
+            return left
         time.sleep(_STEP_S)
-
-
-def _processes(root: Path) -> Iterator[Path]:
-    try:
-        found = sorted((root / "proc").iterdir())
-    except OSError as error:
-        raise errors.BackendFailed(
-            f"whether an MPS daemon runs is unknown: {root / 'proc'} cannot be listed: {error}"
-        ) from error
-    yield from (path for path in found if path.name.isdecimal())
-
-
-def _program(process: Path) -> str:
-    """Name of the program by its first argument; "" of a process that is ending."""
-    try:
-        first = (process / "cmdline").read_bytes().split(b"\0")[0]
-    except OSError:
-        return ""
-    return nvml.text(first).rpartition("/")[2]
-
-
-def _daemon(process: Path) -> Daemon | None:
-    """The daemon a process is; None: it ended meanwhile.
-
-    Where its environment may not be read, its directories are taken for the usual ones and it is
-    taken to serve every device.
-    """
-    started, user = _started(process), _owner(process)
-    if started is None or user is None:
-        return None
-    of_host = infrastructure.sees_files_of_host(int(process.name), proc=process.parent)
-    plain = Daemon(int(process.name), started, user, PIPE_DIRECTORY, LOG_DIRECTORY, None, of_host)
-    try:
-        pairs = (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return plain
-    told = dict(pair.decode(errors="replace").split("=", 1) for pair in pairs if b"=" in pair)
-    visible = told.get(VISIBLE_VARIABLE)
-    return replace(
-        plain,
-        pipes=_directory(told.get(PIPE_VARIABLE), PIPE_DIRECTORY),
-        logs=_directory(told.get(LOG_VARIABLE), LOG_DIRECTORY),
-        visible=None if visible is None else tuple(_names(visible)),
-    )
-
-
-def _names(visible: str) -> Sequence[str]:
-    return [name.strip() for name in visible.split(",") if name.strip()]
-
-
-def _is_uuid(name: str) -> bool:
-    return name.startswith("GPU-")
-
-
-def _directory(told: str | None, usual: str) -> str:
-    """A directory from an environment; one that is not plain and absolute is not believed."""
-    if not told or not told.startswith("/") or os.path.normpath(told) != told:
-        return usual
-    return told
-
-
-def _started(process: Path) -> int | None:
-    """Start time in ticks since boot; None: gone. The name before it may contain anything."""
-    fields = (read_text(process / "stat") or "").rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[19].isdecimal() else None
-
-
-def _alive(daemon: Daemon, root: Path) -> bool:
-    process = root / "proc" / str(daemon.pid)
-    state = (read_text(process / "stat") or "").rpartition(")")[2].split()[:1]
-    return _started(process) == daemon.started and state != ["Z"]
-
-
-def _owner(path: Path) -> int | None:
-    try:
-        return path.lstat().st_uid
-    except OSError:
-        return None

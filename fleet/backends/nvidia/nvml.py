@@ -48,6 +48,9 @@ class Library:
 
     def __init__(self) -> None:
         self._open = False
+        self.generation = 0
+        """Raised by each `close`: what the driver handed out before, event sets above all, is void,
+        and naming it in a call is undefined."""
 
     @property
     def opened(self) -> bool:
@@ -76,6 +79,7 @@ class Library:
         """Let the driver go; a later call opens it again."""
         if self._open:
             self._open = False
+            self.generation += 1
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError:

@@ -13,23 +13,27 @@ Decisions:
    lives where we cannot look. A name nobody can read is foreign.
 3. Of a partition, holders are those the driver lists inside it and those that have one of its
    capability nodes open. Who has only the parent's node open uses no partition's memory.
+4. Memory in use while the driver lists nobody is held all the same: what a process has exported
+   lives on in a descriptor of a control node or in a buffer shared by the kernel, which no list and
+   no node of the GPU shows. Only the newer figures tell use from reserve, so older drivers leave
+   it open (B71). What was just freed may count for a moment more, so it is looked at again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from fleet import errors
 from fleet.backends import infrastructure
-from fleet.backends.base import DeviceNode
+from fleet.backends.base import NOBODY_SEEN, DeviceNode
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.nvml import Library
 from fleet.backends.openers import Opener, openers
 from fleet.backends.sysfs import read_text
-from fleet.model import Process
+from fleet.model import Process, ProcessKind
 
 NO_INSTANCE = 0xFFFFFFFF
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -39,6 +43,11 @@ _NOT_LISTED = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATC
 _GREW = 7
 """The driver's code for a list that became longer between the two calls that read it."""
 _TRIES = 3
+IDLE_BYTES = 64 << 20
+"""What an idle GPU has in use at most beside its reserve."""
+FREED_WITHIN_S = 2.0
+"""Time, s, within which freed memory is scrubbed by the driver and counts as free."""
+_AGAIN_S = 0.05
 _UNREADABLE = "unknown"
 
 
@@ -69,51 +78,55 @@ def listed(library: Library, handle: Any, *, gi: int | None = None) -> frozenset
     None of a GPU that must be reset before anything runs on it again. Raises `BackendFailed` where
     the driver does not tell, `DeviceLost`.
     """
+    found = _all(library, handle) or ()
+    return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
+
+
+def unseen(
+    library: Library, handle: Any, *, within_s: float = FREED_WITHIN_S
+) -> tuple[Process, ...]:
+    """A holder without a pid where memory of a GPU is in use and the driver lists nobody.
+
+    Waits up to `within_s` for memory that was just freed. Of a GPU that is partitioned, must be
+    reset, or whose driver tells use and reserve not apart: nobody. Raises as `listed`.
+    """
+    until = time.monotonic() + within_s
+    while (used := _used_by_nobody(library, handle)) > IDLE_BYTES:
+        if time.monotonic() >= until:
+            name = f"{used >> 20} MiB {NOBODY_SEEN}"
+            return (Process(0, name, ProcessKind.FOREIGN),)
+        time.sleep(_AGAIN_S)
+    return ()
+
+
+def _used_by_nobody(library: Library, handle: Any) -> int:
+    """Bytes in use while nobody is listed; 0 where somebody is, or the driver does not tell."""
+    mig = library.ask("nvmlDeviceGetMigMode", handle)
+    if mig is not None and mig[0]:
+        return 0
+    version = library.constant("nvmlMemory_v2")
+    figures = library.ask("nvmlDeviceGetMemoryInfo", handle, version=version)
+    if figures is None or int(figures.used) <= IDLE_BYTES:
+        return 0
+    nobody = _all(library, handle) == []  # None: it lists nothing before its reset
+    return int(figures.used) if nobody else 0
+
+
+def _all(library: Library, handle: Any) -> list[Any] | None:
+    """All lists of the driver in one; None of a GPU that must be reset first."""
     try:
         found = list(_list(library, _COMPUTE, handle))
     except errors.DriverRefused as error:
         if error.code != nvml.RESET_REQUIRED:
             raise
-        return frozenset()
+        return None
     for name in _OTHERS:
         try:
             found += _list(library, name, handle)
         except errors.DriverRefused as error:
             if error.code not in _NOT_LISTED:
                 raise
-    return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
-
-
-class Use(StrEnum):
-    """What a GPU's memory figures say about users nobody lists."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    UNKNOWN = "unknown"
-    """To be treated as busy."""
-
-
-def memory_use(
-    library: Library, handle: Any, *, idle_bytes: int | None = None, allowed_bytes: int = 0
-) -> Use:
-    """Whether memory is in use on a GPU that nobody is known to hold (B71).
-
-    The driver's newer figures leave its own reserve out of what is used: more than `allowed_bytes`
-    is somebody. The older figures count the reserve as used; they are judged only against
-    `idle_bytes`, what the same figure was when this model was known to be idle, and only where the
-    driver has no newer ones. No figure at all says nothing.
-    """
-    try:
-        version = library.constant("nvmlMemory_v2")
-        used = int(library.call("nvmlDeviceGetMemoryInfo", handle, version=version).used)
-        return Use.IDLE if used <= allowed_bytes else Use.BUSY
-    except errors.DriverRefused as error:
-        if error.code != nvml.FUNCTION_NOT_FOUND or idle_bytes is None:
-            return Use.UNKNOWN
-    older = library.ask("nvmlDeviceGetMemoryInfo", handle)
-    if older is None:
-        return Use.UNKNOWN
-    return Use.IDLE if int(older.used) <= idle_bytes else Use.BUSY
+    return found
 
 
 def _list(library: Library, name: str, handle: Any) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia import attributes, events, links, memory_errors, nvml, posture
 from fleet.backends.nvidia.events import EventStream
+from fleet.backends.nvidia.identity import Identities
 from fleet.backends.nvidia.inventory import Card
 from fleet.backends.nvidia.probe import Answers, Probe
 from fleet.backends.sysfs import Function, Life
@@ -42,6 +43,7 @@ class Reader:
     log: KernelLog
     stream: EventStream
     clock: Clock
+    identities: Identities
     waiting: dict[Uuid, float] = field(default_factory=dict)
     """Since when the fabric of a GPU is seen on its way, by the monotonic clock."""
 
@@ -60,8 +62,14 @@ class Reader:
         found.add(posture.modes(probe))
         found.add(memory_errors.read(probe, card.architecture))
         found.add(links.pcie(probe, function))
-        found.add(links.nvlink(probe))
         found.add(links.fabric(probe, card.architecture))
+        found.add(
+            links.nvlink(
+                probe,
+                switched=found.values["fabric_state"] is not None,
+                seen=lambda up: self.identities.links(card.uuid, up),
+            )
+        )
         found.values["fabric_waited_s"] = self._waited(card, found.values["fabric_state"])
         found.add(_state(probe))
         found.values["recovery_action"] = _verdict(probe) or logged_action
@@ -96,6 +104,8 @@ class Reader:
         self.stream.listen(card.uuid, card.handle)
         heard = self.stream.heard(card.uuid)
         records = self.log.records()
+        if records is None:
+            found.values["why"] = {"xids": f"the kernel log is not read: {self.log.why}"}
         if records is None or not card.address:
             return None
         logged = kernel_log.faults(records, card.address)

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from fleet import errors
 from fleet.backends import infrastructure, pci_reset
 from fleet.backends.base import ResetOutcome
-from fleet.backends.nvidia import libraries, linkage, modes, nvml
+from fleet.backends.nvidia import clients, libraries, linkage, modes, nvml
 from fleet.backends.nvidia.linkage import Card
 from fleet.backends.nvidia.modes import Modes
 from fleet.backends.nvidia.nvml import Library
@@ -168,7 +168,11 @@ class _Reset:
             if ok:
                 return ResetOutcome(done=True, method="nvidia-smi", detail=self._along())
             if any(phrase in told.lower() for phrase in _IN_USE):
-                raise _Refused(f"the driver says {self._card.uuid} is in use: {told}")
+                kernel = clients.told(self._root)
+                raise _Refused(
+                    f"the driver says {self._card.uuid} is in use: {told}"
+                    + (f" ({kernel})" if kernel else "")
+                )
         if len(self._group) > 1 or not self._terms.methods:
             raise errors.BackendFailed(
                 f"{self._card.uuid} could not be reset: {told or 'no way to do it is allowed'}",

@@ -2,9 +2,10 @@
 
 Before the first write it is certain that this process sees exactly the device it was started for
 and that no MPS daemon stands in between. Kernels are compiled and have run once before memory is
-taken, for that needs memory itself. Then all there is is taken, and each pass queues slabs ahead
-and asks for the end of each, so that a pass is interrupted by whoever watches progress and not by
-the driver.
+taken, for that needs memory itself. Then all there is is taken. A pass is queued whole before
+anybody hears of its progress: what the host does meanwhile (it reads lists and counters, for
+seconds on a sick driver) never keeps the device waiting, and is no part of the time measured. The
+end of each slab is asked for, so that whoever watches progress can end a pass.
 
 Addresses on a device are virtual: what is allocated has an order, but no known place. A mismatch
 is therefore named by its offset in that order, and by the unit into which that offset falls when
@@ -18,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from fleet.backends.base import Coverage, Mismatch, Progress
-from fleet.backends.nvidia import cuda, kernels
+from fleet.backends.nvidia import cuda, kernels, load
 from fleet.backends.nvidia.access import Access, Found, HostAccess, KernelAccess, Piece
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused, FleetError, InputInvalid
 from fleet.health.readings import Readings
@@ -31,9 +33,9 @@ from fleet.wipe.allocation import take_all
 
 VISIBILITY = "CUDA_VISIBLE_DEVICES"
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-QUEUED = 32
-"""Slabs queued ahead: the device has work for milliseconds while nobody asks."""
 SLABS_PER_PASS = 16
+AHEAD = 16
+"""Slabs queued ahead while readings are taken: enough for a thread that waits for its turn."""
 ALIGNMENT = 512
 """Chunks begin and end at multiples of this many bytes."""
 WORD = kernels.WORD
@@ -66,7 +68,7 @@ class NvidiaSession:
         free = context.free_bytes()
         self._taken_before = max(target.total_bytes - target.reserved_bytes - free, 0)
         self._access = _access(context, fallback=target.fallback)
-        self._events = [context.event() for _ in range(QUEUED)]
+        self._events = [context.event() for _ in range(self._access.ahead)]
         self._marks = context.event(timed=True), context.event(timed=True)
         self._seconds: float | None = None
         self._chunks: list[Piece] = []
@@ -155,8 +157,11 @@ class NvidiaSession:
         return self._seconds
 
     def readings(self) -> Readings:
-        """Readings while memory traffic runs."""
-        return self._target.read()
+        """Readings while memory traffic runs: everything is read again and again meanwhile."""
+        with self._told_if_lost():
+            found = load.read_under(self._target.read, self._traffic())
+            self._settle()
+            return found
 
     def extra(self) -> dict[str, Any]:
         """What the certificate says beyond the figures of the passes."""
@@ -181,40 +186,47 @@ class NvidiaSession:
         progress: Progress,
         within: tuple[int, int] | None = None,
     ) -> None:
-        """Queue work on piece after piece; `progress` hears of each end, and while it waits."""
-        pending: deque[tuple[Any, int]] = deque()
-        free, done, ahead = deque(self._events), 0, 0
+        """Queue work on piece after piece; `progress` hears of each end, and while it waits.
+
+        Pieces come in lots, nearly always one (`Access.ahead`). A lot is queued and marked whole
+        before anybody hears of it, and what the host does between two lots is in no time.
+        """
+        slabs, done, seconds = self._slabs(within), 0, 0.0
+        start, end = self._marks
 
         def meanwhile() -> None:
             progress(done)
 
-        def finish() -> None:
-            nonlocal done
-            event, reached = pending.popleft()
-            self._context.wait(event, meanwhile)
-            free.append(event)
-            done = reached
-            progress(done)
-
         self._access.meanwhile = meanwhile
         self._seconds = None
-        start, end = self._marks
         with self._told_if_lost():
-            self._context.record(start)
-            for piece in self._slabs(within):
-                if not free:
-                    finish()
-                queue(piece)
-                ahead += piece.length
-                event = free.popleft()
-                self._context.record(event)
-                pending.append((event, ahead))
-            self._context.record(end)
-            while pending:
-                finish()
-            self._context.wait(end, meanwhile)
-            if isinstance(self._access, KernelAccess):
-                self._seconds = self._context.elapsed_s(start, end)
+            while lot := list(islice(slabs, len(self._events))):
+                self._context.record(start)
+                for piece, event in zip(lot, self._events, strict=False):
+                    queue(piece)
+                    self._context.record(event)
+                self._context.record(end)
+                for piece, event in zip(lot, self._events, strict=False):
+                    self._context.wait(event, meanwhile)
+                    done += piece.length
+                    progress(done)
+                self._context.wait(end, meanwhile)
+                if isinstance(self._access, KernelAccess):
+                    seconds += self._context.elapsed_s(start, end)
+        self._seconds = seconds or None
+
+    def _traffic(self) -> Iterator[None]:
+        """Read everything again and again, a step at a time; a step never waits for the device."""
+        pending: deque[Any] = deque()
+        free = deque(self._events[:AHEAD])
+        for piece in cycle(tuple(self._slabs(None))):
+            while not free:
+                if self._context.finished(pending[0]):
+                    free.append(pending.popleft())
+                yield
+            self._access.read(piece)
+            pending.append(free.popleft())
+            self._context.record(pending[-1])
 
     def _compared(
         self, nonce: bytes | None, progress: Progress, within: tuple[int, int]
@@ -292,8 +304,12 @@ class NvidiaSession:
         """Queue one small copy and wait until it is done."""
         with self._told_if_lost():
             queue()
-            self._context.record(self._events[0])
-            self._context.wait(self._events[0], _nothing)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until all that is queued is done."""
+        self._context.record(self._events[0])
+        self._context.wait(self._events[0], _nothing)
 
     @contextmanager
     def _told_if_lost(self) -> Iterator[None]:
@@ -377,7 +393,7 @@ def _access(context: cuda.Context, *, fallback: bool) -> Access:
 
 
 def _nothing() -> None:
-    """Nobody waits for a copy of a few bytes."""
+    """Nobody waits for what takes milliseconds."""
 
 
 def _ignored(_done: int) -> None:

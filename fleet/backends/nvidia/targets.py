@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from fleet.backends.base import Instance
 from fleet.backends.nvidia import attributes, nvml
 from fleet.backends.nvidia.inventory import Card
 from fleet.backends.nvidia.mig import Mig
@@ -35,8 +37,8 @@ def target(
     visible: str = accelerator.uuid
     handle = card.handle
     if mig.enabled(card.handle):
-        visible = _covering(card, units, mig)
-        handle = library.call("nvmlDeviceGetHandleByUUID", visible)
+        instance, handle = _covering(card, units, mig)
+        visible = instance.uuid
     memory = attributes.memory(Probe(library, handle))
     if memory is None:
         raise BackendFailed(f"the driver does not tell how much memory {visible} has")
@@ -59,11 +61,11 @@ def _require_own_memory(accelerator: Accelerator) -> None:
         )
 
 
-def _covering(card: Card, units: Sequence[UnitId], mig: Mig) -> str:
-    """UUID of the instance that is exactly `units`."""
-    for instance in mig.instances(card.handle, card.uuid):
-        if set(instance.units) == set(units) and instance.uuid:
-            return instance.uuid
+def _covering(card: Card, units: Sequence[UnitId], mig: Mig) -> tuple[Instance, Any]:
+    """The instance that is exactly `units`, and the handle of its device."""
+    found = mig.find(card.handle, card.uuid, lambda one: set(one.units) == set(units))
+    if found is not None:
+        return found
     raise BackendFailed(
         f"{card.uuid} is partitioned and no instance is exactly {', '.join(units)}: nothing can run"
         " there, and nothing was written",

@@ -40,11 +40,12 @@ class Chunk:
 class Tenant:
     """All memory of the one device this process sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, slab_bytes: int = _SLAB) -> None:
+        """`slab_bytes`: how much of it is looked at at once, at least a block."""
         driver = cuda.Driver()
         self._context = cuda.Context(driver, driver.only_device())
         self._event = self._context.event()
-        self._host = self._context.pinned(min(_SLAB, max(self._context.free_bytes(), BLOCK)))
+        self._host = self._context.pinned(min(slab_bytes, max(self._context.free_bytes(), BLOCK)))
         self._chunks = take_all(self._take, largest_bytes=LARGEST, smallest_bytes=SMALLEST)
 
     @property
@@ -71,18 +72,18 @@ class Tenant:
         cut = (secret[at : at + size] for at in range(0, len(secret) - size + 1, size))
         blocks = list(dict.fromkeys(cut))
         found = 0
-        for length in self._slabs():
+        for length in self._slabs(overlap=size - 1):
             found += sum(self._count(block, length) for block in blocks)
         return found
 
-    def _slabs(self) -> Iterator[int]:
+    def _slabs(self, *, overlap: int) -> Iterator[int]:
         """Memory, slab after slab, in the host's buffer: how much of it is there.
 
-        Slabs overlap by a block, so that none is cut in two.
+        Slabs overlap by a byte less than a block: none is cut in two, and none is met twice.
         """
         room = len(self._host)
         for chunk in self._chunks:
-            for start in range(0, chunk.length, max(room - BLOCK, BLOCK)):
+            for start in range(0, chunk.length, room - overlap):
                 length = min(room, chunk.length - start)
                 part = self._host[:length]
                 self._done(lambda at=chunk.address + start, to=part: self._context.download(to, at))

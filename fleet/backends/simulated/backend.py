@@ -270,7 +270,11 @@ def _write_boot_id(root: Path) -> None:
 
 
 def _kind(client: Client) -> ProcessKind:
-    return ProcessKind.OURS if client.worker_id else infrastructure.kind(client.name, client.pid)
+    if client.worker_id:
+        return ProcessKind.OURS
+    # Whoever plays a daemon here runs no program of its name.
+    known = client.name in infrastructure.daemons() and infrastructure.is_of_the_host(client.pid)
+    return ProcessKind.INFRASTRUCTURE if known else ProcessKind.FOREIGN
 
 
 def _disturbing(register: Register, units: Sequence[UnitId]) -> list[Fault]:

@@ -6,6 +6,10 @@ only then, at the cost of a few system calls); only if so, every process is look
 
 A process of the host that only reads (`fleet sim search`, `fleet prove`) is a look from outside and
 not a holder; one that may write, or lives in another mount namespace than ours, is.
+
+Every thread is looked at that has a table of descriptors of its own. Not seen are descriptors that
+no process has: in flight on a socket, or registered with io_uring and closed. The lease tells that
+somebody has the file, and while no other opener explains that, it is in use (`UNSEEN`).
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import signal
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from fleet.backends import infrastructure
+from fleet.backends import infrastructure, threads
 from fleet.errors import BackendFailed
 from fleet.model import Process, ProcessKind
 
@@ -113,49 +118,55 @@ def _pids() -> list[int]:
 
 def _look(pid: int, wanted: set[Inode]) -> _Look | None:
     """How a process has one of the files open or mapped; None when it has not, or is gone."""
-    writing = [*_descriptors(pid, wanted), *_mappings(pid, wanted)]
+    writing = []
+    with suppress(OSError):
+        views = threads.views(Path(f"{_PROC}/{pid}"))
+        for view in threads.tables(views, comparable=_comparable()):
+            writing += _descriptors(view, wanted)
+        writing += _mappings(*threads.living(views, "maps"), wanted)
     return _Look(pid, any(writing)) if writing else None
 
 
-def _descriptors(pid: int, wanted: set[Inode]) -> list[bool]:
-    """For each of its descriptors of one of the files: whether it can write."""
+def _descriptors(view: Path, wanted: set[Inode]) -> list[bool]:
+    """For each of a thread's descriptors of one of the files: whether it can write."""
     found: list[bool] = []
-    with suppress(OSError), os.scandir(f"{_PROC}/{pid}/fd") as entries:
+    with suppress(OSError), os.scandir(view / "fd") as entries:
         for entry in entries:
             with suppress(OSError):
                 status = entry.stat()
                 if (status.st_dev, status.st_ino) in wanted:
-                    found.append(_writes(pid, entry.name))
+                    found.append(_writes(view, entry.name))
     return found
 
 
-def _writes(pid: int, descriptor: str) -> bool:
+def _writes(view: Path, descriptor: str) -> bool:
     with suppress(OSError):
-        lines = Path(f"{_PROC}/{pid}/fdinfo/{descriptor}").read_bytes().splitlines()
+        lines = (view / "fdinfo" / descriptor).read_bytes().splitlines()
         for line in lines:
             if line.startswith(b"flags:"):
                 return int(line[6:], 8) & os.O_ACCMODE != os.O_RDONLY
     return True
 
 
-def _mappings(pid: int, wanted: set[Inode]) -> list[bool]:
+@cache
+def _comparable() -> bool:
+    return threads.are_ours(Path(_PROC))
+
+
+def _mappings(process: Path, content: bytes, wanted: set[Inode]) -> list[bool]:
     """For each of its mappings of one of the files: whether it can write."""
-    try:
-        content = Path(f"{_PROC}/{pid}/maps").read_bytes()
-    except OSError:
-        return []
     if not any(b" %d " % inode in content for _, inode in wanted):
         return []
     found = []
     for line in content.splitlines():
         area, permissions, _, device, inode, *_ = line.split(maxsplit=5)
         for wanted_device, wanted_inode in wanted:
-            if int(inode) == wanted_inode and _same(pid, area, device, wanted_device):
+            if int(inode) == wanted_inode and _same(process, area, device, wanted_device):
                 found.append(permissions[1:2] == b"w" and permissions[3:4] == b"s")
     return found
 
 
-def _same(pid: int, area: bytes, device: bytes, wanted: int) -> bool:
+def _same(process: Path, area: bytes, device: bytes, wanted: int) -> bool:
     """Whether a mapping of the right inode number is on the right file system.
 
     Layered file systems show another device here than a stat does; then the mapped file is asked,
@@ -165,7 +176,7 @@ def _same(pid: int, area: bytes, device: bytes, wanted: int) -> bool:
     if os.makedev(int(major, 16), int(minor, 16)) == wanted:
         return True
     try:
-        return Path(f"{_PROC}/{pid}/map_files/{area.decode()}").stat().st_dev == wanted
+        return (process / "map_files" / area.decode()).stat().st_dev == wanted
     except FileNotFoundError:
         return False
     except OSError:

@@ -47,3 +47,18 @@ def test_a_back_end_without_partitions_says_so(tmp_path: Path) -> None:
     )
     assert listed == {"answer": []}
     assert "no partitions" in str(made["error"])
+
+
+def test_what_a_back_end_cannot_tell_at_once_is_asked_one_by_one(tmp_path: Path) -> None:
+    """DESIGN 7: the node gets the holders of every device, strays or none, and a clear refusal."""
+    backend = node(tmp_path)
+    accelerator = backend.inventory()[0]
+    held, strays, divided = said(
+        backend,
+        wire.call("holders", {"accelerator": accelerator.uuid}),
+        wire.call("strays", {}),
+        wire.call("divide", {"accelerator": accelerator.uuid, "on": True}),
+    )
+    assert held == {"answer": {device.uuid: [] for device in accelerator.devices}}
+    assert strays == {"answer": []}
+    assert "no partitioning" in str(divided["error"])

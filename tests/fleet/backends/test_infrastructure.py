@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,32 +17,56 @@ from fleet.backends.infrastructure import kind
 from fleet.model import Process, ProcessKind
 
 
-@pytest.mark.parametrize("name", ["nvidia-persistenced", "nvidia-persiste", "dcgm-exporter"])
-def test_a_listed_daemon_is_infrastructure(name: str) -> None:
-    """Also under the name the kernel cuts to 15 characters."""
-    assert kind(name, os.getpid()) is ProcessKind.INFRASTRUCTURE
+@contextmanager
+def running(place: Path, program: str, *, mode: int = 0o755, **how: Any) -> Iterator[int]:
+    """A process that runs a program of this name; its pid."""
+    file = Path(shutil.copy("/bin/cat", place / program))
+    file.chmod(mode)
+    with subprocess.Popen([file], stdin=subprocess.PIPE, **how) as started:
+        yield started.pid
 
 
-@pytest.mark.parametrize("name", ["", "python3", "nvidia", "nvidia-persistenced2", "nvidia-smi"])
-def test_anybody_else_is_foreign(name: str) -> None:
-    """Only whole names of the list pass: in doubt a process is foreign."""
-    assert kind(name, os.getpid()) is ProcessKind.FOREIGN
+@pytest.mark.parametrize("name", ["nvidia-persistenced", "nvidia-persiste"])
+def test_a_listed_daemon_is_infrastructure(tmp_path: Path, name: str) -> None:
+    """B3: also under the name the kernel cuts to 15 characters."""
+    with running(tmp_path, "nvidia-persistenced") as pid:
+        assert kind(name, pid) is ProcessKind.INFRASTRUCTURE
 
 
-def test_a_name_alone_makes_no_daemon() -> None:
-    """Promise 4: the name is the process's own choice; one that is gone proves nothing."""
-    script = "import os; print(os.getpid())"
-    gone = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-    assert kind("nvidia-persistenced", int(gone.stdout)) is ProcessKind.FOREIGN
+@pytest.mark.parametrize("name", ["", "cat", "nvidia", "nvidia-persistenced2", "nvidia-smi"])
+def test_anybody_else_is_foreign(tmp_path: Path, name: str) -> None:
+    """B3: only whole names of the list pass: in doubt a process is foreign."""
+    with running(tmp_path, name or "cat") as pid:
+        assert kind(name, pid) is ProcessKind.FOREIGN
 
 
-def test_another_users_process_is_no_daemon() -> None:
+def test_a_name_alone_makes_no_daemon(tmp_path: Path) -> None:
+    """Promise 4: the name is the process's own choice; what it runs, and whether it lives, count.
+
+    Our own process is a script: under no other name."""
+    with running(tmp_path, "tenant") as pid:
+        assert kind("nvidia-persistenced", pid) is ProcessKind.FOREIGN
+        assert kind("fleet-driver", pid) is ProcessKind.FOREIGN
+    assert kind("nvidia-persistenced", pid) is ProcessKind.FOREIGN
+    assert kind("nvidia-persistenced", os.getpid()) is ProcessKind.FOREIGN
+    assert kind("fleet-driver", os.getpid()) is ProcessKind.INFRASTRUCTURE
+
+
+def test_another_users_process_is_no_daemon(tmp_path: Path) -> None:
     """Promise 4: a daemon runs as root or as we do; only root can start somebody else here."""
     user = 65534 if os.geteuid() == 0 else os.geteuid()
-    other = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=user)
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
     expected = ProcessKind.FOREIGN if os.geteuid() == 0 else ProcessKind.INFRASTRUCTURE
-    assert kind("nvidia-persistenced", other.pid) is expected
-    other.communicate()
+    with running(tmp_path, "nvidia-persistenced", user=user) as pid:
+        assert kind("nvidia-persistenced", pid) is expected
+
+
+def test_a_set_id_program_is_no_daemon(tmp_path: Path) -> None:
+    """Promise 4: anybody starts one, under any name and with descriptors he has opened before."""
+    with running(tmp_path, "nvidia-persistenced", mode=0o4755) as pid:
+        assert kind("nvidia-persistenced", pid) is ProcessKind.FOREIGN
+        assert not infrastructure.is_of_the_host(pid)
 
 
 def test_every_row_says_why_it_is_there() -> None:
@@ -59,11 +86,28 @@ def test_holders_are_named_with_what_they_do() -> None:
     )
 
 
+def shown(proc: Path, pid: int, *, mounts: str = "mnt:[1]", users: str = "0 0 0 0") -> None:
+    """A process that says it is a daemon of the list, below another proc."""
+    (proc / str(pid) / "ns").mkdir(parents=True)
+    (proc / str(pid) / "ns/mnt").symlink_to(mounts)
+    (proc / str(pid) / "status").write_text(f"Name:\tx\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")
+    (proc / "nvidia-persistenced").touch()
+    (proc / str(pid) / "exe").symlink_to("../nvidia-persistenced")
+
+
 def test_another_mount_namespace_is_not_the_hosts(tmp_path: Path) -> None:
     """Promise 4: below another root too, only a process that sees the host's files is of it."""
     for pid, mounts in ((1, "mnt:[1]"), (5, "mnt:[1]"), (6, "mnt:[2]")):
-        (tmp_path / str(pid) / "ns").mkdir(parents=True)
-        (tmp_path / str(pid) / "ns/mnt").symlink_to(mounts)
+        shown(tmp_path, pid, mounts=mounts)
     assert kind("nvidia-persistenced", 5, proc=tmp_path) is ProcessKind.INFRASTRUCTURE
     assert kind("nvidia-persistenced", 6, proc=tmp_path) is ProcessKind.FOREIGN
     assert kind("nvidia-persistenced", 7, proc=tmp_path) is ProcessKind.FOREIGN
+
+
+@pytest.mark.parametrize("users", ["70000 0 0 0", "0 70000 0 0", "0 0 70000 0", ""])
+def test_who_runs_it_is_every_user_it_has(tmp_path: Path, users: str) -> None:
+    """Promise 4: a set-id program that somebody started has his real user, whatever it does."""
+    shown(tmp_path, 1)
+    shown(tmp_path, 5, users=users)
+    assert kind("nvidia-persistenced", 1, proc=tmp_path) is ProcessKind.INFRASTRUCTURE
+    assert kind("nvidia-persistenced", 5, proc=tmp_path) is ProcessKind.FOREIGN

@@ -11,6 +11,7 @@ import pytest
 from fleet.backends.openers import Opener, openers, sees_all
 from fleet.errors import BackendFailed
 from tests.drivers.pci_tree import PciTree
+from tests.fleet.backends.hiding import WAYS, hiding
 
 NODE = "/dev/vfio/7"
 WANTED = {NODE: (510, 7)}
@@ -116,3 +117,25 @@ def test_files_of_network_file_systems_are_not_asked(tree: PciTree) -> None:
     assert openers(tree.root, wanted) == ()
     tree.put("proc/42/mountinfo", "55 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n")
     assert [found.pid for found in openers(tree.root, wanted)] == [42]
+
+
+@pytest.mark.parametrize("comparable", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_thread_hides_no_descriptor(tree: PciTree, way: str, *, comparable: bool) -> None:
+    """gpus-8.17: neither a thread's own table of descriptors nor a dead first thread hides one."""
+    if comparable:
+        tree.link("proc/self", "/proc/self")
+    with hiding(Path("/dev/full"), way) as pid:
+        tree.link(f"proc/{pid}", f"/proc/{pid}")
+        (found,) = openers(tree.root, {"/dev/hidden": (1, 7)})
+        assert (found.pid, found.paths) == (pid, frozenset({"/dev/hidden"}))
+        assert openers(tree.root, {"/dev/hidden": (1, 77)}) == ()
+
+
+def test_a_window_of_a_dead_first_thread_is_seen(tree: PciTree) -> None:
+    """gpus-8.17: the memory of a process is its living threads'."""
+    maps = f"7f0000000000-7f0000001000 rw-s 00000000 00:06 99   {NODE}\n"
+    tree.process(42, "mapper")
+    tree.put("proc/42/task/42/maps", "")
+    tree.put("proc/42/task/43/maps", maps)
+    assert [found.pid for found in openers(tree.root, WANTED)] == [42]

@@ -162,11 +162,34 @@ def test_unbind_is_never_attempted_while_the_driver_counts_users(tmp_path: Path)
 
 
 def test_without_the_lock_file_nvidia_is_not_unbound(tmp_path: Path) -> None:
-    """gpus-8.37: a driver too old to have the lock cannot be unbound safely."""
+    """gpus-8.37: only hosts of virtual GPUs have the lock; elsewhere a bound GPU is left alone,
+    with what to do instead, and an unbound one is reset."""
     bench = Bench(tmp_path, H100)
-    with pytest.raises(BackendFailed, match="unbind lock"):
+    terms = replace(TERMS, unbinds=True)
+    outcome = pci_reset.reset(bench.function, terms, nobody, write=bench.kernel)
+    assert not outcome.done
+    assert "no unbind lock" in outcome.detail
+    assert "hardware.reset_tool" in outcome.detail
+    assert (bench.function.driver, bench.acts) == ("nvidia", [])
+    bench.tree.unbind(PLACE)
+    assert pci_reset.reset(bench.function, terms, nobody, write=bench.kernel).done
+    assert "unbindLock" not in [name for name, _ in bench.acts]
+
+
+def test_a_lock_is_given_back_where_the_driver_stays(tmp_path: Path) -> None:
+    """gpus-8.37, B29: a lock kept would let nobody open the GPU: an unbind that failed, or a reset
+    that was killed after it had the lock, gives it back."""
+    bench = Bench(tmp_path, H100)
+    lock = bench.tree.put(f"proc/driver/nvidia/gpus/{PLACE}/unbindLock", "0\n")
+    bench.kernel.clings = True
+    with pytest.raises(BackendFailed, match="unbinding nvidia failed"):
         pci_reset.reset(bench.function, replace(TERMS, unbinds=True), nobody, write=bench.kernel)
-    assert bench.function.driver == "nvidia"
+    assert bench.acts == [("unbindLock", "1"), ("unbind", PLACE), ("unbindLock", "0")]
+    methods = " ".join(bench.function.reset_methods() or ())
+    bench.tree.put(f"{NOTES}/{PLACE}.json", f'{{"methods": "{methods}", "driver": "nvidia"}}')
+    lock.write_text("1\n")
+    assert pci_reset.recover(bench.function, write=bench.kernel)
+    assert lock.read_text().strip() == "0"
 
 
 def test_virtual_functions_refuse_it(tmp_path: Path) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet import errors
-from fleet.backends.base import Backend, CanPartition, CanReset
-from fleet.backends.remote import Children, RemoteBackend
+from fleet.backends.base import Backend, CanDivide, CanPartition, CanReset
+from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.backends.simulated.registers import Fault
 from fleet.model import Device, Uuid
-from fleet.wipe.identity import is_dying, marked
+from fleet.wipe.identity import is_dying
 from tests.fleet.wipe.orders import node
 
 
@@ -35,27 +30,6 @@ def remote(direct: SimulatedBackend) -> Iterator[RemoteBackend]:
     opened.close()
 
 
-@pytest.fixture
-def children(direct: SimulatedBackend) -> Iterator[Children]:
-    """The children alone, for calls with a time limit of the test's own."""
-    opened = Children("simulated", direct.settings())
-    yield opened
-    opened.close()
-
-
-def pids(uuid: str) -> tuple[int, ...]:
-    """Children of one accelerator."""
-    return marked(f"simulated driver, {uuid}")
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for what another process does, at most 10 s."""
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def test_a_child_answers_what_the_back_end_answers(
     direct: SimulatedBackend, remote: RemoteBackend
 ) -> None:
@@ -63,6 +37,7 @@ def test_a_child_answers_what_the_back_end_answers(
     assert isinstance(remote, Backend)
     assert isinstance(remote, CanReset)
     assert isinstance(remote, CanPartition)
+    assert isinstance(remote, CanDivide)
     assert list(remote.inventory()) == list(direct.inventory())
     (first, _) = direct.inventory()
     near, far = direct.readings(first.uuid), remote.readings(first.uuid)
@@ -73,6 +48,10 @@ def test_a_child_answers_what_the_back_end_answers(
     assert remote.agent_grant() == direct.agent_grant()
     assert remote.reset(first.uuid).done is True
     assert remote.partitioned(first.device) is False
+    assert set(remote.holders(first.uuid)) == {device.uuid for device in first.devices}
+    assert remote.strays() == ()
+    with pytest.raises(errors.BackendFailed, match="no partitioning"):
+        remote.divide(first.uuid, on=True)
     assert list(remote.instances(first.uuid)) == []
     assert remote.settings() == direct.settings()
 
@@ -86,47 +65,6 @@ def test_errors_cross_as_what_they_are(remote: RemoteBackend) -> None:
     nowhere = Device(Uuid("d"), "d", Uuid("d"), (), 0)
     with pytest.raises(errors.BackendFailed, match="no partitions"):
         remote.make(nowhere)
-
-
-def test_b29_a_driver_that_hangs_on_one_card_is_ended_and_holds_up_no_other(
-    direct: SimulatedBackend, children: Children
-) -> None:
-    """B29, gpus-8.14: a call that does not return is bounded; its process is gone afterwards."""
-    sick, well = (accelerator.uuid for accelerator in direct.inventory())
-    direct.set_fault(sick, Fault("reading-hang", [], parameters={"seconds": 60.0}))
-    children.call(sick, "processes", {"accelerator": sick}, 10)
-    (before,) = pids(sick)
-    began = time.monotonic()
-    with pytest.raises(errors.BackendFailed, match="no answer in time"):
-        children.call(sick, "readings", {"accelerator": sick}, 0.3)
-    assert time.monotonic() - began < 3
-    until(lambda: before not in pids(sick))
-    assert children.call(well, "readings", {"accelerator": well}, 10)["present"] is True
-    direct.clear_fault(sick, "reading-hang")
-    assert children.call(sick, "readings", {"accelerator": sick}, 10)["present"] is True
-    assert before not in pids(sick)
-
-
-def test_a_child_that_died_is_replaced(direct: SimulatedBackend, children: Children) -> None:
-    """A crash of the driver's library costs one answer, never the service."""
-    uuid = direct.inventory()[0].uuid
-    children.call(uuid, "processes", {"accelerator": uuid}, 10)
-    (pid,) = pids(uuid)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not pids(uuid))
-    assert children.call(uuid, "processes", {"accelerator": uuid}, 10) == []
-
-
-def test_closing_ends_every_child_and_starts_none(
-    direct: SimulatedBackend, children: Children
-) -> None:
-    """Nothing leaks: no child outlives the service, none is started once it closes."""
-    uuid = direct.inventory()[0].uuid
-    children.call(uuid, "processes", {"accelerator": uuid}, 10)
-    children.close()
-    until(lambda: not pids(uuid))
-    with pytest.raises(errors.BackendFailed, match="closing"):
-        children.call(uuid, "processes", {"accelerator": uuid}, 10)
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,15 @@ def test_a_retired_device_is_shown_as_retired(
     told = " ".join(capsys.readouterr().out.split())
     assert "stays retired" in told
     assert back in told
+
+
+def test_partitioning_reaches_the_node_and_its_refusal_the_operator(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """gpus-8.26: what has no partitions is told so, exit code 2; on or off must be said."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    line = ["devices", "partitioning", "gpu-0", "--node", "node-01", "--state", str(state)]
+    with closing(bootstrap.open_node(plan)):
+        assert main([*line, "--on", "--operator", "ada"]) == 2
+    assert "no partitioning to switch" in capsys.readouterr().err
+    assert main(line) == 2

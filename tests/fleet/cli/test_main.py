@@ -39,7 +39,7 @@ def test_an_error_comes_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["scrub", "--state", str(tmp_path)]) == 2
     found = capsys.readouterr()
     assert found.out == ""
-    assert "driver" in found.err
+    assert "no accelerator" in found.err
     assert "do: " in found.err
     assert "--simulate" in found.err
 

@@ -9,9 +9,7 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
-from fleet.cli.places import Memory
 from fleet.cli.prove import Proof
-from tests.fleet.wipe.orders import one_file
 
 
 def test_a_secret_does_not_survive_a_hand_over(
@@ -50,15 +48,6 @@ def test_a_proof_holds_only_if_the_secret_was_there_and_is_gone(
         seconds=1.0,
     )
     assert proof.holds is holds
-
-
-def test_memory_of_a_partition_ends_at_its_stretches(tmp_path: Path) -> None:
-    """Searching a partition sees its own memory only, at any offset in it."""
-    path = tmp_path / "memory"
-    secret = bytes(range(64))
-    path.write_bytes(bytes(5000) + secret + bytes(5000))
-    assert Memory(one_file(path), ((0, 5064),)).count(secret) == 1
-    assert Memory(one_file(path), ((0, 5000), (5064, 5000))).count(secret) == 0
 
 
 def test_a_secret_too_short_to_prove_anything_is_refused(

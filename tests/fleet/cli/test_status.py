@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,14 @@ def test_status_says_whether_a_coordinator_lives(
     main(["status", "--state", str(strict)])
     told = " ".join(capsys.readouterr().out.split())
     assert "no coordinator reports on this host: strict pods wait" in told
+
+
+def test_b39_status_shows_what_concerns_no_device(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B39, B70: a fault in a slot without a device is on the screen, named by its node."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    with closing(bootstrap.open_node(plan)) as node:
+        node._parts.sweep.strays = ("the kernel log has fault 79 of slot 0000:99:00",)
+        main(["status", "--state", str(state)])
+    assert "node-01: the kernel log has fault 79" in capsys.readouterr().out

@@ -93,6 +93,7 @@ def test_a_coordinator_scrubs_and_abandons_at_the_door(lab: Lab, door: DoorNode)
         ("quarantine_add", {"device": "gpu-0"}),
         ("quarantine_clear", {"device": "gpu-0", "codes": "operator", "operator": "me"}),
         ("adopt", {"devices": [1], "operator": "me"}),
+        ("partition", {"device": "gpu-0", "on": "yes", "operator": "me"}),
         ("follow_epoch", {"epoch": "7", "operator": "me"}),
         ("view", {"operations": {"a": 1}}),
     ],
@@ -105,3 +106,9 @@ def test_arguments_of_another_kind_are_named(
     with pytest.raises(errors.InputInvalid):
         door._call(name, given, 5.0)
     assert door.view().devices == before
+
+
+def test_partitioning_is_asked_for_at_the_door(door: DoorNode) -> None:
+    """gpus-8.26: the order reaches the node, whose own refusal comes back."""
+    with pytest.raises(errors.InputInvalid, match="simulated back end has no partitioning"):
+        door.partition("gpu-0", on=True, operator="me")

@@ -339,3 +339,11 @@ def test_any_readings_are_judged(
     assert len(found) == len(CHECKS)
     assert passed(found, policy) is (checks.reasons_of(found, since=0) == frozenset())
     assert all(bool(f.reason) >= (f.verdict is FAIL) for f in found)
+
+
+def test_an_unknown_reading_says_why_where_that_is_known() -> None:
+    """gpus-8.19: whoever must give a right or repair a path is told which one it is."""
+    found = Readings(at=0.0, why={"xids": "/dev/kmsg: no permission"})
+    (xid,) = (judged for judged in judge(found, POLICY) if judged.check == "xid")
+    assert xid.verdict is Verdict.UNKNOWN
+    assert "/dev/kmsg: no permission" in xid.detail

@@ -260,19 +260,6 @@ def test_only_what_is_younger_counts_when_asked() -> None:
     assert kernel_log.codes(records(text), GPU, 2.0) == (94, 95)
 
 
-def test_the_window_of_a_wipe() -> None:
-    """gpus-8.13, gpus-8.44: this device's faults between two readings of the log's own clock, and
-    nothing of another device, of before, of after, or of the wall clock.
-    """
-    text = xid(13, 10.0) + xid(94, 10.5) + xid(79, 10.6, OTHER) + xid(31, 11.0) + xid(48, 11.1)
-    found = records(text)
-    inside = kernel_log.window(found, GPU, 10.0, 11.0)
-    assert [fact.code for fact in inside] == [94, 31]
-    assert [fact.code for fact in kernel_log.window(found, GPU, 10.0)] == [94, 31, 48]
-    dated = records("[Wed Oct  1 12:00:00 2025] NVRM: Xid (PCI:0000:3b:00): 94, x")
-    assert len(kernel_log.window(dated, GPU, 10.0, 11.0)) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "severity"),
     [
@@ -318,3 +305,13 @@ def test_only_records_that_may_matter_are_kept() -> None:
     assert [kernel_log.relevant(r) for r in records(xid(13) + MARK + "[1.0] eth0: up\n")] == [
         True, True, False,
     ]  # fmt: skip
+
+
+def test_b39_faults_of_no_device_are_told_once_with_how_often() -> None:
+    """B39: an operator reads where, what and how often; a place that is not named is said so."""
+    place = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, name=x, said"
+    log = kernel_log.records(f"{place}\n{place}\nNVRM: Xid (nowhere): 31, pid=1, name=x, said\n")
+    assert kernel_log.told(kernel_log.strays(log, ["0000:3b:00.0"])) == (
+        "the kernel log has fault 79 of slot 0000:99:00, where no device of this node is (2 times)",
+        "the kernel log has fault 31 of no slot",
+    )

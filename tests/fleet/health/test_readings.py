@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.health.readings import COUNTERS, VENDOR_ONLY, Readings, risen
+from fleet.health.readings import COUNTERS, VENDOR_ONLY, Readings, narrowed, risen
 
 COUNTS = st.none() | st.integers(0, 2**64 - 1)
 READINGS = st.builds(
@@ -17,6 +17,8 @@ READINGS = st.builds(
     under_load=st.booleans(),
     xids=st.none() | st.lists(st.integers(1, 200), max_size=3).map(tuple),
     xid_severities=st.lists(st.sampled_from(["", "fatal"]), max_size=3).map(tuple),
+    xid_instances=st.lists(st.none() | st.integers(0, 14), max_size=3).map(tuple),
+    xid_times=st.lists(st.none() | st.floats(0, 1e6), max_size=3).map(tuple),
     reset_methods=st.none() | st.just(("flr", "bus")),
     not_applicable=st.frozensets(st.sampled_from(COUNTERS), max_size=2),
     **dict.fromkeys(COUNTERS, COUNTS),
@@ -53,3 +55,26 @@ def test_what_only_a_vendor_knows_are_readings() -> None:
     """A back end without a vendor's library lists these as absent: each must be a reading."""
     assert {field.name for field in fields(Readings)} > VENDOR_ONLY
     assert not {"present", "pcie_gen", "pcie_width", "aer_fatal", "reset_methods"} & VENDOR_ONLY
+
+
+def test_b70_only_faults_of_other_instances_are_left_out() -> None:
+    """B70: a fault of the whole device concerns everybody, and so does all that was not told."""
+    readings = Readings(
+        at=1.0,
+        xids=(79, 94, 45),
+        xid_severities=("", "fatal", ""),
+        xid_instances=(None, 2, 1),
+        xid_times=(5.0, 6.0, None),
+    )
+    asked: list[tuple[int, float | None]] = []
+
+    def concerns(gi: int, at_s: float | None) -> bool:
+        asked.append((gi, at_s))
+        return gi == 1
+
+    found = narrowed(readings, concerns)
+    assert (found.xids, found.xid_severities) == ((79, 45), ("", ""))
+    assert (found.xid_instances, found.xid_times) == ((None, 1), (5.0, None))
+    assert asked == [(2, 6.0), (1, None)]
+    unread = replace(readings, xid_times=())
+    assert narrowed(unread, lambda _gi, _at: False) == unread

@@ -190,3 +190,20 @@ def test_b40_a_reset_clears_pending_and_never_a_failed_remap() -> None:
     assert verdict("remap-pending", replace(pending, row_remap_pending=False)) is Verdict.PASS
     failed = checks.judge(replace(IDLE, row_remap_failed=True), POLICY)
     assert not checks.needs_reset([f for f in failed if f.check == "remap-failed"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"unpartitioned": True, "mig_enabled": True, "mig_change_pending": False}, Verdict.PASS),
+        ({"unpartitioned": False, "mig_enabled": True, "mig_change_pending": False}, Verdict.PASS),
+        ({"unpartitioned": True, "mig_enabled": True, "mig_change_pending": True}, Verdict.WARN),
+        ({"unpartitioned": True, "mig_enabled": True, "mig_change_pending": None}, Verdict.WARN),
+        ({"unpartitioned": None, "mig_enabled": True}, Verdict.UNKNOWN),
+    ],
+)
+def test_8_33_no_instance_is_how_a_partitioned_device_rests(
+    changes: dict[str, Any], expected: Verdict
+) -> None:
+    """gpus-8.33: partitions are made for each wipe and claim; only an unsettled mode is noted."""
+    assert verdict("unpartitioned", replace(IDLE, **changes)) is expected

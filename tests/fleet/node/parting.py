@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class PartingBackend(SimulatedBackend):
         """Who keeps every instance from being removed."""
         self.refuses = ""
         self.off = False
+        self.outsider: Callable[[], None] = lambda: None
+        """What somebody else does just before something is made."""
         self.log: list[str] = []
         self._numbers = itertools.count(1)
 
@@ -47,6 +49,7 @@ class PartingBackend(SimulatedBackend):
     def make(self, device: Device) -> Instance:
         """As a driver: GPU instance, then compute instance, with an end at any step."""
         self._reached("record")
+        self.outsider()
         if self.refuses:
             raise errors.BackendFailed(self.refuses)
         half = next((i for i in self.there if (i.device, i.uuid) == (device.uuid, "")), None)
@@ -79,6 +82,10 @@ class PartingBackend(SimulatedBackend):
         self.there.remove(half)
         self.log.append(f"removed {self.device(instance.device or Uuid(''))[1].name}")
         self._reached("unmade")
+
+    def numbers_again(self) -> None:
+        """Numbers are given out from the first one again."""
+        self._numbers = itertools.count(1)
 
     def foreign(self, accelerator: Uuid, units: Iterable[UnitId]) -> Instance:
         """What somebody else makes."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from fleet import errors
+from fleet.health.readings import Readings
 from fleet.messages import Outcome
 from fleet.model import Digest, State, UnitId
+from fleet.node import dividing
 from tests.fleet.node.conftest import Lab
 
 
@@ -52,3 +57,23 @@ def test_nothing_is_certified_after_the_hand_over(lab: Lab) -> None:
     with pytest.raises(errors.NotOwner):
         certifier.keep(entry.envelope)
     assert lab.scrub("gpu-1").outcome is Outcome.CERTIFIED
+
+
+def test_8_33_a_partition_s_certificate_names_mode_and_baseline(lab: Lab) -> None:
+    """gpus-8.33, gpus-10.22: under partitioning memory errors are known from the baseline only."""
+    certifier, registry = lab.node._parts.certifier, lab.node._registry
+    device = registry.device("gpu-1")
+    on = Readings(at=1.0, mig_enabled=True, unpartitioned=True)
+    assert certifier._partitioning(device, on) == {
+        "partitioning": "on, no instance",
+        "baseline": "none",
+    }
+    assert certifier._partitioning(device, Readings(at=1.0, mig_enabled=False)) == {}
+    kept = dividing.Baseline(at=0.0, passed=True)
+    with registry.commit() as commit:
+        commit.set_meta(f"baseline:{device.uuid}", json.dumps(asdict(kept)))
+    used = Readings(at=1.0, mig_enabled=True, unpartitioned=False)
+    assert certifier._partitioning(device, used) == {
+        "partitioning": "on",
+        "baseline": "whole-GPU baseline 1970-01-01T00:00:00+00:00: passed",
+    }

@@ -217,3 +217,14 @@ def test_a_lesser_trouble_is_logged_and_blocks_nothing(
     watched.lab.node._registry.witness_trouble = ""
     watched.look()
     assert "node n1 serves undegraded again" in caplog.text
+
+
+def test_b39_leftovers_and_strays_are_notes_and_degrade_nothing(lab: Lab) -> None:
+    """B39, B70, gpus-8.29: what concerns no device is told of the node, and blocks nobody."""
+    assert lab.node.view().notes == ()
+    health = lab.node._parts.sweep
+    health.strays = ("the kernel log has fault 79 of slot 0000:99:00",)
+    health.validator.partitions.troubles = ("the instance of PART-1 is not removed: in use",)
+    view = lab.node.view()
+    assert view.notes == (*health.validator.partitions.troubles, *health.strays)
+    assert (view.blocked, view.degraded) == ((), ())

@@ -70,11 +70,12 @@ def test_instances_are_made_for_a_claim_until_it_is_prepared_and_not_again(lab: 
     partitions = lab.node._parts.sweep.validator.partitions
     lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
     claim, registry = record(lab), lab.node._registry
-    backend.there.clear()
-    grants(registry, claim, partitions)
-    assert backend.there == []
-    grants(registry, replace(claim, state=ClaimState.PREPARING), partitions)
     assert [instance.device for instance in backend.there] == list(claim.devices)
+    backend.there.clear()
+    for state in (ClaimState.PREPARED, ClaimState.PREPARING):
+        with pytest.raises(errors.DeviceUnfit, match="removed from outside"):
+            grants(registry, replace(claim, state=state), partitions)
+    assert backend.there == []
 
 
 def test_who_looks_into_a_whole_accelerator_makes_no_instance_of_it(lab: Lab) -> None:

@@ -696,3 +696,19 @@ def test_a_prepare_that_cannot_have_its_instance_is_tried_again(lab: Lab) -> Non
     assert lab.node.prepare(order).state == "PREPARED"
     lab.node.unprepare("claim-a")
     assert backend.there == []
+
+
+def test_8_33_the_spec_of_a_claim_whose_instance_was_removed_is_taken_away(lab: Lab) -> None:
+    """gpus-8.33, promise 3: no further container gets nodes that may be somebody else's by then."""
+    backend = parting(lab)
+    order = lab.claim("claim-a", "gpu-1-1g-0")
+    lab.node.prepare(order)
+    backend.there.clear()
+    lab.node._parts.sweep.look(lab.node._registry.device("gpu-1"))
+    lab.node.tick(1000.0)
+    wait_for(lambda: lab.specs == [])
+    with pytest.raises(errors.DeviceUnfit, match="removed from outside"):
+        lab.node.prepare(order)
+    assert (lab.specs, backend.there) == ([], [])
+    lab.node.unprepare("claim-a")
+    assert lab.device("gpu-1-1g-0").state == State.QUARANTINED, "it is tested before its next use"

@@ -8,7 +8,16 @@ from fleet import errors, lifecycle
 from fleet.health import reasons
 from fleet.lifecycle import Event
 from fleet.messages import Outcome
-from fleet.model import WORKING, OperationId, Source, State, Unit, UnitId
+from fleet.model import (
+    WORKING,
+    OperationId,
+    Process,
+    ProcessKind,
+    Source,
+    State,
+    Unit,
+    UnitId,
+)
 from fleet.node import outcomes
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab
@@ -60,3 +69,25 @@ def test_a_quarantined_device_says_so_with_every_reason(lab: Lab) -> None:
     assert (told.outcome, told.state) == (Outcome.QUARANTINED, State.QUARANTINED)
     assert [(f.check, f.detail) for f in told.findings] == [("operator", "noise")]
     assert told.bytes.residual == told.bytes.total
+
+
+def test_8_33_an_instance_nobody_recorded_is_told_with_how_to_remove_it() -> None:
+    """gpus-8.33: it has no pid to end; a lost journal may have made it one of ours."""
+    named = "MIG instance gi 5 ci 0 of GPU-1 (not ours)"
+    stranger = Process(0, named, ProcessKind.FOREIGN)
+    tenant = Process(7, "train", ProcessKind.FOREIGN)
+    assert outcomes.names([stranger, tenant]) == [named, "train (pid 7)"]
+    told = outcomes.holder(", ".join(outcomes.names([stranger]))).remedy
+    assert "`nvidia-smi mig -i GPU-1 -gi 5 -ci 0 -dci`" in told
+    assert "`nvidia-smi mig -i GPU-1 -gi 5 -dgi`" in told
+    assert "lost journal" in told
+    assert "nvidia-smi" not in outcomes.holder("train (pid 7)").remedy
+
+
+def test_b71_memory_nobody_seen_holds_is_told_with_how_to_free_it() -> None:
+    """B71: there is no pid to end: who exported the memory is, or the GPU is reset."""
+    stranger = Process(0, "508 MiB in use by nobody who can be seen", ProcessKind.FOREIGN)
+    told = outcomes.holder(", ".join(outcomes.names([stranger])))
+    assert "508 MiB" in told.detail
+    assert "exported" in told.remedy
+    assert "reset the GPU" in told.remedy

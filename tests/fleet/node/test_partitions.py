@@ -24,6 +24,7 @@ from fleet.model import (
     OperationId,
     Process,
     ProcessKind,
+    State,
     Token,
 )
 from fleet.node.bounded import BoundedCalls
@@ -193,7 +194,7 @@ def test_foreign_instances_are_holders_of_the_memory_they_lie_in(ground: Ground)
     accelerator = ground.device("gpu-0")
     ground.partitions.ensure(ground.device("gpu-0-1g-0"))
     stranger = ground.backend.foreign(accelerator.uuid, ground.device("gpu-0-2g-2").units)
-    named = f"MIG instance gi {stranger.ids['gi']} (not ours)"
+    named = f"MIG instance gi {stranger.ids['gi']} ci 0 of {accelerator.uuid} (not ours)"
     for name, expected in {
         "gpu-0": [named],
         "gpu-0-1g-2": [named],
@@ -308,6 +309,108 @@ def test_an_accelerator_that_is_away_keeps_its_records(ground: Ground) -> None:
     assert len(ground.partitions.records()) == 1
     ground.registry.accelerators = away
     ground.partitions.settle()
+    assert (ground.backend.there, ground.partitions.records()) == ([], [])
+
+
+def exposed(ground: Ground, uid: str, name: str) -> None:
+    """A claim whose containers have the device, by an instance of it."""
+    ground.claim(uid, name)
+    with ground.registry.commit() as commit:
+        for unit in ground.device(name).units:
+            known = commit.unit(unit)
+            commit.put_unit(dataclasses.replace(known, state=State.CLEAN))
+    ground.partitions.ensure(ground.device(name))
+    with ground.registry.commit() as commit:
+        for unit in ground.device(name).units:
+            known = commit.unit(unit)
+            used = dataclasses.replace(known, state=State.IN_USE, claim=ClaimUid(uid))
+            commit.put_unit(used)
+
+
+def removed_from_outside(ground: Ground) -> None:
+    """As by `nvidia-smi mig -dci`, then `-dgi`: numbers are given out again from the first."""
+    ground.backend.there.clear()
+    ground.backend.numbers_again()
+
+
+def reasons_of(ground: Ground, name: str) -> list[tuple[State, str]]:
+    units = ground.registry.units(ground.device(name))
+    return [(unit.state, reason.code) for unit in units for reason in unit.reasons]
+
+
+def test_8_33_a_number_is_not_given_out_while_a_tenant_may_reach_what_has_it(
+    ground: Ground,
+) -> None:
+    """Promise 1, gpus-8.33: removed under alice, her number would be open to her in bob's hands."""
+    exposed(ground, "alice", "gpu-0-1g-0")
+    removed_from_outside(ground)
+    for name in ("gpu-0-1g-4", "gpu-0-2g-2"):
+        with pytest.raises(errors.DeviceBusy, match="claim alice") as caught:
+            ground.partitions.ensure(ground.device(name))
+        assert "alice" not in caught.value.told + caught.value.remedy
+    assert ground.backend.there == [], "not made for a moment either"
+    with ground.registry.commit() as commit:
+        for unit in ground.device("gpu-0-1g-0").units:
+            commit.put_unit(dataclasses.replace(commit.unit(unit), state=State.DIRTY))
+    assert ground.partitions.ensure(ground.device("gpu-0-1g-4")), "her tenant is proven gone"
+    assert ground.partitions.ensure(ground.device("gpu-0-1g-0")), "and her teardown wipes"
+    numbers = [instance.ids["gi"] for instance in ground.backend.there]
+    assert len(set(numbers)) == len(numbers) == 2
+
+
+def test_8_33_an_instance_with_the_number_of_another_is_unmade_at_once(ground: Ground) -> None:
+    """Promise 1: hers was removed between the look and the making; nothing works in the other."""
+    exposed(ground, "alice", "gpu-0-1g-0")
+    ground.backend.outsider = lambda: removed_from_outside(ground)
+    with (
+        pytest.raises(errors.DeviceBusy, match="claim alice"),
+        ground.partitions.entered(ground.device("gpu-0-1g-4"), None),
+    ):
+        pytest.fail("no worker starts in it")
+    assert ground.backend.log[-2:] == ["made gpu-0-1g-4", "removed gpu-0-1g-4"]
+    assert ground.backend.there == []
+    assert [record.device for record in ground.partitions.records()] == [ground.device().uuid]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_8_33_an_instance_removed_under_a_claim_is_noticed(ground: Ground, replaced: bool) -> None:
+    """gpus-8.33, promise 1: reason, no second exposure, and one made in its place is not it."""
+    exposed(ground, "alice", "gpu-0-1g-0")
+    (hers,) = ground.backend.there
+    ground.partitions.strange(ground.device("gpu-0"))
+    assert reasons_of(ground, "gpu-0-1g-0") == [], "as long as it is there"
+    removed_from_outside(ground)
+    if replaced:
+        ground.backend.there.append(dataclasses.replace(hers, uuid="MIG-theirs"))
+    ground.partitions.strange(ground.device("gpu-0"))
+    assert reasons_of(ground, "gpu-0-1g-0") == [(State.IN_USE, "instance-lost")]
+    (claim,) = ground.registry.journal.claims.values()
+    assert ground.partitions.lost(claim)
+    with pytest.raises(errors.DeviceUnfit, match="removed from outside"):
+        ground.partitions.present(ground.device())
+    with pytest.raises((errors.DeviceUnfit, errors.DeviceBusy)):
+        ground.partitions.ensure(ground.device())
+    ground.partitions.settle()
+    assert len(ground.partitions.records()) == 1, "its number stays its own"
+
+
+def test_a_tenant_that_outlived_its_claim_keeps_its_number(ground: Ground) -> None:
+    """Promise 1, promise 4: nothing is made with a number that such a pod has nodes of."""
+    exposed(ground, "alice", "gpu-0-1g-0")
+    (claim,) = ground.registry.journal.claims.values()
+    ground.partitions.retain(claim)
+    ground.bury("alice")
+    ground.partitions.settle()
+    assert len(ground.backend.there) == 1
+    assert ground.partitions.outlived(ground.device().uuid)
+    removed_from_outside(ground)
+    with pytest.raises(errors.DeviceBusy, match="outlived"):
+        ground.partitions.ensure(ground.device("gpu-0-1g-4"))
+    with ground.registry.commit() as commit:
+        for unit in ground.device("gpu-0-1g-0").units:
+            commit.put_unit(dataclasses.replace(commit.unit(unit), state=State.QUARANTINED))
+    with ground.partitions.entered(ground.device(), None):
+        pass  # a retest, before which that tenant was proven gone
     assert (ground.backend.there, ground.partitions.records()) == ([], [])
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fleet import errors
+from fleet.backends.base import Backend
+from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.lifecycle import Change, Event, Fact
-from fleet.model import OperationId, State, Uuid
-from fleet.node.registry import Work
+from fleet.model import Accelerator, OperationId, State, Uuid
+from fleet.node.registry import Registry, Work
 from tests.fleet.node.conftest import Lab, wait_for
 
 
@@ -159,3 +165,91 @@ def test_a_commit_the_journal_refuses_is_remembered_until_one_is_taken(lab: Lab)
     with pytest.raises(errors.DeviceBusy), registry.commit():
         raise errors.DeviceBusy("of its own")
     assert registry.commit_trouble == ""
+
+
+def showing(lab: Lab, found: Sequence[Accelerator]) -> Registry:
+    """The registry, after a look at a machine that shows these."""
+    registry = lab.node._registry
+    registry.backend = Showing(found, registry.backend)
+    registry.load()
+    return registry
+
+
+def test_b10_a_card_that_was_away_is_not_clean_when_it_is_back(lab: Lab) -> None:
+    """B10, promise 1: pulled, used elsewhere, put back: seen absent while serving."""
+    lab.scrub()
+    registry = lab.node._registry
+    unit = registry.device("gpu-0").units[0]
+    assert registry.journal.units[unit].state is State.CLEAN
+    there = registry.backend.inventory()
+    gone = registry.device("gpu-0").accelerator
+    showing(lab, [one for one in there if one.uuid != gone])
+    assert registry.journal.units[unit].state is State.DIRTY
+    assert registry.device("gpu-0").uuid, "it stays known, for the sweep to find it lost"
+    showing(lab, there)
+    assert registry.journal.units[unit].state is State.DIRTY
+
+
+def test_b10_a_card_away_at_a_start_is_not_clean_when_it_is_back(lab: Lab) -> None:
+    """B10, promise 1: a restarted service knows of it from its journal only; a swap is no cure."""
+    lab.scrub()
+    unit = lab.node._registry.device("gpu-0").units[0]
+    path = lab.directory / "sim" / "topology.json"
+    whole = path.read_text()
+    known = json.loads(whole)
+    known["accelerators"] = known["accelerators"][1:]
+    lab.node.close()
+    path.write_text(json.dumps(known))
+    lab.open()
+    assert lab.node._registry.journal.units[unit].state is State.DIRTY
+    lab.node.close()
+    path.write_text(whole)
+    lab.open()
+    assert lab.node._registry.journal.units[unit].state is State.DIRTY
+    assert lab.scrub().state == State.CLEAN, "no state is a trap"
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_b64_memory_that_shows_another_size_is_not_clean(lab: Lab, size: int) -> None:
+    """B64: a card that answers without memory, or with other memory, is not the one wiped."""
+    lab.scrub()
+    registry = lab.node._registry
+    was = registry.backend.inventory()
+    device = registry.device("gpu-0")
+    one = registry.accelerators[device.accelerator]
+    shown = replace(one, devices=(replace(device, memory_bytes=size),))
+    others = [other for other in was if other.uuid != device.accelerator]
+    showing(lab, [shown, *others])
+    assert registry.journal.units[device.units[0]].state is State.DIRTY
+
+
+class Showing(SimulatedBackend):
+    """A back end whose inventory is told."""
+
+    def __init__(self, found: Sequence[Accelerator], real: Backend) -> None:
+        assert isinstance(real, SimulatedBackend)
+        super().__init__(Path(real.settings()["root"]))
+        self._found = found
+
+    def inventory(self) -> tuple[Accelerator, ...]:
+        """As told."""
+        return tuple(self._found)
+
+
+class Driverless(SimulatedBackend):
+    """A back end whose driver went away."""
+
+    def inventory(self) -> tuple[Accelerator, ...]:
+        """None can be told."""
+        raise errors.DriverAbsent("no driver")
+
+
+def test_a_driver_that_is_gone_takes_the_trust_in_all_cards_with_it(lab: Lab) -> None:
+    """Promise 1: what another driver does with them meanwhile is not known."""
+    lab.scrub()
+    registry = lab.node._registry
+    assert isinstance(registry.backend, SimulatedBackend)
+    registry.backend = Driverless(Path(registry.backend.settings()["root"]))
+    with pytest.raises(errors.DriverAbsent):
+        registry.load()
+    assert State.CLEAN not in {unit.state for unit in registry.journal.units.values()}

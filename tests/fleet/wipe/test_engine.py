@@ -14,7 +14,7 @@ from fleet.backends.base import Coverage, Grant, MemorySession, Mismatch, Progre
 from fleet.backends.simulated import clients, memory
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.session import SimulatedSession
-from fleet.clock import SystemClock
+from fleet.clock import ManualClock, SystemClock
 from fleet.errors import BackendFailed, OutOfMemory
 from fleet.health.readings import Readings
 from fleet.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
@@ -85,6 +85,88 @@ def test_passes_are_judged_and_told_by_the_devices_own_clock(tmp_path: Path) -> 
     result = run(backend, order)
     assert result.failure is Failure.SLOW
     assert "on the device" in result.detail
+
+
+class Telling(Clocked):
+    """Memory that notes what was asked of it, and that takes long to compare."""
+
+    def __init__(self, backend: SimulatedBackend, device: Device) -> None:
+        super().__init__(backend, device, 0.25)
+        self.told: list[str] = []
+        self.wrong: Sequence[Mismatch] = ()
+
+    def verify(
+        self, nonce: bytes, progress: Progress, *, within: tuple[int, int] | None = None
+    ) -> Sequence[Mismatch]:
+        self.told.append("verify")
+        self._seconds = 1.25
+        found = super().verify(nonce, progress, within=within)
+        self.told.append("verified")
+        return [*found, *self.wrong] if within is None else found
+
+    def readings(self) -> Readings:
+        self.told.append("readings")
+        return super().readings()
+
+
+class TellingBackend(SimulatedBackend):
+    """A back end of such memory."""
+
+    opened: Telling
+    wrong: Sequence[Mismatch] = ()
+
+    def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:  # noqa: ARG002
+        self.opened = Telling(self, self.inventory()[0].device)
+        self.opened.wrong = self.wrong
+        return self.opened
+
+
+@pytest.mark.parametrize(("wrong", "failure"), [(True, Failure.MISMATCH), (False, Failure.SLOW)])
+def test_what_a_pass_found_comes_before_how_long_it_took(
+    tmp_path: Path, wrong: bool, failure: Failure
+) -> None:
+    """gpus-8.7: to count differences takes time; memory that is wrong is not called slow. Memory
+    that is right and slow is."""
+    backend = TellingBackend(node(tmp_path).root)
+    device = whole(backend)
+    backend.wrong = [Mismatch(device.units[0], 0, 4096)] if wrong else []
+    order = replace(order_for(backend, device), device_bytes_per_s=device.memory_bytes * 10.0)
+    result = run(backend, order)
+    assert result.failure is failure, result.detail
+
+
+def test_gpus_8_23_a_device_with_its_own_clock_is_not_read_within_a_pass(tmp_path: Path) -> None:
+    """gpus-8.23: readings take the host long; they come after the pass, and are there."""
+    backend = TellingBackend(node(tmp_path).root)
+    result = run(backend, order_for(backend, whole(backend)))
+    assert result.verified, result.detail
+    assert result.under_load is not None
+    assert backend.opened.told[:3] == ["verify", "verified", "readings"]
+    assert backend.opened.told.count("readings") == 1
+
+
+class Waiting(SimulatedBackend):
+    """A back end where each look at holders takes a minute by the clock it is given."""
+
+    clock: ManualClock
+    looks = 0
+
+    def processes(self, accelerator: Uuid) -> Sequence[Process]:
+        self.clock.advance(60.0)
+        self.looks += 1
+        return super().processes(accelerator)
+
+
+def test_gpus_8_18_time_spent_looking_for_holders_is_not_the_memorys(tmp_path: Path) -> None:
+    """gpus-8.18: looks are as far apart as intended however long they take, and no pass is slow
+    for them."""
+    backend = Waiting(node(tmp_path).root)
+    backend.clock = ManualClock(1000.0)
+    order = order_for(backend, whole(backend))
+    result = engine.run(order, backend, backend.clock, lambda *_: None)
+    assert result.verified, result.detail
+    assert result.seconds == 0.0
+    assert backend.looks == 2
 
 
 def test_a_partition_is_wiped_and_its_neighbours_keep_their_bytes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -12,9 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from fleet.wipe.identity import MARKER, WorkerIdentity, end, kernel_boot_id, start_time, survivors
+from fleet.wipe.identity import (
+    MARKER,
+    WorkerIdentity,
+    end,
+    kernel_boot_id,
+    marked,
+    start_time,
+    survivors,
+)
 from tests.fleet.wipe.orders import eventually
 
+STRANGE = "strange driver, all"
 SLEEP = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
 
 
@@ -67,6 +77,22 @@ def test_b29_what_a_worker_started_counts_as_the_worker(process: subprocess.Pope
     assert survivors(identity) == (process.pid,)
     assert not end(identity, 0.05)
     assert process.poll() is None
+
+
+def test_a_mark_of_a_strangers_is_nothing(tmp_path: Path) -> None:
+    """Promise 9: anybody can write our mark into his environment, and what hangs of him stops
+    nothing of ours; a worker whose start was recorded counts whatever it has become."""
+    program = Path(shutil.copy("/bin/cat", tmp_path / "worker"))
+    environment = {MARKER: STRANGE}
+    for mode in (0o755, 0o4755):
+        program.chmod(mode)
+        with subprocess.Popen([program], stdin=subprocess.PIPE, env=environment) as started:
+            identity = identity_of(started.pid, worker_id=STRANGE)
+            another = WorkerIdentity(STRANGE, 2**22 - 1, 1, kernel_boot_id())
+            ours = (started.pid,) if mode == 0o755 else ()
+            assert marked(STRANGE) == ours
+            assert survivors(another) == ours
+            assert survivors(identity) == (started.pid,)
 
 
 def test_an_earlier_boot_left_nothing() -> None:

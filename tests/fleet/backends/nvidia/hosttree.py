@@ -101,6 +101,9 @@ def process(
     put(place, "environ", "".join(f"{one}\0" for one in environment))
     put(place, "maps")
     put(place, "stat", f"{pid} ({name[:15]}) S 1 " + "0 " * 17 + f"{1000 + pid} 0 0\n")
+    put(place, "status", f"Name:\t{name[:15]}\nUid:\t0\t0\t0\t0\n")
+    put(root, f"opt/bin/{name}")
+    (place / "exe").symlink_to(f"../../opt/bin/{name}")
     for folder in ("fd", "ns"):
         (place / folder).mkdir()
     (place / "ns/pid").symlink_to(FIRST_PID_NAMESPACE)

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.backends.nvidia import cuda, kernels
 from fleet.backends.nvidia.access import Access, HostAccess, KernelAccess, Piece
-from fleet.errors import BackendFailed
+from fleet.errors import BackendFailed, DriverRefused
 from tests.fleet.backends.nvidia.one_gpu import MIB, NONCE, OneGpu
 
 SIZE = 48 * 1024
@@ -74,5 +74,40 @@ def test_memory_that_does_not_hold_a_scratch_buffer_opens_nothing(bench: OneGpu)
     bench.gpu.set(dirty="\n".join(str(offset) for offset in range(0, MIB, 512)))
     context = bench.context()
     with pytest.raises(BackendFailed, match="scratch buffer did not read back"):
+        KernelAccess(context)
+    context.close()
+
+
+DONE = "overwritten, best effort, not verified"
+
+
+@pytest.mark.parametrize("code", [2, 1])
+def test_b18_a_kernel_for_the_chip_that_cannot_run_only_is_not_run(
+    bench: OneGpu, code: int
+) -> None:
+    """B18, gpus-10.27: it is tried before memory is taken, and without it the wipe goes on: it is
+    best effort, and the certificate says that it was not done."""
+    context = bench.context()
+    bench.gpu.fault("cuFuncSetAttribute", f"times 1 return {code}")
+    access = KernelAccess(context)
+    assert access.overwrite_on_chip().startswith("not done: cuFuncSetAttribute")
+    assert KernelAccess(context).overwrite_on_chip() == DONE
+    context.close()
+
+
+def test_b18_memory_that_runs_out_at_the_end_fails_no_wipe(bench: OneGpu) -> None:
+    """B18: it ran once and has no room later: said, and not raised."""
+    context = bench.context()
+    access = KernelAccess(context)
+    bench.gpu.fault("cuLaunchKernel", "times 1 return 2")
+    assert access.overwrite_on_chip().startswith("not done: cuLaunchKernel: the device has no room")
+    context.close()
+
+
+def test_gpus_8_10_an_error_that_sticks_is_no_best_effort(bench: OneGpu) -> None:
+    """gpus-8.10: after it nothing of this process can be believed."""
+    context = bench.context()
+    bench.gpu.fault("cuFuncSetAttribute", "times 1 return 700")
+    with pytest.raises(DriverRefused, match="700"):
         KernelAccess(context)
     context.close()

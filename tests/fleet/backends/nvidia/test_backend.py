@@ -272,4 +272,89 @@ def test_our_own_reader_is_no_holder(
     monkeypatch.setenv("FLEET_WORKER_ID", f"nvidia driver, {gpu.uuid}")
     assert backend.processes(Uuid(gpu.uuid)) == ()
     monkeypatch.setenv("FLEET_WORKER_ID", "w-1")
+    assert backend.processes(Uuid(gpu.uuid)) == (), "with nothing on it"
+    gpu.process(os.getpid())
     assert [one.kind for one in backend.processes(Uuid(gpu.uuid))] == [ProcessKind.OURS]
+
+
+def test_holders_of_all_partitions_come_in_one_look(host: Host, backend: NvidiaBackend) -> None:
+    """B29: what one look tells of a GPU and its partitions is what asking each of them tells."""
+    gpu = partitioned(host)
+    one, two = part(backend, "2g", 0), part(backend, "2g", 2)
+    made = {device.uuid: backend.make(device) for device in (one, two)}
+    gpu.context(os.getppid(), gi=made[two.uuid].ids["gi"], ci=0)
+    found = backend.holders(Uuid(gpu.uuid))
+    assert set(found) == {one.uuid, two.uuid, gpu.uuid}
+    assert {name: list(there) for name, there in found.items()} == {
+        name: list(backend.processes(name)) for name in found
+    }
+    assert [len(found[Uuid(name)]) for name in (one.uuid, two.uuid, gpu.uuid)] == [0, 1, 1]
+
+
+def test_8_30_partitioning_is_switched_only_when_nobody_has_it(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """gpus-8.30, gpus-8.26: whoever has the GPU open is named; else it is so afterwards."""
+    gpu = host.add_gpu(minor_after_mig=5)
+    gpu.process(4_190_002, name="monitor")
+    with pytest.raises(BackendFailed, match="monitor"):
+        backend.divide(Uuid(gpu.uuid), on=True)
+    assert gpu.get("mig_current") in ("", "0")
+    gpu.process_gone(4_190_002)
+    backend.readings(Uuid(gpu.uuid))
+    backend.divide(Uuid(gpu.uuid), on=True)
+    assert not backend.opened
+    assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 8
+    backend.divide(Uuid(gpu.uuid), on=False)
+    assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 1
+
+
+def test_8_35_partitioning_is_switched_without_persistence(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """gpus-8.35, gpus-8.30: persistence holds the GPU: it is off for the switch and on again
+    after it, also where the driver refused; then nothing is pending, and who holds is named."""
+    gpu = host.add_gpu(persistence=1, compute_mode=3, mig_online=1)
+    backend.divide(Uuid(gpu.uuid), on=True)
+    assert [gpu.get(name) for name in ("mig_current", "persistence")] == ["1", "1"]
+    gpu.set(mig_activation=19)
+    host.tree.kernel_module("nvidia_drm", users=1, modeset="Y")
+    with pytest.raises(BackendFailed, match=r"a process uses the GPU .*nvidia_drm .*rmmod") as told:
+        backend.divide(Uuid(gpu.uuid), on=False)
+    assert "next reset" not in told.value.detail
+    names = ("mig_current", "mig_pending", "persistence", "compute_mode")
+    assert [gpu.get(name) for name in names] == ["1", "1", "1", "3"]
+    gpu.fault("nvmlDeviceSetPersistenceMode", "return 4")
+    with pytest.raises(BackendFailed, match="SetPersistenceMode"):
+        backend.divide(Uuid(gpu.uuid), on=False)
+
+
+def test_b24_a_worker_looks_at_its_own_instance_alone(host: Host, backend: NvidiaBackend) -> None:
+    """B24, gpus-8.31: an instance once found is asked for by its number; neighbours are not listed,
+    and no device is opened by its UUID, which would have the driver look into every GPU."""
+    gpu = partitioned(host)
+    device = part(backend, "2g", 2)
+    made = backend.make(device)
+    assert backend.processes(device.uuid) == ()
+    gpu.fault("nvmlDeviceGetGpuInstances", "return 999")
+    host.fault("nvmlDeviceGetHandleByUUID", "return 999")
+    assert backend.processes(device.uuid) == ()
+    assert backend.readings(Uuid(gpu.uuid)).unpartitioned is False
+    assert len([n for n in backend.grant(device).nodes if "nvidia-cap" in n.path]) == 2
+    gpu.heal("nvmlDeviceGetGpuInstances")
+    backend.unmake(made)
+    assert backend.readings(Uuid(gpu.uuid)).unpartitioned is True
+    assert backend.processes(device.uuid) == ()
+
+
+def test_b39_faults_of_slots_without_a_card_are_told(host: Host, backend: NvidiaBackend) -> None:
+    """B39, B13: a card that was ever here is known, also after it has gone; other slots are not."""
+    gpu = host.add_gpu()
+    backend.inventory()
+    place = gpu.bus_id.rpartition(".")[0]
+    for slot in (place, "0000:99:00"):
+        with (host.root / "kmsg").open("a") as kernel:
+            kernel.write(f"4,1,1000000,-;NVRM: Xid (PCI:{slot}): 79, pid=1, name=x, said\n")
+    gpu.remove()
+    (told,) = backend.strays()
+    assert "0000:99:00" in told

@@ -25,9 +25,9 @@ WORDS = {
     221: "ptxjitcompiler",
     222: "newer driver",
     226: "contained",
-    700: "new process",
-    702: "new process",
-    719: "new process",
+    700: "the worker ends",
+    702: "the worker ends",
+    719: "the worker ends",
     802: "fabric manager",
     803: "reload the module",
     804: "reload the module",
@@ -37,7 +37,7 @@ WORDS = {
     808: "MPS",
     809: "MPS",
     810: "MPS",
-    911: "new process",
+    911: "the worker ends",
     999: "kernel log",
 }
 
@@ -120,7 +120,7 @@ def test_after_a_sticky_error_nothing_works_and_closing_does(bench: OneGpu) -> N
 
 def test_waiting_asks_and_lets_others_work(bench: OneGpu, context: cuda.Context) -> None:
     """gpus-8.14: a wait is a series of questions, between which a deadline can be looked at."""
-    bench.gpu.set(bytes_per_s=200 * MIB)
+    bench.gpu.set(bytes_per_s=20 * MIB)
     event = context.event()
     context.set_bytes(context.allocate(MIB), 0, MIB)
     context.record(event)

@@ -80,6 +80,28 @@ def test_a_storm_neither_stops_nor_fills_us(host: Host) -> None:
     library.close()
 
 
+def test_a_set_does_not_outlive_its_library(host: Host) -> None:
+    """gpus-8.13: what was registered before the library was closed is void; the stand-in ends a
+    process that names it. It is registered anew, and what was heard before stays."""
+    gpu, library = host.add_gpu(), nvml.Library()
+    stream, uuid = EventStream(library), Uuid(gpu.uuid)
+    assert stream.listen(uuid, library.call("nvmlDeviceGetHandleByUUID", gpu.uuid))
+    gpu.xid(79)
+    assert stream.heard(uuid) == ((79, None),)
+    library.close()
+    assert stream.heard(uuid) == ((79, None),)
+    handle = library.call("nvmlDeviceGetHandleByUUID", gpu.uuid)
+    gpu.xid(31)  # nobody listens: the kernel log has it
+    assert stream.listen(uuid, handle)
+    gpu.xid(48)
+    assert stream.heard(uuid) == ((79, None), (48, None))
+    library.close()
+    library.open()
+    stream.forget(uuid)
+    assert stream.heard(uuid) is None
+    library.close()
+
+
 def test_what_is_logged_already_is_not_counted_again() -> None:
     """gpus-8.13: of what was heard only that stays which the log does not have."""
     assert unlogged((79, 31), None) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.model import ProcessKind, Uuid
@@ -36,10 +37,33 @@ def test_8_17_who_only_has_a_descriptor_is_a_holder(host: Host, backend: NvidiaB
 
 
 def test_8_16_a_worker_of_ours_is_ours(host: Host, backend: NvidiaBackend) -> None:
-    """gpus-8.16: the marker of a worker, in a process of the host, makes it ours."""
-    gpu = host.add_gpu()
+    """gpus-8.16: the marker of a worker, in a process of the host, makes it ours, on the GPU that
+    the driver lists it on: on another, whose node CUDA opens too, it is nobody. A stranger with the
+    node alone stays a holder."""
+    gpu, other = host.add_gpu(), host.add_gpu()
+    nodes = [f"/dev/nvidia{one.get('minor')}" for one in (gpu, other)]
     opens(host, gpu, marker="worker-1")
+    for number, node in enumerate(nodes, start=3):
+        host.tree.link(f"proc/{PID}/fd/{number}", node)
+    gpu.process(PID)
     assert kinds(backend, gpu) == [ProcessKind.OURS]
+    assert kinds(backend, other) == []
+    assert [one.pid for one in backend.in_the_way(Uuid(other.uuid))] == [PID], "no reset below it"
+    opens(host, other)
+    assert kinds(backend, other) == [ProcessKind.FOREIGN]
+
+
+def test_8_16_a_worker_in_an_instance_is_ours(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.16, promise 9: who has an instance's own capability open is in it, listed or not."""
+    host.add_gpu(mig_current=1, mig_pending=1)
+    one, two = [device for device in backend.inventory()[0].devices if "1g" in device.profile][:2]
+    for device in (one, two):
+        backend.make(device)
+    held = [node.path for node in backend.grant(one).nodes]
+    host.tree.process(PID, "python3", files=[path for path in held if "nvidia-cap" in path])
+    host.tree.put(f"proc/{PID}/environ", f"{MARKER}=worker-1\0")
+    assert [found.kind for found in backend.processes(one.uuid)] == [ProcessKind.OURS]
+    assert backend.processes(two.uuid) == ()
 
 
 def test_who_reads_for_the_node_is_left_out(host: Host, backend: NvidiaBackend) -> None:
@@ -55,6 +79,19 @@ def test_a_marker_from_within_a_container_is_nothing(host: Host, backend: Nvidia
     for marker in (f"nvidia driver, {gpu.uuid}", "worker-1"):
         opens(host, gpu, marker=marker, of_host=False)
         assert kinds(backend, gpu) == [ProcessKind.FOREIGN]
+
+
+def test_b71_exported_memory_holds_the_gpu(host: Host, backend: NvidiaBackend) -> None:
+    """B71: what a process exported lives on in a descriptor nobody lists; the GPU is not idle."""
+    gpu = host.add_gpu(total=1 << 30)
+    backend._holders = replace(backend._holders, freed_within_s=0.0)
+    gpu.set(exported=256 << 20)
+    (found,) = backend.processes(Uuid(gpu.uuid))
+    assert (found.pid, found.kind) == (0, ProcessKind.FOREIGN)
+    assert found.name == "256 MiB in use by nobody who can be seen"
+    assert [one.pid for one in backend.holders(Uuid(gpu.uuid))[Uuid(gpu.uuid)]] == [0]
+    gpu.set(exported=None)
+    assert backend.processes(Uuid(gpu.uuid)) == ()
 
 
 def test_8_34_a_daemon_of_mps_holds_the_gpu(host: Host, backend: NvidiaBackend) -> None:

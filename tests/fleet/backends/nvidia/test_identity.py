@@ -102,6 +102,19 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path, identities: Id
     assert path.stat().st_ino != before
 
 
+def test_the_most_links_of_a_card_are_kept(tmp_path: Path, identities: Identities) -> None:
+    """gpus-8.28: by card, over inventories and moves, and never fewer; a card that is not in the
+    file yet is remembered with what was seen of it."""
+    function = plugged(tmp_path, SLOT)
+    assert identities.links(CARD, 2) == 2
+    identities.remember([seen(function, CARD)])
+    other = Identities(tmp_path / "state" / "cards.json")
+    assert [other.links(CARD), other.links(CARD, 4), other.links(OTHER_CARD)] == [2, 4, 0]
+    other.remember([seen(plugged(tmp_path, OTHER_SLOT), CARD)])
+    assert identities.links(CARD, 1) == 4
+    assert Identities(None).links(CARD, 3) == 3
+
+
 def test_a_broken_memory_is_no_memory(tmp_path: Path, identities: Identities) -> None:
     """A file cut short makes cards unknown, never an inventory fail; the next one repairs it."""
     function, path = plugged(tmp_path, SLOT), tmp_path / "state" / "cards.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.backends.base import Instance
 from fleet.backends.nvidia import layout
 from fleet.backends.nvidia.layout import Placement, Profile
 from fleet.model import Accelerator, Uuid
@@ -158,27 +157,3 @@ def test_without_partitions_there_is_one_unit_and_one_device() -> None:
     assert device.whole
     assert device.units == (f"{GPU}/all",)
     assert device.attributes["partitionable"] == "false"
-
-
-def test_an_event_of_the_parent_strikes_all_and_one_of_an_instance_its_own_units() -> None:
-    """B70: the whole GPU's event reaches every partition, an unknown instance's too."""
-    found = cut()
-    places = {1: Placement(0, 1), 2: Placement(2, 2)}  # gi 2 has two compute instances
-    there = [
-        Instance(
-            accelerator=GPU,
-            uuid="",
-            device=None,
-            units=layout.units_of(GPU, place, 8),
-            ids={"gi": gi},
-        )
-        for gi, place in places.items()
-    ]
-    of_the_gpu, of_two, of_a_gone_one = (
-        layout.struck(found, there, gi) for gi in (0xFFFFFFFF, 2, 7)
-    )
-    assert of_the_gpu == found.device.units
-    assert of_two == (f"{GPU}/m2", f"{GPU}/m3")
-    assert of_a_gone_one == found.device.units
-    undivided = layout.undivided(GPU, "gpu-b", total_bytes=TOTAL, attributes={})
-    assert layout.struck(undivided, (), layout.NONE) == (f"{GPU}/all",), "every replica shares it"

@@ -87,7 +87,7 @@ def test_8_24_no_error_reporting_is_no_failed_reading(host: Host, backend: Nvidi
 
 def test_8_28_one_link_down_fails(host: Host, backend: NvidiaBackend) -> None:
     """gpus-8.28: 17 of 18 links are a fault; links that do not exist are not counted."""
-    gpu = host.add_gpu(nvlinks=18)
+    gpu = host.add_gpu(nvlinks=18, fabric_state=3, fabric_summary=1)
     found = read(backend, gpu)
     assert (found.nvlinks_up, found.nvlinks_expected) == (18, 18)
     assert verdict("nvlink", found) is Verdict.PASS
@@ -95,6 +95,46 @@ def test_8_28_one_link_down_fails(host: Host, backend: NvidiaBackend) -> None:
     found = read(backend, gpu)
     assert (found.nvlinks_up, found.nvlinks_expected) == (17, 18)
     assert verdict("nvlink", found) is Verdict.FAIL
+
+
+def unlink(gpu: Gpu) -> None:
+    """None of its links leads anywhere any more."""
+    gpu.set(**{f"nvlink_{link}_state": 0 for link in range(int(gpu.get("nvlinks")))})
+
+
+def test_8_28_links_that_lead_nowhere_are_none(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.28: a card without a bridge has links that are down, and always had: not applicable;
+    where there is a fabric they are expected all the same."""
+    gpu = host.add_gpu(nvlinks=18)
+    unlink(gpu)
+    found = read(backend, gpu)
+    assert (found.nvlinks_up, found.nvlinks_expected) == (None, 0)
+    assert {"nvlinks_up", "nvlink_errors"} <= found.not_applicable
+    assert verdict("nvlink", found) is Verdict.NOT_APPLICABLE
+    gpu.set(fabric_state=3, fabric_summary=1)
+    found = read(backend, gpu)
+    assert (found.nvlinks_up, found.nvlinks_expected) == (0, 18)
+    assert verdict("nvlink", found) is Verdict.FAIL
+
+
+def test_8_28_a_bridge_that_was_there_is_missed(host: Host, backend: NvidiaBackend) -> None:
+    """gpus-8.28, B24: fewer links than were ever up on this card are a fault, after a restart of
+    the node too; a card of its kind that never had any is judged by its own past."""
+    gpu, other = host.add_gpu(nvlinks=4), host.add_gpu(nvlinks=4)
+    unlink(other)
+    backend.inventory()
+    gpu.set(nvlink_3_state=0)
+    assert verdict("nvlink", read(backend, gpu)) is Verdict.PASS
+    gpu.set(nvlink_3_state=1)
+    assert read(backend, gpu).nvlinks_expected == 4
+    unlink(gpu)
+    again = NvidiaBackend(**backend.settings())
+    again.inventory()
+    found = read(again, gpu)
+    assert (found.nvlinks_up, found.nvlinks_expected) == (0, 4)
+    assert verdict("nvlink", found) is Verdict.FAIL
+    assert verdict("nvlink", read(again, other)) is Verdict.NOT_APPLICABLE
+    again.close()
 
 
 def test_8_28_a_link_that_saves_power_is_up(host: Host, backend: NvidiaBackend) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.nvidia import mps, nvml
-from fleet.backends.nvidia.mps import CONTROL, PIPE_VARIABLE, SERVER, Policy
+from fleet.backends.nvidia.daemons import CONTROL, PIPE_VARIABLE, SERVER, Daemon, find
+from fleet.backends.nvidia.mps import Policy
 from fleet.errors import BackendFailed, DriverRefused
+from fleet.model import Process, ProcessKind
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.scripted import Scripted, refuse
 
 UUID = "GPU-stand-in-0"
 DAEMON, SERVER_PID, CLIENT = 300, 301, 302
+POD = "0a1b2c3d-0000-4000-8000-00000000000f"
 PROGRAM = """#!/bin/sh
 read command argument
 echo "$command $argument" >> {root}/asked
@@ -56,61 +59,17 @@ def asked(root: Path) -> list[str]:
     return [line.strip() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_daemon_and_server_are_told_apart(root: Path) -> None:
-    """gpus-8.34: the kernel cuts both names to the same; their command lines tell."""
-    found = mps.find(root)
-    (daemon,) = found.daemons
-    assert (daemon.pid, daemon.pipes, daemon.logs, daemon.of_host) == (
-        DAEMON, "/run/mps", "/var/log/nvidia-mps", True,
-    )  # fmt: skip
-    assert [server.pid for server in found.servers] == [SERVER_PID]
-
-
-def test_a_daemon_with_nothing_said_uses_the_usual_places(root: Path) -> None:
-    """gpus-8.34: an environment that may not be read, or says nonsense, hides no daemon."""
-    (root / f"proc/{DAEMON}/environ").unlink()
-    assert mps.find(root).daemons[0].pipes == "/tmp/nvidia-mps"  # noqa: S108 # the vendor's
-    hosttree.put(root, f"proc/{DAEMON}/environ", "CUDA_MPS_PIPE_DIRECTORY=../etc\0broken\0")
-    assert mps.find(root).daemons[0].pipes == "/tmp/nvidia-mps"  # noqa: S108 # the vendor's
-
-
-def test_a_process_that_is_ending_is_a_holder_yet(root: Path) -> None:
-    """gpus-8.34: without a command line it is still one of the two, if it has the device."""
-    hosttree.put(root, f"proc/{SERVER_PID}/cmdline", "")
-    assert [one.pid for one in mps.find(root).holders(UUID, {SERVER_PID})] == [DAEMON, SERVER_PID]
-
-
-@pytest.mark.parametrize(
-    ("visible", "serves"),
-    [
-        (None, True), ("", False), ("0", True), (UUID, True), ("GPU-stand", True),
-        ("GPU-other", False), (f"GPU-other,{UUID}", True), ("MIG-x", True),
-    ],
-)  # fmt: skip
-def test_a_daemon_may_be_limited_to_other_devices(
-    root: Path, visible: str | None, serves: bool
-) -> None:
-    """gpus-8.34: by UUID it can be told which; an index may be any device, so it counts."""
-    text = "" if visible is None else f"CUDA_VISIBLE_DEVICES={visible}\0"
-    hosttree.put(root, f"proc/{DAEMON}/environ", text)
-    assert mps.find(root).daemons[0].serves(UUID) is serves
-
-
 def test_by_default_the_daemon_is_a_holder_and_is_left_alone(root: Path) -> None:
     """gpus-8.34, B18: policy refuse names daemon and server, and says what an operator can do."""
     found = mps.settle(UUID, root=root, policy=Policy(), holding={SERVER_PID}, clients=())
-    assert [(one.pid, one.name) for one in found.holders] == [
-        (DAEMON, CONTROL), (SERVER_PID, SERVER),
-    ]  # fmt: skip
+    daemon, server = found.holders
+    assert (daemon.pid, server) == (DAEMON, Process(SERVER_PID, SERVER, ProcessKind.FOREIGN))
+    assert daemon.name == (
+        f"{CONTROL} (end it with `echo quit | {CONTROL}`, or set hardware.mps to shut-down)"
+    )
     assert found.ended == ()
-    assert CONTROL in mps.remedy(Policy())
-    assert "clients" in mps.remedy(Policy(shuts_down=True))
-
-
-def test_a_server_of_another_device_is_no_holder_of_this_one(root: Path) -> None:
-    """Promise 9: only servers that have this device open count."""
-    hosttree.put(root, f"proc/{DAEMON}/environ", "CUDA_VISIBLE_DEVICES=GPU-other\0")
-    assert mps.find(root).holders(UUID, holding={999}) == ()
+    (found_daemon,) = find(root).daemons
+    assert "clients" in mps.remedy(found_daemon, Policy(shuts_down=True))
 
 
 def test_an_idle_daemon_is_asked_to_quit_and_its_leftovers_go(root: Path) -> None:
@@ -161,15 +120,19 @@ def test_a_daemon_in_a_container_is_asked_nothing(root: Path) -> None:
         root, DAEMON, CONTROL, environment=[f"{PIPE_VARIABLE}=/run/mps"],
         mounts=hosttree.OTHER_MOUNTS,
     )  # fmt: skip
-    found = mps.settle(UUID, root=root, policy=policy(root), holding=(), clients=())
-    assert [one.pid for one in found.holders] == [DAEMON]
+    hosttree.put(root, f"proc/{DAEMON}/cgroup", f"0::/kubepods.slice/kubepods-pod{POD}.slice/c\n")
+    found = mps.settle(UUID, root=root, policy=policy(root), holding={DAEMON}, clients=())
+    assert [(one.pid, one.name) for one in found.holders] == [
+        (DAEMON, f"{CONTROL} of pod {POD} (end it in its container, or delete the pod)")
+    ]
     assert asked(root) == []
-    assert mps.clear(mps.find(root).daemons[0], root=root) == ()
+    assert mps.clear(find(root).daemons[0], root=root) == ()
+    assert mps.settle(UUID, root=root, policy=Policy(), holding=(), clients=()).holders == ()
 
 
 def test_only_what_a_daemon_makes_is_removed(root: Path) -> None:
     """gpus-8.35: a strange file stays, and its directory with it; no link is followed."""
-    (daemon,) = mps.find(root).daemons
+    (daemon,) = find(root).daemons
     hosttree.put(root, "run/mps/notes")
     hosttree.put(root, "elsewhere/control.log")
     shutil.rmtree(root / "var/log/nvidia-mps")
@@ -182,8 +145,8 @@ def test_only_what_a_daemon_makes_is_removed(root: Path) -> None:
 
 def test_a_directory_of_another_user_is_left(root: Path) -> None:
     """gpus-8.35: a daemon may name any directory; only its own user's is cleared."""
-    (daemon,) = mps.find(root).daemons
-    stranger = mps.Daemon(DAEMON, 0, daemon.user + 1, daemon.pipes, daemon.logs, None, of_host=True)
+    (daemon,) = find(root).daemons
+    stranger = Daemon(DAEMON, 0, daemon.user + 1, daemon.pipes, daemon.logs, None, of_host=True)
     assert mps.clear(stranger, root=root) == ()
     assert (root / "run/mps/control").exists()
 
@@ -217,4 +180,4 @@ def test_our_workers_look_where_no_daemon_is(tmp_path: Path) -> None:
 def test_processes_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
     """gpus-8.34: no view of processes is unknown, never "no daemon"."""
     with pytest.raises(BackendFailed, match="unknown"):
-        mps.find(tmp_path)
+        mps.settle(UUID, root=tmp_path, policy=Policy(), holding=(), clients=())

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fleet.backends.nvidia import nodes, nvml, occupancy
-from fleet.backends.nvidia.occupancy import NO_INSTANCE, Use
+from fleet.backends.nvidia.occupancy import NO_INSTANCE
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused
 from fleet.model import Process, ProcessKind
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.hosttree import OTHER_MOUNTS
-from tests.fleet.backends.nvidia.scripted import Refusal, Scripted, by_turns, refuse
+from tests.fleet.backends.nvidia.scripted import Scripted, by_turns, refuse
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
 GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
@@ -172,34 +172,48 @@ def test_a_gpu_that_waits_for_its_reset_is_judged_by_descriptors(tmp_path: Path)
     assert [one.pid for one in found] == [95]
 
 
-def memory(used: int, newer: int | Refusal) -> Scripted:
-    """A GPU whose older figure says `used`, and the newer one `newer`."""
-
-    def answer(_: object, version: int | None = None) -> Any:
-        if version is None:
-            return SimpleNamespace(used=used)
-        if isinstance(newer, Refusal):
-            raise newer.error("nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(used=newer)
-
-    return Scripted(nvmlDeviceGetMemoryInfo=answer)
+B71 = (
+    (SimpleNamespace(reserved=736100352, used=0), 0),
+    (SimpleNamespace(reserved=736100352, used=532676608), 508),
+    (refuse(nvml.FUNCTION_NOT_FOUND), 0),
+    (refuse(nvml.VERSION_MISMATCH), 0),
+)
+"""What the newer figures of the case's four GPUs are, and MiB held by nobody who is listed."""
 
 
-def test_the_drivers_reserve_is_nobodys_memory() -> None:
-    """B71: idle by the newer figure, busy by it, by comparison without it, and unknown otherwise.
+@pytest.mark.parametrize(("figures", "mib"), B71)
+def test_b71_memory_in_use_while_nobody_is_listed_is_held(figures: Any, mib: int) -> None:
+    """B71: of four GPUs that list nobody, the one with 508 MiB in use beside its reserve is held;
+    an idle one is not, whatever its reserve; and where the driver tells them not apart, this says
+    nothing and descriptors decide."""
+    library = lists(nvmlDeviceGetMemoryInfo=by_turns(figures))
+    name = f"{mib} MiB in use by nobody who can be seen"
+    held = (Process(0, name, ProcessKind.FOREIGN),) if mib else ()
+    assert occupancy.unseen(library, HANDLE, within_s=0) == held
 
-    The figures are the case's.
-    """
-    idle, busy = memory(702545920, 0), memory(1268776960, 532676608)
-    older = memory(702545920, refuse(nvml.FUNCTION_NOT_FOUND))
-    strange = memory(702545920, refuse(nvml.VERSION_MISMATCH))
-    assert occupancy.memory_use(idle, HANDLE) is Use.IDLE
-    assert occupancy.memory_use(busy, HANDLE) is Use.BUSY
-    assert occupancy.memory_use(busy, HANDLE, allowed_bytes=532676608) is Use.IDLE
-    assert occupancy.memory_use(older, HANDLE, idle_bytes=702545920) is Use.IDLE
-    assert occupancy.memory_use(older, HANDLE, idle_bytes=600000000) is Use.BUSY
-    assert occupancy.memory_use(older, HANDLE) is Use.UNKNOWN
-    assert occupancy.memory_use(strange, HANDLE, idle_bytes=1 << 40) is Use.UNKNOWN
+
+def test_b71_memory_of_somebody_who_is_listed_is_his() -> None:
+    """B71: a worker of ours has all of it, and is no stranger for that; neither is a GPU that is
+    partitioned, or that must be reset first (gpus-8.36)."""
+    used = SimpleNamespace(used=80 << 30, reserved=0)
+
+    def seen(compute: Any, **more: Any) -> int:
+        library = lists(compute, nvmlDeviceGetMemoryInfo=lambda *_, **__: used, **more)
+        return len(occupancy.unseen(library, HANDLE, within_s=0))
+
+    assert seen([]) == 1
+    assert seen([listed(41)]) == 0
+    assert seen([], nvmlDeviceGetMigMode=[1, 1]) == 0
+    assert seen([], nvmlDeviceGetMigMode=[0, 0]) == 1
+    assert seen(refuse(nvml.RESET_REQUIRED)) == 0
+
+
+def test_b71_memory_just_freed_is_nobodys() -> None:
+    """B71: the driver scrubs what was freed, and for that moment counts it as used."""
+    turns = by_turns(*(SimpleNamespace(used=size << 20) for size in (500, 100, 64)))
+    library = lists(nvmlDeviceGetMemoryInfo=turns)
+    assert occupancy.unseen(library, HANDLE, within_s=30) == ()
+    assert len(library.called("nvmlDeviceGetMemoryInfo")) == 3
 
 
 def test_the_vendors_binding_is_read_right(host: Host) -> None:

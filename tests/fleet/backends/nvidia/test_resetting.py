@@ -209,6 +209,11 @@ def test_a_tool_that_says_in_use_is_not_overruled(bench: Bench) -> None:
     outcome = bench.reset(f"echo '{IN_USE}'; exit 255", methods=("flr",))
     assert not outcome.done
     assert IN_USE in outcome.detail
+    assert "rmmod" not in outcome.detail
+    hosttree.put(bench.root, "sys/module/nvidia_peermem/refcnt", "0\n")
+    told = bench.reset(f"echo '{IN_USE}'; exit 255", methods=("flr",)).detail
+    assert "nvidia_peermem" in told, "a client that no list of processes shows"
+    assert "rmmod nvidia_peermem" in told
     assert (bench.root / f"{FUNCTION}/reset").read_text() == ""
 
 

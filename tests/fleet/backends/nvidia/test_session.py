@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.backends.base import Mismatch
-from fleet.backends.nvidia import kernels
+from fleet.backends.nvidia import kernels, nvml
 from fleet.backends.nvidia.access import SCRATCH_BYTES, KernelAccess, Piece
 from fleet.backends.nvidia.session import NvidiaSession, open_session
 from fleet.clock import SystemClock
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused, InputInvalid, OutOfMemory
+from fleet.health.readings import Readings
 from fleet.model import UnitId, UnitSpec, Uuid
 from fleet.wipe import engine
 from fleet.wipe.result import Failure, WipeResult
+from tests.drivers.building import libraries
 from tests.fleet.backends.nvidia.one_gpu import (
     LARGEST,
     MIB,
@@ -359,6 +363,99 @@ def test_memory_slower_than_a_tenth_fails_the_wipe(bench: OneGpu) -> None:
     backend = OneGpuBackend(bench)
     result = wiped(backend, expected_bytes_per_s=1e9, slow_allowance_s=0.01)
     assert result.failure is Failure.SLOW
+
+
+# --- what the host does meanwhile -------------------------------------------------
+
+
+@pytest.fixture
+def slow_driver(bench: OneGpu) -> Callable[[], None]:
+    """A call of NVML that takes 20 ms."""
+    ctypes.CDLL(str(libraries() / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+    library = nvml.Library()
+    bench.gpu.set(scrub_on_free=0)
+    bench.host.fault("nvmlSystemGetDriverVersion", "sleep 0.02")
+    return lambda: library.call("nvmlSystemGetDriverVersion")
+
+
+def test_gpus_8_14_what_the_host_does_is_no_device_time(
+    bench: OneGpu, slow_driver: Callable[[], None]
+) -> None:
+    """gpus-8.14: a pass over many small chunks takes the device as long when whoever watches it
+    asks a slow driver each time as when he does not."""
+    opened = open_session(bench.target())
+    opened.allocate(largest_bytes=64 * KIB, smallest_bytes=SMALLEST)
+    assert len(opened._chunks) > 50
+    bench.gpu.set(bytes_per_s=64 * MIB)
+    opened.zero(silent)
+    alone = opened.device_seconds()
+    began = time.monotonic()
+    opened.zero(lambda _: slow_driver())
+    took, watched = time.monotonic() - began, opened.device_seconds()
+    opened.close()
+    assert alone is not None
+    assert watched is not None
+    assert took > 50 * 0.02
+    assert watched < alone + 0.5
+
+
+def test_a_pass_of_more_than_can_be_queued_is_timed_in_parts(
+    bench: OneGpu, slow_driver: Callable[[], None]
+) -> None:
+    """gpus-8.14: what is waited for between two lots is in no time either, and nothing is lost."""
+
+    class Narrow(KernelAccess):
+        ahead = 8
+
+    opened = open_session(bench.target())
+    opened._access = Narrow(opened._context)
+    opened._events = opened._events[: Narrow.ahead]
+    opened.allocate(largest_bytes=LARGEST, smallest_bytes=SMALLEST)
+    told: list[int] = []
+    bench.gpu.set(bytes_per_s=64 * MIB)
+
+    def watch(done: int) -> None:
+        told.append(done)
+        slow_driver()
+
+    opened.fill(NONCE, watch)
+    seconds = opened.device_seconds()
+    assert seconds is not None
+    assert opened.covered / (64 * MIB) * 0.9 < seconds < len(told) * 0.02
+    assert told[-1] == opened.covered
+    assert opened.verify(NONCE, silent) == []
+    opened.close()
+
+
+def test_gpus_8_23_readings_are_taken_while_memory_is_read(
+    bench: OneGpu, slow_driver: Callable[[], None]
+) -> None:
+    """gpus-8.23: however long they take, the device is kept busy, and is idle afterwards."""
+    reads: list[int] = []
+
+    class Counting(KernelAccess):
+        def read(self, piece: Piece) -> None:
+            reads.append(piece.offset)
+            super().read(piece)
+
+    seen: list[int] = []
+
+    def read() -> Readings:
+        for _ in range(10):
+            slow_driver()
+            seen.append(len(reads))
+        return bench.read()
+
+    opened = open_session(bench.target(read=read))
+    opened._access = Counting(opened._context)
+    opened.allocate(largest_bytes=LARGEST, smallest_bytes=SMALLEST)
+    reads.clear()
+    bench.gpu.set(bytes_per_s=64 * MIB)
+    assert opened.readings().present is True
+    assert seen[0] > 0
+    assert seen[-1] > seen[0]
+    assert len(set(reads)) > 1
+    opened.close()
 
 
 # --- which device ---------------------------------------------------------------

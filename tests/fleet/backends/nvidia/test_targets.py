@@ -29,7 +29,7 @@ def target(
     backend: NvidiaBackend, library: nvml.Library, gpu: Gpu, units: Sequence[UnitId]
 ) -> Target:
     """What is opened for `units`."""
-    handle = library.call("nvmlDeviceGetHandleByUUID", gpu.uuid)
+    handle = library.call("nvmlDeviceGetHandleByPciBusId", gpu.bus_id)
     return targets.target(
         Card(Uuid(gpu.uuid), handle, gpu.bus_id),
         backend.accelerator(Uuid(gpu.uuid)),
@@ -64,10 +64,12 @@ def test_b71_a_reserve_nobody_tells_counts_as_not_covered(
 def test_8_32_a_slice_is_measured_by_itself(
     host: Host, backend: NvidiaBackend, library: nvml.Library
 ) -> None:
-    """gpus-8.32: coverage of a slice is computed from the instance's total, not the GPU's."""
+    """gpus-8.32, B24: coverage of a slice is computed from the instance's total, not the GPU's; the
+    driver is not asked for it by UUID, which would have it look into every GPU."""
     gpu = host.add_gpu(mig_current=1, mig_pending=1)
     device = next(one for one in backend.inventory()[0].devices if one.profile.startswith("2g."))
     made = backend.make(device)
+    host.fault("nvmlDeviceGetHandleByUUID", "return 999")
     found = target(backend, library, gpu, device.units)
     assert found.visible == made.uuid
     assert [unit.id for unit in found.units] == list(device.units)

@@ -18,6 +18,7 @@ import pytest
 from fleet.backends.simulated.openers import openers
 from fleet.errors import BackendFailed
 from fleet.model import ProcessKind
+from tests.fleet.backends.hiding import WAYS, hiding
 from tests.fleet.wipe.orders import eventually
 
 OPEN = "file = open(path, mode)"
@@ -68,6 +69,15 @@ def test_whoever_may_write_is_named(path: Path, act: str) -> None:
         assert found.name.startswith("python")
         assert openers([path], known=[pid]) == ()
     assert eventually(lambda: openers([path]) == ())
+
+
+@pytest.mark.parametrize("act", ["open", "mapped"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_thread_hides_nobody(path: Path, way: str, act: str) -> None:
+    """Promise 4: a descriptor of one thread alone, and memory whose first thread has ended, are
+    the process's, also beside an opener that is known."""
+    with process(path, OPEN) as known, hiding(path, way, act) as pid:
+        assert [found.pid for found in openers([path], known=[known])] == [pid]
 
 
 def test_a_link_or_mount_of_the_file_is_the_file(path: Path) -> None:

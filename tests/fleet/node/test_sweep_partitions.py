@@ -1,0 +1,234 @@
+"""The sweep over a partitioned GPU: whom a fault concerns, and how little it asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import errors
+from fleet.backends.base import Instance
+from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.claims import Claim, ClaimState
+from fleet.health import checks
+from fleet.health.readings import Readings
+from fleet.model import ClaimUid, Device, Process, State, Token, Uuid
+from tests.drivers.host import Host
+from tests.fleet.node import stand_in
+from tests.fleet.node.stand_in import Ground, log_xid, machine
+
+CONTAINED, FALLEN = 94, 79
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A machine with one partitioned GPU."""
+    made = machine(tmp_path / "standin", mig_current=1, mig_pending=1)
+    monkeypatch.setenv("FLEET_STANDIN", str(made.root))
+    return made
+
+
+@pytest.fixture
+def ground(host: Host, tmp_path: Path) -> Iterator[Ground]:
+    """That GPU, CLEAN, with an instance of ours for two partitions."""
+    with stand_in.ground(host, tmp_path) as made:
+        for part in (first(made), second(made)):
+            made.validator.partitions.ensure(part)
+        yield made
+
+
+def part(ground: Ground, start: int) -> Device:
+    return next(
+        device
+        for device in ground.registry.devices.values()
+        if device.profile.startswith("2g.") and device.name.endswith(f"-{start}")
+    )
+
+
+def first(ground: Ground) -> Device:
+    return part(ground, 0)
+
+
+def second(ground: Ground) -> Device:
+    return part(ground, 2)
+
+
+def number(ground: Ground, device: Device) -> int:
+    """The number its instance has now."""
+    there = ground.registry.backend.instances(ground.device.uuid)  # type: ignore[attr-defined]
+    return next(int(one.ids["gi"]) for one in there if one.device == device.uuid)
+
+
+def quarantined(ground: Ground) -> set[str]:
+    units = ground.registry.units(ground.device)
+    return {unit.id for unit in units if unit.state is State.QUARANTINED}
+
+
+def test_b70_a_contained_fault_reaches_its_partition_only(host: Host, ground: Ground) -> None:
+    """B70, promise 9: a neighbour with a tenant is neither blamed nor quarantined."""
+    mine, neighbour = first(ground), second(ground)
+    with ground.registry.commit() as commit:
+        for unit in ground.registry.units(neighbour):
+            commit.put_unit(replace(unit, state=State.IN_USE))
+    log_xid(host, host.gpus[0], CONTAINED, gi=number(ground, mine))
+    seen = ground.sweep.look(ground.device)
+    assert seen.failing
+    assert quarantined(ground) == set(mine.units)
+    assert all(not unit.reasons for unit in ground.registry.units(neighbour))
+    assert ground.sweep.good_at(neighbour) == seen.at
+    assert ground.sweep.good_at(mine) == ground.sweep.good_at(ground.device) == 0.0
+
+
+@pytest.mark.parametrize(("code", "gi"), [(FALLEN, None), (CONTAINED, 63)])
+def test_b70_a_fault_of_the_parent_or_of_nobody_known_reaches_all(
+    host: Host, ground: Ground, code: int, gi: int | None
+) -> None:
+    """B70: without an instance, or with one nobody knows, the whole parent is suspect."""
+    log_xid(host, host.gpus[0], code, gi=gi)
+    ground.sweep.look(ground.device)
+    assert quarantined(ground) == set(ground.device.units)
+
+
+def test_b70_a_wipe_is_judged_by_what_concerns_its_memory(host: Host, ground: Ground) -> None:
+    """B70, gpus-8.13: an Xid of another instance fails no wipe; one of its own, or of all, does."""
+    mine, neighbour = first(ground), second(ground)
+    log_xid(host, host.gpus[0], CONTAINED, gi=number(ground, neighbour))
+    readings = ground.validator.readings(ground.device.uuid)
+    assert readings.xids == (CONTAINED,)
+
+    def xid(found: Readings) -> checks.Verdict:
+        findings = checks.judge(found, ground.validator.policy)
+        return next(finding.verdict for finding in findings if finding.check == "xid")
+
+    assert xid(ground.validator.concerning(readings, mine.units)) is checks.Verdict.PASS
+    assert xid(ground.validator.concerning(readings, neighbour.units)) is checks.Verdict.FAIL
+    assert xid(ground.validator.concerning(readings, ground.device.units)) is checks.Verdict.FAIL
+
+
+def test_b39_a_fault_of_no_device_is_told_of_the_node(host: Host, ground: Ground) -> None:
+    """B39, B70: a slot without a device is neither ignored nor everybody's fault."""
+    log_xid(host, host.gpus[0], FALLEN, slot="0000:99:00")
+    log_xid(host, host.gpus[0], FALLEN, slot="0000:99:00")
+    ground.sweep.run()
+    (told,) = ground.sweep.strays
+    assert "fault 79 of slot 0000:99:00" in told
+    assert "2 times" in told
+    assert quarantined(ground) == set()
+
+
+class Counting(NvidiaBackend):
+    """Notes what is asked of the driver about holders."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.asked: list[str] = []
+
+    def holders(self, accelerator: Uuid) -> Mapping[Uuid, Sequence[Process]]:
+        """Noted."""
+        self.asked.append("holders")
+        return super().holders(accelerator)
+
+    def processes(self, accelerator: Uuid) -> Sequence[Process]:
+        """Noted."""
+        self.asked.append("processes")
+        return super().processes(accelerator)
+
+    def instances(self, accelerator: Uuid) -> Sequence[Instance]:
+        """Noted."""
+        self.asked.append("instances")
+        return super().instances(accelerator)
+
+
+def test_tenants_cost_one_look_and_soil_what_is_theirs(host: Host, tmp_path: Path) -> None:
+    """B29: many partitions and tenants cost one question; promise 1: their memory is soiled."""
+    with stand_in.ground(host, tmp_path, kind=Counting) as ground:
+        backend = ground.registry.backend
+        assert isinstance(backend, Counting)
+        ground.validator.partitions.ensure(first(ground))
+        gi = number(ground, first(ground))
+        host.gpus[0].context(os.getppid(), gi=gi, ci=0)
+        host.gpus[0].process(os.getppid(), gi=gi)
+        backend.asked.clear()
+        ground.sweep.look(ground.device)
+        assert sorted(backend.asked) == ["holders", "instances"]
+        dirty = {u.id for u in ground.registry.units(ground.device) if u.state is State.DIRTY}
+        assert dirty == set(first(ground).units)
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A machine with one GPU that is not partitioned."""
+    made = machine(tmp_path / "standin")
+    monkeypatch.setenv("FLEET_STANDIN", str(made.root))
+    return made
+
+
+def test_b10_a_card_pulled_used_elsewhere_and_put_back_is_wiped_again(
+    plain: Host, tmp_path: Path
+) -> None:
+    """B10, B24, promise 1: removed, another in its slot, returned: its certificate is not taken."""
+    with stand_in.ground(plain, tmp_path) as ground:
+        card, kept = plain.gpus[0], tmp_path / "shelf"
+        unit = ground.device.units[0]
+        shutil.copytree(card.path, kept)
+        card.remove()
+        ground.registry.load()
+        assert ground.registry.journal.units[unit].state is State.DIRTY
+        ground.sweep.run()
+        (reason,) = ground.registry.journal.units[unit].reasons
+        assert reason.code == "device-lost"
+        other = plain.add_gpu("h100", number=0)
+        ground.registry.load()
+        other.remove()
+        shutil.copytree(kept, card.path)
+        plain.tree.add(card.bus_id, card.get)
+        ground.sweep.run()
+        assert ground.registry.journal.units[unit].state is State.QUARANTINED
+
+
+def test_b24_a_card_dead_at_load_is_out_before_it_can_be_exposed(
+    plain: Host, tmp_path: Path
+) -> None:
+    """B24, promise 5: it keeps its place in the inventory; the look before an exposure ends it."""
+    with stand_in.ground(plain, tmp_path) as ground:
+        plain.gpus[0].lose()
+        ground.registry.load()
+        assert not ground.sweep.last, "no sweep was here yet"
+        ground.sweep.look(ground.device)
+        assert ground.states() == {State.QUARANTINED}
+
+
+def test_8_33_an_instance_removed_under_a_claim_is_found_by_the_sweep(
+    host: Host, ground: Ground
+) -> None:
+    """gpus-8.33, promise 1: an idle tenant's instance can be removed by anybody with the tool."""
+    mine = first(ground)
+    record = Claim(
+        uid=ClaimUid("alice"),
+        state=ClaimState.PREPARED,
+        devices=(mine.uuid,),
+        units=mine.units,
+        token=Token(1, 1),
+        boot_id=ground.registry.boot_id,
+    )
+    with ground.registry.commit() as commit:
+        commit.put_claim(record)
+        for unit in mine.units:
+            commit.put_unit(replace(commit.unit(unit), state=State.IN_USE, claim=record.uid))
+    ground.sweep.run()
+    assert not ground.validator.partitions.lost(record)
+    gi = number(ground, mine)
+    host.gpus[0].instance_gone(gi)
+    ground.sweep.run()
+    found = {r.code for unit in mine.units for r in ground.registry.journal.units[unit].reasons}
+    assert found == {"instance-lost"}
+    assert ground.validator.partitions.lost(record)
+    third = part(ground, 4)
+    with pytest.raises(errors.DeviceBusy, match="claim alice"):
+        ground.validator.partitions.ensure(third)
+    assert gi not in host.gpus[0].instances()
