@@ -58,7 +58,7 @@ def test_a_machine_without_accelerators_is_no_empty_fleet(
 def test_without_the_hosts_bus_nothing_is_known(tmp_path: Path) -> None:
     """gpus-8.1: a root where no /sys is seen is an error, not a machine without accelerators."""
     for root in (str(tmp_path), "relative"):
-        with pytest.raises(errors.SettingsInvalid, match="hardware.root"):
+        with pytest.raises(errors.SettingsInvalid, match=r"hardware\.root"):
             hardware.discover(HardwareSettings(root=root))
 
 
