@@ -10,7 +10,7 @@ RUN_STAMP := $(VENV)/.synced-run
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e gpu-check demo-nvidia proto format docs clean
+.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,6 +49,7 @@ lint: $(STAMP) ## style, types and the import law
 bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
 	$(RUN) jobs.bench
 	$(RUN) tests.bench_kubelet
+	$(RUN) tests.bench_evidence
 
 chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n)
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --kubelet $(or $(KUBELET),300) \
@@ -67,6 +68,12 @@ gpu-check: $(STAMP) ## check this machine's NVIDIA GPUs (takes all of their memo
 
 demo-nvidia: $(STAMP) ## the NVIDIA back end end to end on stand-in drivers: scrub, prove, slices
 	$(RUN) tests.drivers.demo
+
+stress-stores: $(STAMP) ## leases under stress: processes, lost answers, restores (N=operations)
+	$(RUN) tests.stress_stores $(if $(N),--operations $(N))
+
+stress-archive: $(STAMP) ## evidence to a bucket that fails, copied by a node that is killed (N=, KILLS=)
+	$(RUN) tests.stress_archive --certificates $(or $(N),200) --kills $(or $(KILLS),8)
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
 	$(RUN) node_plugin.proto.generate

@@ -310,9 +310,7 @@ class SocketTaken(Permanent):
 class DriverAbsent(Permanent):
     """No accelerator driver answered: the devices are unknown, not absent."""
 
-    default_remedy = (
-        "install or start the driver, or ask for a simulated fleet with `--simulate 2x8`"
-    )
+    default_remedy = "install or start the driver, or simulate a fleet with `--simulate 2x8`"
 
 
 class DeviceLost(Permanent):
@@ -334,10 +332,7 @@ class BackendFailed(Retryable):
 
 
 class DriverBusy(BackendFailed):
-    """The driver is starting, or a device it also opens is being reset: asked again soon.
-
-    Says nothing about the device asked for.
-    """
+    """The driver starts, or another device is reset; says nothing of the device asked for."""
 
     default_remedy = "retried; a driver that nothing keeps loaded takes seconds to start"
 
@@ -371,9 +366,7 @@ class EvidenceRefused(Permanent):
 class LedgerUnavailable(Retryable):
     """Evidence cannot be written or read now (disk full, I/O, permission); nothing was stored."""
 
-    default_remedy = (
-        "free space or repair access to the file named; nothing becomes CLEAN meanwhile"
-    )
+    default_remedy = "free space or repair access to the file; nothing becomes CLEAN meanwhile"
 
 
 class KeyUnusable(Permanent):
