@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet import errors
@@ -129,6 +129,7 @@ def test_the_reference_lists_every_setting() -> None:
     assert "| `unknown_blocks` | true or false | `true` |" in text
 
 
+@settings(suppress_health_check=(HealthCheck.too_slow,))  # a busy machine is no fault of ours
 @given(
     st.dictionaries(
         st.sampled_from([*SECTIONS, "profile", "nonsense"]),
