@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,14 +53,14 @@ def test_a_name_alone_makes_no_daemon(tmp_path: Path) -> None:
     assert kind("fleet-driver", os.getpid()) is ProcessKind.INFRASTRUCTURE
 
 
-def test_another_users_process_is_no_daemon(tmp_path: Path) -> None:
+def test_another_users_process_is_no_daemon() -> None:
     """Promise 4: a daemon runs as root or as we do; only root can start somebody else here."""
     user = 65534 if os.geteuid() == 0 else os.geteuid()
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
     expected = ProcessKind.FOREIGN if os.geteuid() == 0 else ProcessKind.INFRASTRUCTURE
-    with running(tmp_path, "nvidia-persistenced", user=user) as pid:
-        assert kind("nvidia-persistenced", pid) is expected
+    with tempfile.TemporaryDirectory() as public:  # another user does not reach a test's own
+        Path(public).chmod(0o755)
+        with running(Path(public), "nvidia-persistenced", user=user) as pid:
+            assert kind("nvidia-persistenced", pid) is expected
 
 
 def test_a_set_id_program_is_no_daemon(tmp_path: Path) -> None:
