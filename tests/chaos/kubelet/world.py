@@ -262,6 +262,8 @@ class World:
             return f"claims are left: {claims}"
         if view.outbox or view.degraded:
             return f"{view.outbox} acts in the outbox, {view.degraded}"
+        if view.owed:
+            return f"claims are owed to be let go: {view.owed}"
         if list(self.runtime.cdi_directory.glob("*")):
             return "a file is left in the CDI directory"
         self.control.settle()  # our hold may have gone after its last pass
