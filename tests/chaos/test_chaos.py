@@ -41,9 +41,9 @@ def kills(told: str) -> int:
     return int(found[1])
 
 
-def test_thirty_lives_struck_at_seeded_moments_converge() -> None:
+def test_lives_struck_at_seeded_moments_converge() -> None:
     """Promises 5, 7, 8 (B02, B44): kill -9 anywhere, start again, and everything holds."""
-    assert kills(chaos("--plain", "30")) >= 20
+    assert kills(chaos("--plain", "20")) >= 13
 
 
 @pytest.mark.ray
@@ -53,9 +53,9 @@ def test_two_stories_with_real_ray_converge() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_thirty_stories_around_kubelets_calls_converge() -> None:
+def test_stories_around_kubelets_calls_converge() -> None:
     """Promises 1 to 4, 7, 8, DESIGN 5; plugin, owner, workers die; kubelet's retries converge."""
-    assert kills(chaos("--kubelet", "30")) >= 45
+    assert kills(chaos("--kubelet", "20")) >= 30
 
 
 @pytest.mark.ray
