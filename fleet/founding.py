@@ -33,7 +33,10 @@ def has_certificates(state: Path) -> bool:
 
 
 def _follows(state: Path, node: str) -> bool:
-    """Whether the node's journal names an epoch; one that cannot be read is taken for such."""
+    """Whether the node's journal names an epoch; one that cannot be read is taken for such.
+
+    One that is just being made has no tables yet, and names none.
+    """
     path = layout.node_directory(state, node) / JOURNAL
     try:
         if not path.is_file() or not path.stat().st_size:
@@ -42,7 +45,9 @@ def _follows(state: Path, node: str) -> bool:
     except (errors.FleetError, OSError):
         return True
     try:
-        return bool(journal.query("SELECT 1 FROM meta WHERE key = 'epoch' AND value <> '0'"))
+        made = journal.query("SELECT 1 FROM sqlite_master WHERE name = 'meta'")
+        named = "SELECT 1 FROM meta WHERE key = 'epoch' AND value <> '0'"
+        return bool(made and journal.query(named))
     except errors.FleetError:
         return True
     finally:

@@ -53,7 +53,7 @@ class Holding:
     flights: Flights = field(default_factory=Flights)
     _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
     _restored_at: float = float("-inf")
-    _drivers: dict[str, str] | None = None
+    _drivers: dict[str, str] = field(default_factory=dict)
     """Driver of each accelerator as of the last look at the specs."""
 
     # --- calls ---
@@ -212,7 +212,8 @@ class Holding:
         except errors.SpecUnavailable:
             return  # looked at again by the next step that is due
         drivers = {k: v for k, v in self.registry.journal.meta.items() if k.startswith(DRIVER)}
-        updated = self._drivers is not None and drivers != self._drivers
+        # One that was not known before was only read for the first time.
+        updated = any(self._drivers.get(name, now) != now for name, now in drivers.items())
         self._drivers = drivers
         with self.flights.lock:
             for uid, claim in self.registry.journal.claims.items():

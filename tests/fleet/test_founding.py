@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -48,3 +49,14 @@ def test_certificates_tell_without_their_journal(tmp_path: Path) -> None:
     assert not founding.is_founded(tmp_path)
     (ledger / "000000000001.jsonl").write_text("{}")
     assert founding.is_founded(tmp_path)
+
+
+def test_a_journal_that_is_just_being_made_follows_no_store(tmp_path: Path) -> None:
+    """A first start, where node and coordinator begin at once, is not taken for a lost store."""
+    place = layout.node_directory(tmp_path, "node-01") / founding.JOURNAL
+    place.parent.mkdir(parents=True)
+    database = sqlite3.connect(place)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.close()
+    assert place.stat().st_size
+    assert founding.is_founded(tmp_path) is False

@@ -646,13 +646,14 @@ def test_b79_specs_follow_the_driver(lab: Lab) -> None:
     lab.node.prepare(lab.claim("claim-a", "gpu-0"))
     path = lab.directory / "cdi" / lab.specs[0]
     good = path.read_text()
-    lab.node.tick(1000.0)
-    path.write_text(good.replace('"FLEETSIM_DEVICE=', '"FLEETSIM_FORMER='))
-    lab.node.tick(2000.0)
-    assert "FLEETSIM_FORMER" in path.read_text()
-    with lab.node._registry.commit() as commit:
-        commit.set_meta("driver:gpu", "2.0")
-    lab.node.tick(3000.0)
+    for at, version in ((1000.0, "1.0"), (2000.0, "1.0"), (3000.0, "2.0")):
+        former = path.read_text().replace('"FLEETSIM_DEVICE=', '"FLEETSIM_FORMER=')
+        path.write_text(former)
+        with lab.node._registry.commit() as commit:
+            commit.set_meta("driver:gpu", version)
+        lab.node.tick(at)
+        if version == "1.0":
+            assert path.read_text() == former
     wait_for(lambda: path.read_text() == good)
 
 
