@@ -104,7 +104,7 @@ def _finding(backend: Backend) -> FindsOne | None:
     return backend if isinstance(backend, FindsOne) else None
 
 
-def _roll(backend: Backend, given: Mapping[str, Any]) -> Any:  # noqa: ARG001 - as all calls
+def _roll(backend: Backend) -> list[Uuid]:
     finding = _finding(backend)
     return list(finding.roll()) if finding else []
 
@@ -129,7 +129,7 @@ def _holders(backend: Backend, given: Mapping[str, Any]) -> Any:
     return {name: coding.processes(listed) for name, listed in found.items()}
 
 
-def _strays(backend: Backend, given: Mapping[str, Any]) -> Any:  # noqa: ARG001 - as all calls
+def _strays(backend: Backend) -> list[str]:
     return list(backend.strays()) if isinstance(backend, TellsStrays) else []
 
 
@@ -151,7 +151,7 @@ def _unmake(backend: Backend, given: Mapping[str, Any]) -> None:
 
 CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
     "open": _open,
-    "roll": _roll,
+    "roll": lambda backend, _given: _roll(backend),
     "one": _one,
     "inventory": lambda backend, _given: coding.accelerators(backend.inventory()),
     "readings": lambda backend, given: backend.readings(Uuid(given["accelerator"])).as_json(),
@@ -171,7 +171,7 @@ CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
     "unmake": _unmake,
     "divide": _divide,
     "holders": _holders,
-    "strays": _strays,
+    "strays": lambda backend, _given: _strays(backend),
 }
 """What the node may ask, by name."""
 

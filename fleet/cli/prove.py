@@ -158,7 +158,7 @@ class _Attempt:
         if any(view.simulated for view in views):
             return
         asked = [d for view in views for d in view.devices if name in (None, d.uuid, d.name)]
-        if asked and all(device.state is State.HELD for device in asked):
+        if asked and all(device.state == State.HELD for device in asked):
             raise errors.DeviceUnfit(
                 "nobody knows who holds these devices: all are HELD",
                 remedy="`fleet scrub` wipes them once you confirm that they are free, or record it"

@@ -152,11 +152,14 @@ class Inventory:
     def _counted(self, bus: Sequence[sysfs.Function] | None) -> int:
         try:
             return int(self._library.call("nvmlDeviceGetCount"))
-        except DriverAbsent as error:
+        except (DriverAbsent, DriverRefused) as error:
             if not bus:
                 raise
             names = ", ".join(f"{one.address} ({identity.marks(one)[:9]})" for one in bus)
-            raise DriverAbsent(f"{error.detail}, but on the PCI bus there is: {names}") from error
+            detail = f"{error.detail}, but on the PCI bus there is: {names}"
+            if isinstance(error, DriverRefused):
+                raise DriverRefused(detail, remedy=error.remedy, code=error.code) from error
+            raise DriverAbsent(detail, remedy=_LOAD) from error
 
     def _walk(self, count: int) -> tuple[list[Card], set[Uuid], int]:
         """The cards that say who they are, UUIDs that identify nobody, and how many do not."""
@@ -265,6 +268,9 @@ class Inventory:
                 return gpu.address
         known = self._identities.of(accelerator)
         return known.address if known else ""
+
+
+_LOAD = "install the driver of these cards and load it with `modprobe nvidia`"
 
 
 class _NotThere(Exception):

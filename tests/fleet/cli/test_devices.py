@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
+from fleet import bootstrap, planning
 from fleet.cli.main import main
+from fleet.settings import HardwareSettings, Settings
+from tests.drivers.pci_tree import TPU_V5E, PciTree
 
 
 def test_devices_are_listed_with_their_state(
@@ -104,3 +106,24 @@ def test_partitioning_reaches_the_node_and_its_refusal_the_operator(
         assert main([*line, "--on", "--operator", "ada"]) == 2
     assert "no partitioning to switch" in capsys.readouterr().err
     assert main(line) == 2
+
+
+def test_a_card_that_died_says_so_to_whoever_lists_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """gpus-8.25, B24: nobody serves and no sweep has run, and still a dead card is not listed as if
+    it were as it was."""
+    tree = PciTree(tmp_path / "host")
+    slot = "0000:3b:00.0"
+    tree.add(slot, TPU_V5E)
+    settings = HardwareSettings(root=str(tree.root), run_directory=str(tmp_path / "run"))
+    planning.discover_fleet(tmp_path / "state", Settings(hardware=settings))
+    line = ["devices", "--state", str(tmp_path / "state"), "--json"]
+    assert main(line) == 0
+    (before,) = json.loads(capsys.readouterr().out)["devices"]
+    tree.die(slot)
+    assert main(line) == 0
+    (after,) = json.loads(capsys.readouterr().out)["devices"]
+    codes = [{reason["code"] for reason in one["reasons"]} for one in (before, after)]
+    assert "device-lost" not in codes[0]
+    assert "device-lost" in codes[1]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
+from fleet import bootstrap, planning
 from fleet.cli.main import main
 from fleet.cli.prove import Proof
+from fleet.settings import HardwareSettings, Settings
+from tests.drivers.pci_tree import TPU_V5E, PciTree
 
 
 def test_a_secret_does_not_survive_a_hand_over(
@@ -57,3 +60,19 @@ def test_a_secret_too_short_to_prove_anything_is_refused(
     bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
     assert main(["prove", "--text", "abc", "--state", str(tmp_path)]) == 2
     assert "8 bytes" in capsys.readouterr().err
+
+
+def test_nobody_waits_for_real_devices_that_a_person_must_decide_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise 7: on a first install all is HELD; waiting changes nothing, and what does is said."""
+    tree = PciTree(tmp_path / "host")
+    tree.add("0000:3b:00.0", TPU_V5E)
+    settings = HardwareSettings(root=str(tree.root), run_directory=str(tmp_path / "run"))
+    planning.discover_fleet(tmp_path / "state", Settings(hardware=settings))
+    began = time.monotonic()
+    assert main(["prove", "--state", str(tmp_path / "state")]) != 0
+    assert time.monotonic() - began < 60
+    told = capsys.readouterr().err
+    assert "HELD" in told
+    assert "fleet node adopt" in told

@@ -220,6 +220,7 @@ def test_8_1_no_driver_names_the_cards_it_leaves_unknown(
     with pytest.raises(DriverAbsent, match=said) as caught:
         backend.inventory()
     assert gpu.bus_id in caught.value.detail
+    assert "modprobe nvidia" in caught.value.remedy
     assert caught.value.exit_code == 2
 
 
@@ -231,12 +232,15 @@ def test_8_1_no_driver_and_no_card_is_no_driver(host: Host, backend: NvidiaBacke
 
 
 def test_8_1_library_and_module_that_differ(host: Host, backend: NvidiaBackend) -> None:
-    """gpus-8.1: after an upgrade in place (18) nothing is known, and the remedy says what to do."""
-    host.add_gpu()
+    """gpus-8.1: after an upgrade in place (18) nothing is known but what is on the bus, and the
+    remedy says what to do."""
+    gpu = host.add_gpu()
     host.fault("nvmlInit", "return 18")
     with pytest.raises(BackendFailed) as caught:
         backend.inventory()
     assert "reload the module" in caught.value.remedy
+    assert gpu.bus_id in caught.value.detail
+    assert caught.value.code == 18
 
 
 def test_a_driver_that_was_loaded_again_is_opened_again(host: Host, backend: NvidiaBackend) -> None:
