@@ -7,10 +7,11 @@ UV := $(VENV)/bin/uv
 RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.synced
 RUN_STAMP := $(VENV)/.synced-run
+DEPLOY_STAMP := $(VENV)/.synced-deploy
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint bench chaos simulate e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench chaos simulate e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -30,6 +31,11 @@ $(RUN_STAMP): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --quiet --no-dev --inexact --python $(VENV)/bin/python
 	@touch $@
 
+# Helm's engine is large and renders only: nothing else needs it.
+$(DEPLOY_STAMP): $(STAMP) pyproject.toml uv.lock
+	$(UV) sync --frozen --quiet --inexact --group deploy --python $(VENV)/bin/python
+	@touch $@
+
 scrub: $(RUN_STAMP) ## scrub a simulated fleet of 2 nodes x 8 devices on a local Ray
 	$(VENV)/bin/fleet scrub --simulate 2x8 --memory 64MiB --state $(STATE)
 
@@ -37,14 +43,23 @@ kubelet-demo: $(RUN_STAMP) ## run pods through the real node plugin on simulated
 	$(VENV)/bin/fleet kubelet-sim
 
 test: $(STAMP) ## run the tests
-	$(RUN) pytest -q -m "not ray" -n 2 --dist loadfile
-	$(RUN) pytest -q -m ray
+	$(RUN) pytest -q -m "not ray and not chart and not observability and not pages" -n 2 --dist loadfile
+	$(RUN) pytest -q -m "ray and not observability and not pages"
 
 lint: $(STAMP) ## style, types and the import law
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
+
+lint-deploy: $(DEPLOY_STAMP) ## render the chart by Helm's own engine and check every object of it
+	$(RUN) pytest -q -m chart tests/deploy/chart
+
+test-observability: $(STAMP) ## a real Prometheus scrapes a simulated fleet; every alert fires (Debian's package)
+	$(RUN) pytest -q -rs -m observability tests/observability
+
+test-pages: $(STAMP) ## reports and the Ray dashboard in a headless browser (Debian's chromium)
+	$(RUN) pytest -q -rs -m pages tests/pages
 
 bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
 	$(RUN) jobs.bench
