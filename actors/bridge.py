@@ -28,7 +28,7 @@ from actors import cluster, handles, muster
 from actors.handles import RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
-from fleet import errors
+from fleet import errors, logs
 from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
 from fleet.plugging import read_plan
 
@@ -162,7 +162,7 @@ class Bridge:
 
 def main(arguments: list[str]) -> int:
     """Run until standard input ends; the exit code: 0 asked to end, 2 Ray or the plan is no use."""
-    logging.basicConfig(level=logging.WARNING, format="bridge: %(message)s")
+    logs.begin("bridge")
     leash, orphaned = Leash(), threading.Event()
     try:
         path, address, patience_s = _asked(arguments)

@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 from pydantic import TypeAdapter
 
-from actors.identity import HOST_LABEL, PRIVATE_UMASK
+from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK
+from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
-from fleet import errors
+from fleet import errors, logs
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest
 from fleet.messages import DeviceResult
+from fleet.metrics import of_coordinator
+from fleet.metrics.metric import Sample
 from fleet.model import Lease, NodeName, RunId
 from fleet.planning import CoordinatorPlan
 from fleet.settings import StoreKind
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 REOPEN_S = 1.0
 """Pause, s, before a store that did not answer is asked again."""
+
+RUNS_TOLD = 5
+"""Newest campaign runs behind the metrics."""
 
 REQUESTS = TypeAdapter(tuple[AcquireRequest, ...])
 RENEWALS = TypeAdapter(tuple[Renewal, ...])
@@ -92,6 +98,8 @@ class CoordinatorActor:
     ) -> None:
         """Reads the stores before it answers anything. Raises `StartRefused` around our errors."""
         os.umask(PRIVATE_UMASK)
+        if ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+            logs.begin("coordinator", level=logging.INFO)
         self._plan = plan
         self._opener = opener
         self._opened: Coordinator | None = None
@@ -109,14 +117,19 @@ class CoordinatorActor:
             raise StartRefused.of(error) from error
         except Exception as error:
             raise StartRefused.of(unforeseen("coordinator", "start", error)) from error
+        self._reporter = Reporter(self.samples)
+        if ray.is_initialized():  # elsewhere nobody would hear it
+            self._reporter.start()
 
     def __repr__(self) -> str:
-        # Ray asks also an actor whose start was refused: an error here would hide the reason.
+        # Ray asks also an actor whose start was refused: an error here would hide the reason. It
+        # asks once, after the start, and its dashboard shows the answer for good.
         try:
             view = self._coordinator.view()
         except (AttributeError, errors.FleetError):
-            return "CoordinatorActor(not serving)"
-        return f"CoordinatorActor(leases={view.leases}, open_runs={len(view.open_runs)})"
+            return "CoordinatorActor(at its start: not serving)"
+        shown = f"leases={view.leases}, open_runs={len(view.open_runs)}"
+        return f"CoordinatorActor(at its start: {shown})"
 
     def view(self) -> str:
         """A `CoordinatorView`, with the claims of the cluster where it reconciles them."""
@@ -201,6 +214,17 @@ class CoordinatorActor:
                 {NodeName(node): LedgerHead.from_json(head) for node, head in heads.items()}
             )
 
+    def samples(self) -> Iterable[Sample]:
+        """The figures of now; without the store, what is known without it. Raises nothing."""
+        binding = None if self._loop is None else self._loop.view()
+        try:
+            coordinator = self._open()
+            view = coordinator.view().model_copy(update={"binding": binding})
+            return tuple(of_coordinator.samples(view, coordinator.runs(RUNS_TOLD)))
+        except errors.FleetError as error:
+            LOG.warning("the store is not told about: %s", error)
+            return tuple(of_coordinator.unreachable(binding))
+
     # --- inside ----------------------------------------------------------------------------------
 
     @property
@@ -249,13 +273,18 @@ def _answering(call: str) -> Iterator[None]:
         raise unforeseen("coordinator", call, error) from error
 
 
-def placement(plan: str, *, host: str) -> Mapping[str, Any]:
+def placement(
+    plan: str, *, host: str, raylets: Iterable[Mapping[str, Any]] = ()
+) -> Mapping[str, Any]:
     """Where Ray may start a coordinator of `plan`: on `host`, if its store is a file there.
 
-    With a store of a cluster, on any: else losing one host would be the end of it.
+    With a store of a cluster, on any, else losing one host would be the end of it; but only on
+    those meant for it where one of the `raylets` is: its rights at the API are those of its pod.
     """
-    kind = CoordinatorPlan.model_validate_json(plan).settings.store.kind
-    return {"label_selector": {HOST_LABEL: host}} if kind is StoreKind.SQLITE else {}
+    if CoordinatorPlan.model_validate_json(plan).settings.store.kind is StoreKind.SQLITE:
+        return {"label_selector": {HOST_LABEL: host}}
+    meant = any(one["Alive"] and one["Labels"].get(COORDINATOR_LABEL) for one in raylets)
+    return {"label_selector": {COORDINATOR_LABEL: "true"}} if meant else {}
 
 
 _OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}

@@ -304,7 +304,7 @@ def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
-            **placement(plan, host=host),
+            **placement(plan, host=host, raylets=_raylets()),
         ).remote(plan)
     return RemoteCoordinator(handle)
 

@@ -1,88 +1,84 @@
-"""Figures for the Ray dashboard, Prometheus and Grafana (E4).
+"""Figures for the Ray dashboard, Prometheus and Grafana (E4), as `fleet.metrics` has them.
 
-Labels are few on purpose: node, state and outcome, never a device or a claim. Ray adds its own
-worker id, so sum by node. Counters here restart with the actor: durable totals are in the journal.
+Everything crosses Ray as a gauge, totals and buckets of histograms included. Ray keeps a counter of
+a dead worker until its node ends, cannot export a zero and begins anew with every worker; our
+totals come from durable state and have to be the same after a restart (case B83). A gauge that is
+not set again is gone after two of Ray's report periods (10 s each by default), so whoever stops
+telling, a dead actor or a node that was removed, leaves no series behind.
 """
 
 from __future__ import annotations
 
-from ray.util.metrics import Counter, Gauge
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
 
-from fleet.messages import NodeView, Outcome
-from fleet.model import State
+from ray.util.metrics import Gauge
+
+from fleet.metrics import catalogue
+from fleet.metrics.metric import Sample
+
+PERIOD_S = 5.0
+"""Period, s, in which figures are told: half of Ray's report period, so that none goes missing."""
+
+READ_S = 15.0
+"""Period, s, in which a `Reporter` reads anew: its source may be a store that is paid by the read.
+"""
+LOG = logging.getLogger(__name__)
 
 
-class Tally:
-    """Tells from one view to the next which wipes have ended. Pure."""
+class Figures:
+    """The gauges of one process. For one thread."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, str]] = {}
+        self._gauges: dict[str, Gauge] = {}
 
-    def ended(self, view: NodeView) -> list[tuple[Outcome, int]]:
-        """Outcome and memory, bytes, of each device that came out of a wipe since the last view.
-
-        The first sight of a device counts nothing: its past belongs to an earlier process.
-        """
-        found = []
-        for device in view.devices:
-            before = self._seen.get(device.uuid)
-            self._seen[device.uuid] = (device.state, device.certificate)
-            if before is None:
-                continue
-            state, certificate = before
-            if device.certificate not in ("", certificate):
-                found.append((Outcome.CERTIFIED, device.memory_bytes))
-            elif device.state == State.QUARANTINED and state != State.QUARANTINED:
-                found.append((Outcome.QUARANTINED, device.memory_bytes))
-        return found
+    def tell(self, samples: Iterable[Sample]) -> None:
+        """Set these, and nothing else: what is not among them goes out of Ray by itself."""
+        for sample in samples:
+            name = sample.name + sample.suffix
+            gauge = self._gauges.get(name)
+            if gauge is None:
+                gauge = self._gauges[name] = Gauge(
+                    name,
+                    description=catalogue.metric(sample.name).help,
+                    tag_keys=tuple(label for label, _ in sample.labels),
+                )
+            gauge.set(float(sample.value), tags=dict(sample.labels))
 
 
-class NodeFigures:
-    """The figures of one node, fed from its views."""
+class Reporter:
+    """Reads figures and tells them, in a thread of its own."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._tally = Tally()
-        keys = ("node",)
-        self._devices = Gauge(
-            "fleet_devices", description="Devices by state.", tag_keys=("node", "state")
-        )
-        self._degraded = Gauge(
-            "fleet_node_degraded", description="1 while the node serves degraded.", tag_keys=keys
-        )
-        self._outbox = Gauge(
-            "fleet_node_outbox", description="Releases waiting to be delivered.", tag_keys=keys
-        )
-        self._working = Gauge(
-            "fleet_wipe_bytes_in_work",
-            description="Bytes done in the wipes now in work, over all passes.",
-            tag_keys=keys,
-        )
-        self._wipes = Counter(
-            "fleet_wipes", description="Wipes ended, by outcome.", tag_keys=("node", "outcome")
-        )
-        self._bytes = Counter(
-            "fleet_wiped_bytes",
-            description="Memory of devices certified, bytes.",
-            tag_keys=keys,
-        )
+    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+        self._read = read
+        self._figures = Figures()
+        self._told: tuple[Sample, ...] = ()
+        self._read_at = float("-inf")
+        self._stopped = threading.Event()
 
-    def observe(self, view: NodeView) -> None:
-        """Publish `view`; a device whose certificate or state moved on counts as a wipe ended."""
-        counts = dict.fromkeys((str(state) for state in State), 0)
-        for device in view.devices:
-            counts[device.state] = counts.get(device.state, 0) + 1
-        for state, count in counts.items():
-            self._devices.set(count, tags={"node": self._node, "state": state})
-        tags = {"node": self._node}
-        self._degraded.set(1 if view.degraded else 0, tags=tags)
-        self._outbox.set(view.outbox, tags=tags)
-        done = sum(device.progress.done for device in view.devices if device.progress)
-        self._working.set(done, tags=tags)
-        self._count(view)
+    def start(self) -> None:
+        """Run in a daemon thread: it ends with the process."""
+        threading.Thread(target=self._run, name="figures", daemon=True).start()
 
-    def _count(self, view: NodeView) -> None:
-        for outcome, memory_bytes in self._tally.ended(view):
-            self._wipes.inc(1, tags={"node": self._node, "outcome": outcome})
-            if outcome == Outcome.CERTIFIED:
-                self._bytes.inc(memory_bytes, tags={"node": self._node})
+    def stop(self) -> None:
+        """Tell nothing more."""
+        self._stopped.set()
+
+    def step(self, now: float) -> None:
+        """Tell the figures, read anew if it is time to. Raises nothing. `now`: monotonic, s."""
+        try:
+            if now - self._read_at >= READ_S:
+                self._read_at, self._told = now, ()
+                self._told = tuple(self._read())
+            self._figures.tell(self._told)
+        except Exception:
+            # What cannot be read is told by nobody; the log names the fault.
+            LOG.exception("the figures are not told")
+
+    def _run(self) -> None:
+        while True:
+            self.step(time.monotonic())
+            if self._stopped.wait(PERIOD_S):
+                return

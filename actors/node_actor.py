@@ -25,9 +25,9 @@ from pydantic import Field, TypeAdapter
 
 from actors import identity
 from actors.identity import PRIVATE_UMASK
-from actors.metrics import NodeFigures
+from actors.metrics import PERIOD_S, Figures
 from actors.translate import StartRefused, unforeseen
-from fleet import errors
+from fleet import errors, logs
 from fleet.leases import Closure
 from fleet.messages import (
     Acceptance,
@@ -38,6 +38,7 @@ from fleet.messages import (
     ScrubOrder,
     Swept,
 )
+from fleet.metrics import of_node
 from fleet.node import viewing
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ TICK_S = 0.2
 """Period, s, of the service's step."""
 ASK_S = 2.0
 """Period, s, in which a waiting actor asks a standby for the journal."""
-FIGURES_S = 5.0
-"""Period, s, of the metrics."""
 
 LOG = logging.getLogger(__name__)
 
@@ -141,11 +140,14 @@ class NodeActor:
         self._service: NodeService | None = None
         self._standby: errors.FleetError | None = None
         self._incarnation = ""
-        self._shown = "starting"
+        self._shown = ""
+        self._began = "standing by at its start"
         self._running: dict[int, tuple[str, float]] = {}
         self._guard = threading.Lock()
         self._stop = threading.Event()
         self._ticked_at = time.monotonic()
+        if _in_ray():
+            logs.begin("node-actor", level=logging.INFO, node=self._assignment.node)
         try:
             _refuse_foreign_machine(self._assignment)
             identity.check_plan(self._assignment)
@@ -155,12 +157,13 @@ class NodeActor:
         except Exception as error:
             LOG.exception("%s: cannot start", self._assignment.node)
             raise StartRefused.of(unforeseen(self._assignment.node, "start", error)) from error
-        self._figures = NodeFigures(self._assignment.node)
+        self._figures = Figures()
         self._ticker = threading.Thread(target=self._tick_loop, name="tick", daemon=True)
         self._ticker.start()
 
     def __repr__(self) -> str:
-        return f"NodeActor(node={self._assignment.node}, {self._shown})"
+        # Ray reads it once, after the start, and shows it in its dashboard for good.
+        return f"NodeActor(node={self._assignment.node}, {self._began})"
 
     # --- looking: the status group -------------------------------------------------------------
 
@@ -298,7 +301,14 @@ class NodeActor:
         with self._guard:
             self._service, self._standby = service, None
             self._incarnation = view.incarnation
-            self._shown = _counts(view)
+            self._began = f"{'SIMULATED, ' if view.simulated else ''}at its start {_counts(view)}"
+        self._show(_counts(view))
+
+    def _show(self, counts: str) -> None:
+        """Ray reads the actor's name once; its page in the dashboard shows this log besides."""
+        if counts != self._shown:
+            self._shown = counts
+            LOG.info("%s: %s", self._assignment.node, counts)
 
     def _tick_loop(self) -> None:
         figures_at = 0.0
@@ -308,17 +318,24 @@ class NodeActor:
                     self._open()
                 else:
                     self._service.tick(time.time())
-                    if time.monotonic() - figures_at >= FIGURES_S:
-                        view = self._service.view(())
-                        self._shown = _counts(view)
-                        self._figures.observe(view)
-                        figures_at = time.monotonic()
             except errors.FleetError as error:
                 LOG.warning("%s: step failed: %s", self._assignment.node, error)
             except Exception:
                 # The step must go on for the other devices; the log names the fault.
                 LOG.exception("%s: step failed", self._assignment.node)
             self._ticked_at = time.monotonic()
+            if self._service is not None and self._ticked_at - figures_at >= PERIOD_S:
+                figures_at = self._ticked_at
+                self._tell(self._service)
+
+    def _tell(self, service: NodeService) -> None:
+        """Told also while steps fail: that is when somebody looks."""
+        try:
+            view = service.view(())
+            self._show(_counts(view))
+            self._figures.tell(of_node.samples(view))
+        except Exception:
+            LOG.exception("%s: the figures are not told", self._assignment.node)
 
     def _check_node(self, node: str) -> None:
         if node != self._assignment.node:
@@ -348,9 +365,13 @@ class NodeActor:
                 self._running.pop(key, None)
 
 
+def _in_ray() -> bool:
+    return bool(ray.is_initialized() and ray.get_runtime_context().get_actor_id())
+
+
 def _refuse_foreign_machine(assignment: identity.Assignment) -> None:
     host: str | None = None
-    if ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+    if _in_ray():
         labels = ray.get_runtime_context().get_node_labels()
         host = str(labels.get(identity.HOST_LABEL, ""))
     identity.check(assignment, host=host)

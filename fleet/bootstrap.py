@@ -302,6 +302,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         ),
         labels=plan.labels,
         troubles=opened.troubles,
+        lacks=hardware.lacks(plan.hardware, settings.hardware),
         close_store=store.close,
         replicator=archiving.of_node(settings.evidence, state, plan.node, clock),
     )

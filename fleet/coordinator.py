@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import Field
 
@@ -29,6 +30,7 @@ from fleet.clock import Clock
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest, Closure
 from fleet.messages import DeviceResult, Message, Replication, TokenText
+from fleet.metrics import lease_operations
 from fleet.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import (
@@ -40,6 +42,8 @@ from fleet.stores.base import (
     RunState,
     RunStore,
 )
+
+Answered = TypeVar("Answered")
 
 FINAL = frozenset({ExitReason.COMPLETE, ExitReason.NO_DEVICES})
 """Reasons after which a run cannot be resumed: there is nothing left to do."""
@@ -82,6 +86,8 @@ class CoordinatorView(Message):
     """How the claims of a cluster stand; None: this coordinator does not reconcile any."""
     replication: Replication | None = None
     """Copies of countersignatures and runs in the archive; None: no archive is named."""
+    operations: dict[str, int] = Field(default_factory=dict)
+    """Operations on leases since this coordinator started, as `lease_operations.key` has them."""
 
 
 class Coordinator:
@@ -110,6 +116,7 @@ class Coordinator:
         self._copies = copies
         self._lock = threading.Lock()
         self._floors: dict[UnitId, Token] = {}
+        self._operations: Counter[str] = Counter()
         leases.newest()
         self.restored: tuple[RunId, ...] = tuple(RunId(run.id) for run in runs.unfinished())
         """Runs that an earlier coordinator or job left unfinished."""
@@ -144,15 +151,23 @@ class Coordinator:
         """
         refused = self._refused_runs({request.holder for request in requests})
         asked = [self._fenced(request) for request in requests if request.holder not in refused]
-        granted = iter(self._leases.acquire(asked, out_of_service_max=out_of_service_max))
-        return [refused.get(request.holder) or next(granted) for request in requests]
+
+        def ask() -> list[Lease | errors.FleetError]:
+            granted = iter(self._leases.acquire(asked, out_of_service_max=out_of_service_max))
+            return [refused.get(request.holder) or next(granted) for request in requests]
+
+        return self._counted("acquire", len(requests), ask)
 
     def renew_all(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
         """Prolong leases; a campaign's only while its run is RUNNING, else `LeaseLost`."""
         refused = self._refused_runs({renewal.holder for renewal in renewals})
         asked = [renewal for renewal in renewals if renewal.holder not in refused]
-        renewed = iter(self._leases.renew(asked))
-        return [refused.get(renewal.holder) or next(renewed) for renewal in renewals]
+
+        def ask() -> list[Lease | errors.FleetError]:
+            renewed = iter(self._leases.renew(asked))
+            return [refused.get(renewal.holder) or next(renewed) for renewal in renewals]
+
+        return self._counted("renew", len(renewals), ask)
 
     def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
         """Prolong one lease to `ttl_s` from now. Raises `LeaseLost`."""
@@ -162,7 +177,7 @@ class Coordinator:
 
     def release_all(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
         """Give leases back; whether anything was held. Works also while nothing is granted."""
-        return self._leases.release(releases)
+        return self._counted("release", len(releases), lambda: self._leases.release(releases))
 
     def release(self, holder: Holder, token: Token, closure: Closure | None = None) -> None:
         """Give one lease back; repeating is harmless. Raises `InputInvalid` without a closure."""
@@ -260,7 +275,29 @@ class Coordinator:
             out_of_service=len(decisions.out_of_service(leases, now)),
             open_runs=tuple(run.id for run in self._runs.unfinished()),
             replication=None if self._copies is None else self._copies.view(),
+            operations=self._counts(),
         )
+
+    def _counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._operations)
+
+    def _counted(
+        self, operation: str, asked: int, ask: Callable[[], list[Answered]]
+    ) -> list[Answered]:
+        """What `ask` answers, counted; what the store does not answer counts for all `asked`."""
+        try:
+            answers = ask()
+        except errors.FleetError as error:
+            self._count(operation, {lease_operations.result_of(error): asked})
+            raise
+        self._count(operation, Counter(map(lease_operations.result_of, answers)))
+        return answers
+
+    def _count(self, operation: str, results: Mapping[str, int]) -> None:
+        with self._lock:
+            for result, count in results.items():
+                self._operations[lease_operations.key(operation, result)] += count
 
     def _fenced(self, request: AcquireRequest) -> AcquireRequest:
         with self._lock:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
-from fleet.backends import registry, sysfs
-from fleet.settings import HardwareKind, HardwareSettings
+from fleet import errors, privilege
+from fleet.backends import openers, registry, sysfs
+from fleet.privilege import Lacks, Standing
+from fleet.settings import HardwareKind, HardwareSettings, MpsPolicy
 
 NVIDIA = 0x10DE
 GPU_CLASSES = frozenset({0x030000, 0x030200})
 """VGA and 3D controllers."""
+_NVIDIAS = frozenset({"partitions", "partitioning-switch", "tool-reset", "mps-shut-down"})
+"""Features that other accelerators have not."""
 IDENTITIES = "identities.json"
 """What was known of each card, kept beside the journal: a dead one still has its name."""
 
@@ -56,3 +59,27 @@ def arguments(asked: HardwareSettings, directory: Path) -> dict[str, Any]:
     """Settings for the back end as JSON; `directory`: of the node, for what it remembers."""
     found = asked.model_dump(mode="json", exclude={"kind", "run_directory", "accept_unread"})
     return {**found, "identities": str(directory / IDENTITIES)}
+
+
+def lacks(kind: str, asked: HardwareSettings) -> Lacks:
+    """What this process may not do to the accelerators of its back end `kind`; "": none are real.
+
+    Judged by the kernel's own word below hardware.root; where that has none, by nothing.
+    """
+    if not kind:
+        return Lacks()
+    besides = set() if kind == HardwareKind.NVIDIA else {*_NVIDIAS}
+    besides |= set() if asked.mps is MpsPolicy.SHUT_DOWN else {"mps-shut-down"}
+    besides |= set() if asked.reset_tool else {"tool-reset"}
+    besides |= set() if asked.kernel_log else {privilege.KERNEL_LOG.name}
+    return privilege.judge(standing(Path(asked.root)), besides)
+
+
+def standing(root: Path) -> Standing:
+    """What this process has, by ``<root>/proc``."""
+    status = sysfs.read_text(root / "proc/self/status")
+    return Standing(
+        capabilities=privilege.effective(status or ""),
+        host_pid=openers.sees_all(root),
+        log_restricted=sysfs.read_text(root / "proc/sys/kernel/dmesg_restrict") != "0",
+    )

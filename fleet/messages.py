@@ -102,6 +102,13 @@ class DeviceResult(Message):
     """Bytes covered times passes, per second of the passes."""
     certificate: str = ""
     findings: tuple[Finding, ...] = ()
+    before: str = ""
+    """State of the device when the campaign found it; "" outside campaigns."""
+    started_at: float = 0.0
+    """When its wipe began, by the node's clock (the campaign's where no wipe is told of), seconds
+    since the epoch; 0.0: it was never begun."""
+    ended_at: float = 0.0
+    """When its wipe ended, by the same clock; 0.0: not told."""
 
 
 class WipeProgress(Message):
@@ -193,6 +200,34 @@ class Replication(Message):
     """What the archive would not take, part of `backlog`."""
 
 
+class UnitsView(Message):
+    """The units of a node that are in one state."""
+
+    units: int = 0
+    bytes: int = 0
+    since: float = 0.0
+    """Since when the one is that came first, s since the epoch; 0.0: there is none."""
+    late: int = 0
+    """Those longer in it than `fleet.metrics.targets` allows."""
+
+
+class Tally(Message):
+    """What the node's wipes have come to since its journal began; only wipes that wrote count."""
+
+    wipes: dict[Outcome, int] = {}
+    covered_bytes: int = 0
+    """Memory written and verified in certified wipes."""
+    wanted_bytes: int = 0
+    """Memory those wipes were to cover: all of it but what the driver reserves."""
+    seconds: float = 0.0
+    """Duration of those wipes."""
+    cleaned: tuple[int, ...] = ()
+    """Devices that became clean, by the first of `fleet.metrics.tallies.BOUNDS_S` that their time
+    from dirty to clean kept, and one more for those that kept none."""
+    cleaned_seconds: float = 0.0
+    """Those times added up."""
+
+
 class NodeView(Message):
     """One node now: identity, trouble, devices and the results asked for."""
 
@@ -225,6 +260,11 @@ class NodeView(Message):
     """Copies of its certificates in the archive; None: no archive is named."""
     labels: dict[str, str] = {}
     """rack, pool and the like, for planning."""
+    units: dict[str, UnitsView] = {}
+    """Units of memory by state, those in none left out."""
+    tally: Tally = Tally()
+    refused: dict[str, int] = {}
+    """Acts refused for their token since the service started, by class of the error."""
 
 
 class Acceptance(Message):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet import bootstrap, errors
+from fleet.admission.tags_claim import Isolation
+from fleet.admission.tags_file import TagKeyFile
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
@@ -26,7 +28,7 @@ from fleet.evidence import layout
 from fleet.kube.base import Cluster
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
-from fleet.settings import Finalizing, Unexposed
+from fleet.settings import Finalizing, Settings, Unexposed
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
@@ -86,6 +88,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
         ),
     )
     terms = PublisherTerms.from_settings(settings, node=plan.node, agent=agents is not None)
+    terms = replace(terms, terms=replace(terms.terms, simulated=plan.simulated is not None))
     marking = Marking(
         node,
         Holds(cluster, Marks(kubernetes.driver), clock),
@@ -104,6 +107,7 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             checkpoint=Path(kubernetes.kubelet_root) / kubelet_checkpoint.NAME,
             agents=agents,
             marking=marking,
+            isolation=isolation_of(settings),
             budget_s=kubernetes.budget_s,
         ),
         orphans=Orphans(seat, node, cluster, agents, marking),
@@ -113,6 +117,19 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
             f"pool-{plan.node}-{kubernetes.driver}",
         ),
         store=store,
+    )
+
+
+def isolation_of(settings: Settings) -> Isolation:
+    """What claims must show, as the settings have it."""
+    admission = settings.admission
+    found = (
+        TagKeyFile(Path(admission.tag_keys), admission.tag_roots) if admission.tag_keys else None
+    )
+    return Isolation(
+        driver=settings.kubernetes.driver,
+        required=admission.required,
+        keys=found.keys if found is not None else None,
     )
 
 

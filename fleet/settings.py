@@ -1,7 +1,6 @@
 """Settings and policies: every field with its unit and the reason for its default. Pure.
 
-`fleet.settings_parse` reads them from a mapping and reports all problems at once,
-`fleet.settings_file` reads them from a file.
+`fleet.settings_parse` reads them from a mapping, `fleet.settings_file` from a file.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ from enum import StrEnum
 from pydantic import Field
 
 from fleet.profiles import Profile
+from fleet.settings_admission import AdmissionSettings
 from fleet.settings_hardware import HardwareKind, HardwareSettings, MpsPolicy, ResetMethod
 from fleet.settings_kubernetes import Finalizing, KubernetesSettings, Unexposed
 from fleet.settings_section import Section
 
 __all__ = [
+    "AdmissionSettings",
     "CampaignPolicy",
     "EvidencePolicy",
     "EvidenceSettings",
@@ -358,8 +359,7 @@ class StoreSettings(Section):
     region: str = Field(
         default="",
         pattern=r"^[a-z0-9-]*$",
-        description="AWS region of the table (kind dynamodb). Empty: as AWS's own tools find it"
-        " (AWS_REGION, the profile).",
+        description="AWS region of the table (kind dynamodb). Empty: as AWS's own tools find it.",
     )
     endpoint: str = Field(
         default="",
@@ -396,4 +396,5 @@ class Settings(Section):
     evidence: EvidenceSettings = EvidenceSettings()
     store: StoreSettings = StoreSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     hardware: HardwareSettings = HardwareSettings()

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from fleet import errors
 from fleet.settings import (
+    AdmissionSettings,
     CampaignPolicy,
     EvidencePolicy,
     EvidenceSettings,
@@ -157,6 +158,7 @@ class _Sections:
     campaign: CampaignPolicy
     store: StoreSettings
     evidence: EvidenceSettings
+    admission: AdmissionSettings
 
 
 def _chunks(given: _Sections) -> Problem | None:
@@ -239,6 +241,21 @@ def _archive(given: _Sections) -> Problem | None:
     )
 
 
+def _tags(given: _Sections) -> Problem | None:
+    admission = given.admission
+    if bool(admission.tag_keys) != bool(admission.tag_roots):
+        missing = "tag_roots" if admission.tag_keys else "tag_keys"
+        wrong = "a list of tag keys needs the ids of its roots, and they need the list"
+        return Problem(f"admission.{missing}", wrong, "both tag_keys and tag_roots, or neither")
+    if admission.required and not admission.tag_keys:
+        return Problem(
+            "admission.required",
+            "true, and no list of tag keys is named to judge tags by",
+            "tag_keys and tag_roots too, or required = false",
+        )
+    return None
+
+
 _RULES: tuple[tuple[frozenset[str], Callable[[_Sections], Problem | None]], ...] = (
     (frozenset({"wipe"}), _chunks),
     (frozenset({"health"}), _fresh),
@@ -247,6 +264,7 @@ _RULES: tuple[tuple[frozenset[str], Callable[[_Sections], Problem | None]], ...]
     (frozenset({"campaign", "wipe"}), _device),
     (frozenset({"store"}), _hosts),
     (frozenset({"evidence"}), _archive),
+    (frozenset({"admission"}), _tags),
 )
 
 
@@ -259,6 +277,7 @@ def _between(valid: Mapping[str, Section]) -> list[Problem]:
         campaign=cast("CampaignPolicy", all_sections["campaign"]),
         store=cast("StoreSettings", all_sections["store"]),
         evidence=cast("EvidenceSettings", all_sections["evidence"]),
+        admission=cast("AdmissionSettings", all_sections["admission"]),
     )
     found = [rule(given) for needed, rule in _RULES if needed <= valid.keys()]
     return [problem for problem in found if problem is not None]

@@ -13,6 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import aiohttp
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
@@ -21,6 +22,12 @@ from fleet import errors
 from fleet.cli.text import visible
 
 POLL_S = 0.5
+NAME = "fleet scrub"
+"""What the dashboard's column Name shows: Ray takes it from the key job_name."""
+AGENT_MAX_S = 60.0
+"""Time, s, a Ray that was just started has to have an agent that runs jobs."""
+NO_AGENT = "No available agent"
+"""How Ray says so (2.60), with 500; nothing was submitted then."""
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED})
 
 
@@ -50,17 +57,7 @@ def run(
             f"the job server at {address} does not answer: {str(error).splitlines()[0]}",
             remedy="check the address (the dashboard's, port 8265) and RAY_AUTH_TOKEN_PATH",
         ) from error
-    try:
-        client.submit_job(
-            entrypoint=entrypoint([*arguments, "--address", "auto"]),
-            submission_id=job,
-            metadata={"program": "fleetscrub"},
-        )
-    except RuntimeError as error:
-        raise errors.InputInvalid(
-            f"job {job} was not accepted: {str(error).splitlines()[0]}",
-            remedy="a submission id is used once; look at the job that has it",
-        ) from error
+    submit(client, job, arguments)
     sys.stderr.write(f"job {job} submitted to {address}\n")
     try:
         asyncio.run(_follow(client, job, sink))
@@ -70,6 +67,47 @@ def run(
     except (RuntimeError, aiohttp.ClientError) as error:
         sys.stderr.write(f"the log broke off ({visible(str(error))}); waiting for the job\n")
     return exit_code(_ended(client, job))
+
+
+class Client(Protocol):
+    """What is needed of `JobSubmissionClient` to submit."""
+
+    def submit_job(
+        self, *, entrypoint: str, submission_id: str, metadata: dict[str, str]
+    ) -> str: ...
+
+
+def submit(
+    client: Client,
+    job: str,
+    arguments: Sequence[str],
+    *,
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Submit once. A Ray that has just started has no agent to run a job yet: that is waited out.
+
+    Raises `InputInvalid` when the job is refused, `RayUnavailable` when no agent comes.
+    """
+    tries = round(AGENT_MAX_S / POLL_S)
+    for number in range(tries):
+        try:
+            client.submit_job(
+                entrypoint=entrypoint([*arguments, "--address", "auto"]),
+                submission_id=job,
+                metadata={"program": "fleetscrub", "job_name": NAME},
+            )
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            if NO_AGENT not in said:
+                raise errors.InputInvalid(
+                    f"job {job} was not accepted: {said}",
+                    remedy="a submission id is used once; look at the job that has it",
+                ) from error
+            if number + 1 == tries:
+                raise errors.RayUnavailable(f"job {job}: {said}") from error
+            pause(POLL_S)
+        else:
+            return
 
 
 def exit_code(details: JobDetails) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fleet import bootstrap, errors, planning, plugging
+from fleet import bootstrap, errors, logs, planning, plugging
 from fleet.bootstrap import NodePlan
 from fleet.kube import identity
 from fleet.settings import Settings
@@ -31,6 +31,7 @@ GRACE_S = 10.0
 PRIVATE_UMASK = 0o077
 """What the node keeps is its owner's; what others must read says so itself (CDI specs)."""
 HTTP_DEFAULT = "127.0.0.1:8086"
+LOG_HELP = "How log lines look (text; $FLEET_LOG_FORMAT), also those of the child processes."
 
 
 def run() -> None:
@@ -42,9 +43,11 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until asked to stop; the exit code."""
     asked = _parser().parse_args(arguments)
     os.umask(PRIVATE_UMASK)
-    logging.basicConfig(
-        level=logging.INFO if asked.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    logs.begin(
+        "node-plugin",
+        wanted=asked.log_format,
+        level=logging.INFO if asked.verbose else None,
+        node=asked.node,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -149,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ray-address", default="", help="Ray to attach to; without it the standby serves.")
     add("--no-standby", action="store_true", help="The standby runs elsewhere.")
     add("--http", default=HTTP_DEFAULT, help="HOST:PORT of /healthz, /readyz and /metrics.")
+    add("--log-format", choices=list(logs.LogFormat), default="", help=LOG_HELP)
     add("--verbose", action="store_true", help="Log more.")
     return parser
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from fleet import errors
+from fleet import errors, logs
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.errors import FleetError
 from node_plugin import translate
@@ -129,7 +129,7 @@ class ClaimCalls:
         def work() -> Outcome | FleetError | _Stopped:
             outcome = _guarded(claim, verb, one)
             if isinstance(outcome, FleetError) and outcome.told != str(outcome):
-                _log.info("%s of claim %s: %s", verb, claim.uid, outcome)
+                _log.info("%s: %s", verb, outcome, extra={"claim": claim.uid})
             self._figures.add(verb, result_of(outcome), time.monotonic() - started)
             return outcome
 
@@ -177,7 +177,8 @@ def _guarded(
 ) -> Outcome | FleetError:
     """What `one` returns or raises, as a value: whatever happens stays with this claim."""
     try:
-        return one(claim)
+        with logs.about(claim=claim.uid):
+            return one(claim)
     except FleetError as error:
         return error
     except (asyncio.CancelledError, concurrent.futures.CancelledError):

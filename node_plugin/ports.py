@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.errors import FleetError
+from fleet.messages import NodeView
 
 
 class Claims(Protocol):
@@ -41,6 +42,8 @@ class Standing:
     """Why nothing can be prepared on the node now, each with what to do."""
     degraded: tuple[str, ...] = ()
     """Why the node serves in a degraded way, `blocked` included."""
+    view: NodeView | None = None
+    """The last view an owner gave, for the node's figures; its own time says how old it is."""
 
 
 class Surroundings(Protocol):

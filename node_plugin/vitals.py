@@ -3,17 +3,21 @@
 ``/healthz`` fails only for what a restart of this process can cure: an event loop that stands, or a
 socket that somebody took away. ``/readyz`` also wants kubelet's registration, an owner of the
 node's journal, a node on which something can be prepared, and slices that are kept; it names what
-is missing. ``/metrics`` has the figures behind both.
+is missing. ``/metrics`` has the figures behind both, and those of the node (docs/metrics.md).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
+from fleet.messages import NodeView
+from fleet.metrics import of_node
+from fleet.metrics.exposition import CONTENT_TYPE, rendered
+from fleet.metrics.metric import Sample
+from fleet.metrics.of_plugin import OWNERS
 from node_plugin.http import Page, Pages
-from node_plugin.metrics import CONTENT_TYPE, Family, Sample, gauge, rendered
 from node_plugin.ports import Standing, Surroundings
 from node_plugin.registration import Registered
 from node_plugin.server import PluginServer
@@ -24,6 +28,9 @@ UNPUBLISHED_MAX_S = 30.0
 """Time, s, from our start in which the node's slices may be published for the first time."""
 UNCONFIRMED_MAX_S = 60.0
 """Age, s, up to which the last confirmation of the slices counts."""
+
+VIEW_AGE_MAX_S = 60.0
+"""Age, s, up to which the owner's last view is told: longer than a change of owners takes."""
 
 
 class Vitals:
@@ -67,8 +74,12 @@ class Vitals:
     def metrics(self) -> Page:
         """All figures in Prometheus' text format."""
         standing = self._surroundings.standing()
-        families = (*self._server.figures.families(), *self._gauges(standing))
-        return Page(rendered(families), content_type=CONTENT_TYPE)
+        samples = (
+            *self._server.figures.samples(),
+            *self._samples(standing),
+            *self._of_node(standing.view),
+        )
+        return Page(rendered(samples), content_type=CONTENT_TYPE)
 
     def _sick(self) -> list[str]:
         found = []
@@ -99,62 +110,35 @@ class Vitals:
         since = self._began if standing.published_at is None else standing.published_at
         return max(0.0, self._now() - since)
 
-    def _gauges(self, standing: Standing) -> tuple[Family, ...]:
+    def _samples(self, standing: Standing) -> Iterator[Sample]:
         registration = self._server.registration
-        published_at = standing.published_at
-        owner = (Sample(1, (("owner", standing.owner),)),) if standing.owner else ()
-        return (
-            gauge(
-                "fleet_plugin_claims_in_work",
-                "Claims in work, also those whose call was given up.",
-                self._server.claims_in_work,
-            ),
-            gauge(
-                "fleet_plugin_registered",
-                "Whether kubelet has the plugin registered, as last told.",
-                registration.state is Registered.ACCEPTED,
-            ),
-            Family(
-                "fleet_plugin_registrations_total",
-                "counter",
-                "Registrations by what kubelet said.",
-                (
-                    Sample(registration.accepted, (("result", "accepted"),)),
-                    Sample(registration.refused, (("result", "refused"),)),
-                ),
-            ),
-            gauge(
-                "fleet_plugin_owner_reachable",
-                "Whether an owner of the node's journal answers.",
-                standing.owner_reachable,
-            ),
-            Family(
-                "fleet_plugin_journal_owner",
-                "gauge",
-                "1 for the kind of process that owns the node's journal.",
-                owner,
-            ),
-            gauge(
-                "fleet_plugin_slices_confirmed_timestamp_seconds",
-                "When the node's slices were last confirmed at the API.",
-                published_at,
-            ),
-            gauge(
-                "fleet_plugin_slices_age_seconds",
-                "Time since the node's slices were last confirmed at the API, or since the start.",
-                self._age_s(standing),
-            ),
-            gauge(
-                "fleet_plugin_node_blocked",
-                "Whether nothing can be prepared on the node now.",
-                bool(standing.blocked),
-            ),
-            gauge(
-                "fleet_plugin_health_streams",
-                "Health streams open to kubelet.",
-                self._server.board.streams,
-            ),
-        )
+        yield Sample("fleet_plugin_claims_in_work", self._server.claims_in_work)
+        yield Sample("fleet_plugin_registered", registration.state is Registered.ACCEPTED)
+        for result, count in (
+            ("accepted", registration.accepted),
+            ("refused", registration.refused),
+        ):
+            yield Sample("fleet_plugin_registrations_total", count, (("result", result),))
+        yield Sample("fleet_plugin_owner_reachable", standing.owner_reachable)
+        for owner in OWNERS if standing.owner else ():
+            yield Sample("fleet_plugin_journal_owner", owner == standing.owner, (("owner", owner),))
+        if standing.published_at is not None:
+            confirmed = "fleet_plugin_slices_confirmed_timestamp_seconds"
+            yield Sample(confirmed, standing.published_at)
+        age_s = self._age_s(standing)
+        if age_s is not None:
+            yield Sample("fleet_plugin_slices_age_seconds", age_s)
+        yield Sample("fleet_plugin_node_blocked", bool(standing.blocked))
+        yield Sample("fleet_plugin_health_streams", self._server.board.streams)
+
+    def _of_node(self, view: NodeView | None) -> Iterator[Sample]:
+        """The node's figures as long as they are true; of an old view only when it was taken."""
+        if view is None:
+            return
+        if self._now() - view.at <= VIEW_AGE_MAX_S:
+            yield from of_node.samples(view)
+        else:
+            yield of_node.timestamp(view)
 
 
 def _verdict(missing: list[str]) -> Page:

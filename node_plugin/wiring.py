@@ -175,6 +175,7 @@ class Plugin:
             elsewhere=self.keeper.report.elsewhere,
             blocked=view.blocked if view else (),
             degraded=view.degraded if view else (),
+            view=view or self._standing.view,
         )
 
     def _pulse(self) -> _Pulse:

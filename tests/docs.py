@@ -2,7 +2,9 @@
 
 The diagrams of the README from the state tables, docs/cli.md from the verb table, docs/settings.md
 from the settings, docs/compliance.md from the requirements, the table of checks in docs/hardware.md
-from the checks. tests/test_docs.py fails when one of them is stale.
+from the checks, docs/metrics.md from the metric catalogue, docs/alerts.md from the alert rules,
+docs/admission.md and the chart's policies from the admission rules.
+tests/test_docs.py fails when one of them is stale.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from fleet import diagrams, settings_parse
 from fleet.cli import verbs
 from fleet.compliance import mapping
 from fleet.health.checks import CHECKS
+from fleet.metrics import page as metrics_page
+from tests import admission_files, alerts
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +32,9 @@ def generated() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": verbs.reference(verbs.build()),
         ROOT / "docs" / "settings.md": settings_parse.reference(),
         ROOT / "docs" / "compliance.md": mapping.reference(),
+        ROOT / "docs" / "metrics.md": metrics_page.reference(),
+        alerts.PAGE: alerts.page(),
+        **admission_files.generated(),
     }
 
 

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet import errors
-from fleet.binding import bodies
+from fleet.binding import bodies, receipt
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import Fault
-from fleet.binding.facts import UNDER
 from fleet.binding.names import MANAGER, Marks
 from fleet.kube.base import CLAIMS, Cluster, Object, PatchKind
 from fleet.messages import DeviceResult
@@ -123,12 +122,7 @@ class Writer:
             Word(kind, reasons.get(kind, "Proven"), f"under token {lease.token}", true=True)
             for kind in one.conditions
         ]
-        receipt = {
-            UNDER: str(lease.token),
-            "certificate": proof.certificate,
-            "verdict": proof.outcome.value,
-        }
-        return Told(one, tuple(words), receipt)
+        return Told(one, tuple(words), receipt.written(lease.token, proof))
 
     def _failed(self, one: Allotted, fault: Fault | None) -> Told:
         text = fault.text if fault else "another device of the claim failed"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 
-from fleet.binding import bodies
+from fleet.binding import bodies, receipt
 from fleet.binding.bodies import Told, Word
 from fleet.binding.choosing import Choice, Pick
 from fleet.binding.claim import ClaimReading
-from fleet.binding.facts import ALLOCATOR, UNDER
+from fleet.binding.facts import ALLOCATOR
 from fleet.binding.names import Marks
 from fleet.binding.offers import results_of
 from fleet.kube.base import Object, uid_of
@@ -97,12 +97,7 @@ def told(
                 Word(kind, reasons.get(kind, "Proven"), f"under token {token}", true=True)
                 for kind in one.conditions
             ),
-            {
-                UNDER: str(token),
-                "certificate": proofs[one.device].certificate,
-                "verdict": proofs[one.device].outcome.value,
-                ALLOCATOR: marks.driver,
-            },
+            {**receipt.written(token, proofs[one.device]), ALLOCATOR: marks.driver},
         )
         for one in reading.devices
     ]

@@ -7,6 +7,7 @@ decision. Normal life costs two writes to put the marks on and two to take them 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that uses nothing any more."""
 TORN_DOWN = "TornDown"
 """Reason of a condition that was True for a use which has ended."""
+
+LOG = logging.getLogger(__name__)
 
 Write = Callable[[Cluster], Object]
 Decide = Callable[[ClaimReading], Write | None]
@@ -104,7 +107,8 @@ class Holds:
         """Hold the claim, then put the finalizer on, as far as they are missing.
 
         `reading` is taken as live. A claim that is Terminating can get neither (422), one that has
-        nothing of ours to itself needs neither: answered as it is. Raises `ClaimUnready` when its
+        nothing of ours to itself needs neither: answered as it is. One whose spec the server will
+        not write again (`_Call.step`) is held without the finalizer. Raises `ClaimUnready` when its
         allocation is another one by now, `HoldsNotGranted`, and what the API raises.
         """
         if not reading.holding or reading.terminating or (reading.held and reading.finalizer):
@@ -127,7 +131,7 @@ class Holds:
             return _main(now, bodies.finalizer(now, self.marks, present=True))
 
         if call.step(hold, may_end=True) is not None:
-            call.step(finalize, may_end=True)
+            call.step(finalize, may_end=True, may_stay=True)
         return Marked(call.reading, call.writes)
 
     def release(
@@ -180,7 +184,7 @@ class Holds:
             return _main(now, bodies.finalizer(now, self.marks, present=False))
 
         if call.step(let_go) is not None and not ended.left:
-            call.step(definalize)
+            call.step(definalize, may_stay=True)
         return Marked(call.reading, call.writes, ended.left)
 
     def _awaited(self, reading: ClaimReading) -> bool:
@@ -239,10 +243,15 @@ class _Call:
     def __post_init__(self) -> None:
         self._until = self.holds.clock.monotonic() + self.budget_s
 
-    def step(self, decide: Decide, *, may_end: bool = False) -> ClaimReading | None:
+    def step(
+        self, decide: Decide, *, may_end: bool = False, may_stay: bool = False
+    ) -> ClaimReading | None:
         """Bring the claim to where `decide` needs no write; None: it is gone.
 
-        `may_end`: a write refused because the claim is Terminating by now is no error.
+        `may_end`: a write refused because the claim is Terminating by now is no error. `may_stay`:
+        nor is one refused as invalid. A claim whose opaque parameters were sent as JSON with spaces
+        takes no write of its own fields from anybody who does not repeat those bytes, and nobody
+        is shown them ("spec: field is immutable"); its status can be written.
         """
         try:
             settled = settle(
@@ -252,7 +261,9 @@ class _Call:
         except errors.ApiNotFound:
             self.reading = None
         except (errors.ApiInvalid, errors.ApiForbidden) as error:
-            self._judge(error, may_end=may_end)
+            if may_stay and isinstance(error, errors.ApiInvalid):
+                LOG.warning("claim %s keeps its finalizers as they are: %s", self.name, error)
+            self._judge(error, may_end=may_end, may_stay=may_stay)
         return self.reading
 
     def _read(self, cluster: Cluster) -> Object:
@@ -284,7 +295,7 @@ class _Call:
             )
         self.holds.pause(pause_s)
 
-    def _judge(self, error: errors.FleetError, *, may_end: bool) -> None:
+    def _judge(self, error: errors.FleetError, *, may_end: bool, may_stay: bool) -> None:
         """Look at the claim: it may have ended, or been replaced, before the refused write."""
         found: ClaimReading | None = None
         with suppress(errors.ApiNotFound):
@@ -292,6 +303,8 @@ class _Call:
             found = read(self.known, self.holds.marks)
         self.reading = found if found is not None and found.uid == self.uid else None
         if self.reading is None or (may_end and self.reading.terminating):
+            return
+        if may_stay and isinstance(error, errors.ApiInvalid):
             return
         if isinstance(error, errors.ApiForbidden) and error.fields.get("status") != 401:
             raise errors.HoldsNotGranted(error.detail, **error.fields) from error

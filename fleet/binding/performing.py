@@ -66,7 +66,9 @@ class Performer:
             case.track.refused = str(answer.fields.get("holder", "")) if held else answer.detail
             case.track.refused_until = now + BUSY_S
             if not held:
-                LOG.warning("claim %s gets no lease: %s", case.reading.name, answer)
+                LOG.warning(
+                    "claim %s gets no lease: %s", case.reading.name, answer, extra=_of(case)
+                )
 
     def order(self, cases: Iterable[Case]) -> None:
         """One call for each node."""
@@ -85,7 +87,7 @@ class Performer:
             return
         for node, answer in self._around.nodes.scrub(orders).items():
             if isinstance(answer, errors.FleetError):
-                LOG.warning("%s takes no orders: %s", node, answer)
+                LOG.warning("%s takes no orders: %s", node, answer, extra={"node": node})
                 continue
             for one in answer:
                 if one.operation not in senders:
@@ -94,7 +96,8 @@ class Performer:
                 if one.accepted:
                     case.track.taken_in(uuid, self._look.watch.seconds)
                     continue
-                LOG.warning("%s: %s is refused: %s", node, one.operation, one.error)
+                told = {**_of(case), "device": uuid, "token": str(case.track.token)}
+                LOG.warning("%s: %s is refused: %s", node, one.operation, one.error, extra=told)
                 case.again_s = BUSY_S
 
     def _order(self, case: Case, uuid: str) -> ScrubOrder:
@@ -179,13 +182,13 @@ class Performer:
             self._reread(reading)
             case.again_s = BUSY_S
         except errors.ApiInvalid as error:
-            LOG.warning("claim %s: %s", reading.name, error)
+            LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))
             case.again_s = REFUSED_S if self._reread(reading) else BUSY_S
         except errors.FleetError as error:
-            LOG.warning("claim %s: %s", reading.name, error)
+            LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))
             case.again_s = BUSY_S if isinstance(error, errors.Retryable) else REFUSED_S
         except Exception:
-            LOG.exception("claim %s cannot be written", reading.name)
+            LOG.exception("claim %s cannot be written", reading.name, extra=_of(case))
             case.again_s = REFUSED_S
 
     def _write(self, case: Case, now: float) -> Object | None:
@@ -294,3 +297,8 @@ def _without(leases: Iterable[Lease], newer: Lease) -> Iterator[Lease]:
     for lease in leases:
         if units := lease.units - newer.units:
             yield replace(lease, units=units)
+
+
+def _of(case: Case) -> dict[str, str]:
+    """What a line of the log is about."""
+    return {"claim": case.reading.uid, "node": case.node}

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from fleet.campaign.verdict import Verdict, counted
 from fleet.messages import GOOD, ByteFigures, DeviceResult, Message, Outcome
 from fleet.wipe.result import PASSES
 
@@ -81,6 +82,8 @@ class Totals(Message):
 
     devices: int = 0
     outcomes: dict[Outcome, int] = Field(default_factory=dict)
+    verdicts: dict[Verdict, int] = Field(default_factory=dict)
+    """Whether devices are covered, by the six words of `fleet.campaign.verdict`."""
     bytes: ByteFigures = ByteFigures()
     rate: float = 0.0
     """Bytes over all passes per second of the whole campaign."""
@@ -126,6 +129,7 @@ def totals(results: Iterable[DeviceResult], wall_s: float) -> Totals:
     return Totals(
         devices=len(found),
         outcomes=dict(sorted(Counter(r.outcome for r in found).items())),
+        verdicts=counted(found),
         bytes=figures,
         rate=figures.covered * len(PASSES) / wall_s if wall_s > 0 else 0.0,
     )

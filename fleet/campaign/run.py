@@ -93,7 +93,9 @@ class Campaign:
             self._ordering.renew(self._tracks.values(), now)
             self._start(now)
             self._reason = self._ending(now)
-            self._over_at = now if self._reason else None
+            if self._reason is not None:
+                self._over_at = now
+                self._unsaved += telling.uncovered(self._standing())
         self._save(now)
         return not self._closed
 
@@ -291,7 +293,7 @@ class Campaign:
 
     def _finish(self, track: Track, result: DeviceResult, now: float) -> None:
         """The device's one outcome."""
-        started = track.first_at is not None
+        started, result = track.first_at is not None, track.timed(result, now)
         track.phase, track.result, track.ended_at = Phase.DONE, result, now
         track.progress, track.resend = None, False
         self._unsaved.append(result)

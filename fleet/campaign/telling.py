@@ -81,6 +81,17 @@ def report(standing: Standing) -> RunReport:
     )
 
 
+def uncovered(standing: Standing) -> tuple[DeviceResult, ...]:
+    """Rows that no device's own end gives: kept with the run, whose record would show less than
+    its report does otherwise. Without operation: they are no attempt at the device.
+    """
+    reason = standing.reason or ExitReason.STOPPED
+    rows = [_unfinished(track, reason) for track in standing.tracks if track.result is None]
+    now = standing.now
+    update = {"operation": "", "ended_at": now}
+    return tuple(row.model_copy(update=update) for row in (*rows, *standing.nodes))
+
+
 def spans(tracks: Iterable[Track]) -> dict[str, float]:
     """Seconds from each node's first order to its last result."""
     first: dict[str, float] = {}

@@ -103,6 +103,13 @@ class Track:
             findings=findings,
         )
 
+    def timed(self, result: DeviceResult, now: float) -> DeviceResult:
+        """A result with the state the device was found in, and times where its node told none."""
+        update: dict[str, object] = {"before": self.target.state}
+        if not result.ended_at:
+            update |= {"started_at": self.first_at or 0.0, "ended_at": now}
+        return result.model_copy(update=update)
+
     def told(self, result: DeviceResult) -> DeviceResult:
         """A node's result, with what the campaign knows besides."""
         if not self.lease_lost:

@@ -10,6 +10,7 @@ import errno
 import os
 from pathlib import Path
 
+DEVICES = "/dev/"
 LINKS_MAX = 40
 """Links the kernel follows in one path."""
 
@@ -17,12 +18,23 @@ LINKS_MAX = 40
 def exists(root: Path, path: str) -> bool:
     """Whether the host whose tree is at `root` has `path`. Raises OSError when it cannot tell."""
     try:
-        (Path(path) if root == Path("/") else _resolved(root, path)).stat()
+        (Path(path) if root == Path("/") else located(root, path)).stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             return False
         raise
     return True
+
+
+def located(root: Path, path: str) -> Path:
+    """Where this process sees the host's `path`. Raises OSError for too many links.
+
+    Device nodes reach a container through CDI only (A5): where the tree at `root` has no /dev, they
+    are in the container's own, under the paths they have on the host.
+    """
+    if path.startswith(DEVICES) and not (root / "dev").exists():
+        return Path(path)
+    return _resolved(root, path)
 
 
 def _resolved(root: Path, path: str) -> Path:

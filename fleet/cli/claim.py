@@ -14,10 +14,11 @@ import typer
 from rich.console import Console
 
 from fleet import bootstrap, errors
-from fleet.cli import reach, text
+from fleet.cli import reach, receipt, text
 from fleet.cli.cluster import KubeconfigOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
+from fleet.cli.receipt import receipts
 from fleet.clock import SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
@@ -25,7 +26,7 @@ from fleet.leases import AcquireRequest
 from fleet.messages import NodeView
 from fleet.model import Holder, Lease
 from fleet.planning import CoordinatorPlan, NodePlan
-from fleet.settings import Settings
+from fleet.settings import KubernetesSettings, Settings
 from fleet.stores.base import Release
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fleet.binding.ports import Nodes
 
 app = typer.Typer(no_args_is_help=True)
+DRIVER = KubernetesSettings().driver
 
 ClaimArgument = Annotated[
     str, typer.Argument(metavar="NAMESPACE/NAME", help="The claim, by namespace and name.")
@@ -86,22 +88,71 @@ def bind(
 
 @app.command("show")
 def show(
-    claim: ClaimArgument,
+    claim: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAMESPACE/NAME]", help="The claim, by namespace and name."),
+    ] = None,
     *,
+    pod: Annotated[
+        str,
+        typer.Option(
+            "--pod",
+            metavar="NAMESPACE/POD",
+            help="The receipts of this pod's claims instead.",
+            show_default=False,
+        ),
+    ] = "",
+    only_receipt: Annotated[
+        bool,
+        typer.Option("--receipt", help="What the claim itself says, with a tenant's rights."),
+    ] = False,
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="NAME", help="Name of the driver, for receipts.")
+    ] = DRIVER,
     kubeconfig: KubeconfigOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """What API, store and node say of a claim, what is missing, and which command decides."""
+    """What API, store and node say of a claim, what is missing, and which command decides.
+
+    With --pod or --receipt, and where this host has no fleet: the receipt alone, which needs `get`
+    on claims (and pods) of that namespace and nothing else. Exit code 0.
+    """
+    if (claim is None) is not bool(pod):
+        raise errors.InputInvalid(
+            "name a claim or a pod, not both",
+            remedy="write NAMESPACE/NAME, or --pod NAMESPACE/POD",
+        )
+    if pod or only_receipt or (address is None and state is None and not _has_fleet()):
+        found = receipts(
+            receipt.connected(kubeconfig),
+            claim=_name(claim) if claim else None,
+            pod=_name(pod, "pod") if pod else None,
+            driver=driver,
+        )
+        emit(found, as_json=as_json, render=lambda console: receipt.render(console, found))
+        return
+    story = _story(_name(claim or ""), state_directory(state), address, kubeconfig)
+    emit(story, as_json=as_json, render=partial(_render_story, story))
+
+
+def _has_fleet() -> bool:
+    """Whether this host's usual state directory is that of a fleet."""
+    try:
+        return bool(bootstrap.plan_fleet(state_directory(None)).nodes)
+    except errors.FleetError:
+        return False
+
+
+def _story(name: Name, directory: Path, address: str | None, kubeconfig: Path | None) -> ClaimStory:
     from fleet.binding import alive, pledge
     from fleet.binding.claim import read
     from fleet.binding.explaining import explain, operations
     from fleet.binding.surroundings import BinderTerms
 
-    name = _name(claim)
     now = time.time()
-    with _desk(state_directory(state), address=address, kubeconfig=kubeconfig) as desk:
+    with _desk(directory, address=address, kubeconfig=kubeconfig) as desk:
         rules = BinderTerms.from_settings(desk.settings).rules
         marks = rules.marks
         reading = read(desk.cluster.get(CLAIMS, name), marks)
@@ -124,7 +175,7 @@ def show(
             awaited = reading.gated and not reading.bound and not reading.failed
             trouble = tuple(alive.told(alive.read(desk.state), now, awaited=awaited))
             story = story.model_copy(update={"coordinator_trouble": trouble})
-    emit(story, as_json=as_json, render=partial(_render_story, story))
+    return story
 
 
 # --- what the verbs need ---------------------------------------------------------------------
@@ -206,11 +257,11 @@ def _behind_ray(address: str, stack: ExitStack) -> tuple[Nodes, reach.Coordinato
     return RayNodes(), handles.find_coordinator()
 
 
-def _name(claim: str) -> Name:
-    namespace, slash, name = claim.partition("/")
+def _name(told: str, kind: str = "claim") -> Name:
+    namespace, slash, name = told.partition("/")
     if not (slash and namespace and name) or "/" in name:
         raise errors.InputInvalid(
-            f"{claim!r} names no claim", remedy="write it as NAMESPACE/NAME, like tenant/gpu"
+            f"{told!r} names no {kind}", remedy="write it as NAMESPACE/NAME, like tenant/gpu"
         )
     return Name(name, namespace)
 

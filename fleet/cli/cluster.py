@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, errors, plugging, settings_file
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
 from fleet.clock import SystemClock
@@ -25,6 +25,15 @@ KubeconfigOption = Annotated[
         "--kubeconfig",
         metavar="FILE",
         help="The cluster to ask. Not given: the one this host's node plugin serves, if any.",
+        show_default=False,
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Settings (TOML or JSON) that name the driver, where no fleet of this host does.",
         show_default=False,
     ),
 ]
@@ -66,14 +75,19 @@ def is_awaited(plans: Sequence[NodePlan]) -> bool:
     return any(plan.kubernetes and plan.settings.profile is Profile.STRICT for plan in plans)
 
 
-def surroundings(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Surroundings:
+def surroundings(
+    directory: Path, *, address: str | None, kubeconfig: Path | None, policy: Path | None = None
+) -> Surroundings:
     """Read the fleet's plan, and open the cluster named, else that of this host's node plugin.
+
+    `policy`: the settings of a fleet that is elsewhere.
 
     Raises `DriverAbsent` without a fleet, `ClusterForeign` where the cluster is not the one that
     the fleet belongs to, and where a cluster was named what `fleet.plugging.open_cluster` raises.
     """
     plans = () if address is not None else bootstrap.plan_fleet(directory).nodes
-    plan = plans[0] if plans else NodePlan(node="none", state=str(directory))
+    settings = settings_file.load(policy) if policy is not None else Settings()
+    plan = plans[0] if plans else NodePlan(node="none", state=str(directory), settings=settings)
     cluster: Cluster | None = None
     unasked = ""
     if kubeconfig is not None:

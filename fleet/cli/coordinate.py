@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 
-from fleet import coordinating
+from fleet import coordinating, logs
 from fleet.binding.alive import Heartbeat
 from fleet.binding.running import Loop
-from fleet.cli.options import StateOption, state_directory
+from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
 from fleet.planning import plan_fleet
 
 ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-def coordinate(*, state: StateOption = None, kubeconfig: KubeconfigOption = "") -> None:
+def coordinate(
+    *,
+    state: StateOption = None,
+    kubeconfig: KubeconfigOption = "",
+    log_format: LogFormatOption = "",
+) -> None:
     """For a cluster of one node, and for tests; with Ray, the coordinator's actor does this.
 
     Runs until SIGTERM and logs. Two at once do no harm: nodes fence, and every write is guarded.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s coordinate: %(message)s")
+    logs.begin("coordinator", wanted=log_format)
     directory = state_directory(state)
     alive = Heartbeat(directory)
     loop = Loop(coordinating.of_host(plan_fleet(directory), kubeconfig), told=alive)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fleet import errors
+from fleet import errors, logs
 
 DEFAULT_STATE = "~/.local/state/fleetscrub"
 _UNITS = {
@@ -26,6 +26,15 @@ _UNITS = {
     "tib": 2**40,
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def _log_format(told: str) -> str:
+    if told not in ("", *logs.LogFormat):
+        raise errors.InputInvalid(
+            f"{told!r} is no format of a log", remedy=f"write {' or '.join(logs.LogFormat)}"
+        )
+    return told
+
 
 StateOption = Annotated[
     Path | None,
@@ -52,6 +61,17 @@ OperatorOption = Annotated[
         "--operator",
         metavar="NAME",
         help="Who decides, for the record; your login name when not given.",
+        show_default=False,
+    ),
+]
+LogFormatOption = Annotated[
+    str,
+    typer.Option(
+        "--log-format",
+        metavar="FORMAT",
+        envvar=logs.FORMAT,
+        callback=_log_format,
+        help="How log lines look: text, or json for one object a line.",
         show_default=False,
     ),
 ]

@@ -15,37 +15,28 @@ Decisions:
 
 from __future__ import annotations
 
-import html
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from rich.console import Console
 
 from fleet import errors
-from fleet.cli import text
+from fleet.cli import markup, text
+from fleet.cli.markup import document, put
+from fleet.cli.markup import row as _row
+from fleet.cli.markup import table as _table
+from fleet.cli.markup import text as _text
 from fleet.compliance.mapping import values
 from fleet.evidence import by_hand, dsse
-from fleet.evidence.disk import replace
 from fleet.evidence.judged import Evidence, Judged, judge
 from fleet.evidence.keys import PublicKey
 from fleet.evidence.segments import Damage
 from fleet.evidence.sources import Collection
 from fleet.model import Digest
 
-STDOUT = "-"
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>$title</title><style>$style</style></head><body>
-$body
-</body></html>
-""")
+STDOUT = markup.STDOUT
 _FIGURES = (
     ("device", "device.name"),
     ("device UUID", "device.uuid"),
@@ -128,11 +119,7 @@ def check_asked(file: Path | None, *, as_json: bool, with_keys: bool) -> None:
         raise errors.InputInvalid(
             "--key is for the page, which verifies", remedy="add --html FILE, or leave --key out"
         )
-    if file is not None and str(file) == STDOUT and as_json:
-        raise errors.InputInvalid(
-            "a page and a JSON document cannot both go to the standard output",
-            remedy="name a file with --html, or leave --json out",
-        )
+    markup.check_place(file, as_json=as_json)
 
 
 def write(file: Path, collection: Collection, digest: Digest) -> dict[str, Any]:
@@ -148,20 +135,10 @@ def write(file: Path, collection: Collection, digest: Digest) -> dict[str, Any]:
     rings = [log.keys for log in collection.ledgers if log.node == one.node]
     key = next((found for ring in rings if (found := ring.get(key_id))), None)
     source = Source(evidence, one, key)
-    page = render(source).encode()
-    if str(file) == STDOUT:
-        sys.stdout.buffer.write(page)
-        sys.stdout.buffer.flush()
-    else:
-        try:
-            replace(file, page)
-        except OSError as error:
-            raise errors.InputInvalid(
-                f"{file} cannot be written: {error.strerror}", remedy="name a file you may write"
-            ) from error
+    size = put(file, render(source))
     return {
         "file": str(file),
-        "bytes": len(page),
+        "bytes": size,
         "certificate": digest,
         "verified": not source.problems(),
         "chain": len(evidence.lineage(digest)),
@@ -198,31 +175,7 @@ def render(source: Source) -> str:
         *_organisation(),
         *_commands(one),
     ]
-    label = "SIMULATED: " if simulated else ""
-    lines = "\n".join(line for line in body if line)
-    return _PAGE.substitute(title=_text(label + title), style=_style(), body=lines)
-
-
-@cache
-def _style() -> str:
-    return files("fleet.cli").joinpath("page.css").read_text(encoding="utf-8")
-
-
-def _text(value: object) -> str:
-    """Anything as text of the page: no markup, nothing that acts instead of showing."""
-    return html.escape(text.visible(str(value)))
-
-
-def _table(head: tuple[str, ...], rows: list[str]) -> Iterator[str]:
-    cells = "".join(f"<th>{_text(cell)}</th>" for cell in head)
-    yield f"<table><thead><tr>{cells}</tr></thead><tbody>"
-    yield from rows
-    yield "</tbody></table>"
-
-
-def _row(*cells: object, open_: bool = False) -> str:
-    line = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-    return f'<tr class="open">{line}</tr>' if open_ else f"<tr>{line}</tr>"
+    return document(f"SIMULATED: {title}" if simulated else title, body)
 
 
 def _said(one: Judged, figure: str) -> str:

@@ -1,4 +1,4 @@
-"""`fleet report`: does the evidence of every device answer a requirement."""
+"""`fleet report`: one run as a page, or does the evidence of every device answer a requirement."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet import errors
-from fleet.cli import reach, text
+from fleet.cli import markup, reach, run_reporting, text
 from fleet.cli.evidence import (
     CoordinatorKeysOption,
     DirectoryOption,
+    HtmlOption,
     KeysOption,
     open_evidence,
     ring,
@@ -32,10 +33,16 @@ from fleet.model import UnitId
 _MOST_VALUES = 6
 """Values of one figure shown in text; all are in the JSON document."""
 
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="This run, as `fleet runs` lists it.")
+]
 RequirementOption = Annotated[
     str,
     typer.Option(
-        "--requirement", metavar="ID", help="Which requirement; docs/compliance.md lists them."
+        "--requirement",
+        metavar="ID",
+        help="Instead of a run: which requirement; docs/compliance.md lists them.",
+        show_default=False,
     ),
 ]
 SinceOption = Annotated[
@@ -59,8 +66,10 @@ UntilOption = Annotated[
 
 
 def report(
+    run: RunArgument = None,
     *,
-    requirement: RequirementOption,
+    requirement: RequirementOption = "",
+    html: HtmlOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     directory: DirectoryOption = None,
@@ -70,12 +79,27 @@ def report(
     until: UntilOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Exit code 1 when a device has no valid answer, with what is missing; 2 when it could not run.
+    """With RUN: what it covered, what not and why, when, how fast, with certificates, verified.
 
-    The devices are those of the fleet; with --directory, those its certificates name. Without a
-    period the newest wipe of each device must answer, with one every wipe in it. Evidence of
-    simulated devices answers nothing.
+    Exit code as the run's own, and 1 where a certificate does not prove what the record says; with
+    --html as one page to print. With --requirement exit code 1 when a device has no valid answer,
+    with what is missing; 2 when it could not run. The devices are those of the fleet; with
+    --directory, those its certificates name. Without a period the newest wipe of each device must
+    answer, with one every wipe in it. Evidence of simulated devices answers nothing.
     """
+    if (run is None) is not bool(requirement):
+        raise errors.InputInvalid(
+            "name a run or a requirement, not both",
+            remedy="`fleet runs` lists runs, docs/compliance.md the requirements",
+        )
+    markup.check_place(html, as_json=as_json)
+    if run is not None:
+        if since or until:
+            raise errors.InputInvalid("--since and --until are for --requirement")
+        place = run_reporting.Place(state, address, directory, trust(key), ring(coordinator_key))
+        raise typer.Exit(run_reporting.tell(run, place, html=html, as_json=as_json))
+    if html is not None:
+        raise errors.InputInvalid("--html is for a run", remedy="name one of `fleet runs`")
     wanted = named(requirement)
     period = Period(_moment(since, end=False), _moment(until, end=True))
     # The nodes first: what they have in force meanwhile is in evidence that is read after.

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.campaign.report import ExitReason, RunReport
+from fleet.campaign.verdict import verdict
 from fleet.cli import text
 from fleet.messages import GOOD, DeviceResult, Outcome
 
@@ -26,7 +27,7 @@ def render(console: Console, report: RunReport, *, state: Path) -> None:
 
 def _table(report: RunReport) -> Table:
     table = Table(box=None, pad_edge=False, title=f"run {report.run}", title_justify="left")
-    for column in ("node", "device", "outcome", "state"):
+    for column in ("node", "device", "", "outcome", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("covered / total", "left out", "seconds", "rate"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -37,6 +38,7 @@ def _table(report: RunReport) -> Table:
         table.add_row(
             result.node,
             result.device,
+            str(verdict(result)),
             text.coloured(result.outcome),
             text.coloured(result.state),
             f"{text.size(figures.covered)} / {text.size(figures.total)}" if figures.total else "-",
@@ -66,7 +68,7 @@ def _explain(console: Console, result: DeviceResult) -> None:
 
 def _totals(console: Console, report: RunReport) -> None:
     totals = report.totals
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in totals.outcomes.items())
+    outcomes = ", ".join(f"{count} {word}" for word, count in totals.verdicts.items())
     figures = totals.bytes
     console.print(
         text.plain(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -12,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from fleet import plugging
+from fleet import logs, plugging
+from fleet.cli.options import LogFormatOption
 from fleet.node.standing import Patience
 
 STEP_S = 0.2
@@ -29,15 +29,17 @@ def standby(
         bool,
         typer.Option("--supervised", help="End when standard input is closed."),
     ] = False,
+    log_format: LogFormatOption = "",
 ) -> None:
     """Own the node whenever nobody else does, and let go of it when a node actor asks."""
-    logging.basicConfig(level=logging.WARNING, format="standby: %(message)s")
+    known = plugging.read_plan(plan)
+    logs.begin("standby", wanted=log_format, node=known.node)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    standing = plugging.open_standby(plugging.read_plan(plan), Patience(grace_s=grace))
+    standing = plugging.open_standby(known, Patience(grace_s=grace))
     try:
         while not stop.is_set():
             standing.step()

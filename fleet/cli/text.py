@@ -1,19 +1,19 @@
 """Numbers, states, times and words from outside as an operator reads them.
 
 Process names, an operator's reasons, claim uids and errors are written by others. None of them may
-move the cursor, forge a line or turn the reading order round: `visible` is the one place that
-decides how such characters look, and every console of ours (`fleet.cli.output`) goes through it.
+move the cursor, forge a line or turn the reading order round: `fleet.terminal` is the one place
+that decides how such characters look, and every console of ours (`fleet.cli.output`) goes through
+it.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from fleet import terminal
 from fleet.evidence import dsse
 from fleet.messages import DeviceView, NodeView, ReasonView, Replication
 
@@ -32,26 +32,8 @@ COLOURS = {
     "interrupted": "yellow",
 }
 SIMULATED = "SIMULATED devices: files on this machine, no accelerator was touched"
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that act on a terminal or on the reader and show nothing themselves:
-controls, formats (all that set the direction are among them), half characters, line separators."""
-_PLAIN = re.compile(r"[\x20-\x7e]*")
-
-
-def visible(value: str) -> str:
-    """`value` on one line, with what would act instead of show written out: ``\\x1b``, ``\\n``.
-
-    Doing it twice changes nothing more.
-    """
-    if _PLAIN.fullmatch(value):
-        return value
-    return "".join(_written(character) for character in value)
-
-
-def _written(character: str) -> str:
-    if unicodedata.category(character) not in _UNSEEN:
-        return character
-    return character.encode("unicode_escape").decode("ascii")
+_PLAIN = terminal.PLAIN
+visible = terminal.visible
 
 
 def plain(value: str, style: str = "") -> Text:

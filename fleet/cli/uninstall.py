@@ -13,19 +13,29 @@ from rich.console import Console
 from fleet import errors
 from fleet.binding import alive
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, PolicyOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.messages import Message
 from fleet.model import HolderKind
 from fleet.repair import removing
-from fleet.repair.fixing import Outcome
+from fleet.repair.facts import Facts
+from fleet.repair.fixing import Hands, Outcome
 from fleet.repair.gathering import gather
 from fleet.repair.removing import Obstacle
 
 RETURN_S = 3.0
 """Time, s, after which a coordinator anywhere would have taken its quarantine leases again."""
 _QUARANTINES = f"{HolderKind.QUARANTINE}:"
+
+FollowedOption = Annotated[
+    bool,
+    typer.Option(
+        "--plugins-follow",
+        help="Plugins, coordinator and store are removed right after: leave slices and leases that"
+        " they keep, and do not ask for them to be stopped first.",
+    ),
+]
 
 
 class Uninstall(Message):
@@ -46,6 +56,8 @@ def uninstall(
     apply: Annotated[
         bool, typer.Option("--apply", help="Take it away, in order; refused while in use.")
     ] = False,
+    followed: FollowedOption = False,
+    policy: PolicyOption = None,
     kubeconfig: KubeconfigOption = None,
     state: StateOption = None,
     address: AddressOption = None,
@@ -63,12 +75,12 @@ def uninstall(
     from jobs import reconcile as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig, policy=policy)
     with reach.fleet(directory, address=address) as fleet:
         bench = job.bench(fleet, around)
         facts = gather(bench.sources, time.time())
         obstacles = (
-            *removing.obstacles(facts),
+            *removing.obstacles(facts, followed=followed),
             *removing.around(
                 alive=alive.read(directory) if address is None else None,
                 now=facts.at,
@@ -76,11 +88,8 @@ def uninstall(
             ),
         )
         go = apply and not obstacles
-        items = (
-            removing.remove(facts, bench.hands)
-            if go
-            else tuple(Outcome(orphan=one, done=False) for one in removing.everything(facts))
-        )
+        hands = bench.hands if go else None
+        items = _items(facts, hands, followed=followed)
         if go and any(one.orphan.subject.startswith(_QUARANTINES) for one in items):
             time.sleep(RETURN_S)
             obstacles = removing.returned(items, tuple(fleet.coordinator.leases()))
@@ -99,6 +108,14 @@ def uninstall(
     )
     left = any(not one.done for one in items)
     raise typer.Exit(2 if job.blind(facts) else int(left or bool(obstacles)))
+
+
+def _items(facts: Facts, hands: Hands | None, *, followed: bool) -> tuple[Outcome, ...]:
+    """What there is, taken away by `hands`; None: left as it is."""
+    if hands is not None:
+        return removing.remove(facts, hands, followed=followed)
+    found = removing.everything(facts, followed=followed)
+    return tuple(Outcome(orphan=one, done=False) for one in found)
 
 
 def _render(console: Console, report: Uninstall, directory: Path, *, wanted: bool) -> None:

@@ -30,7 +30,8 @@ VERBS = (
     Verb("reconcile", "Take away what belongs to nobody any more.", "reconcile", "reconcile"),
     Verb("uninstall", "List, or take away, everything that is ours.", "uninstall", "uninstall"),
     Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
-    Verb("report", "Which devices answer a requirement, by evidence.", "report", "report"),
+    Verb("report", "One run as a page, or which devices answer a requirement.", "report", "report"),
+    Verb("lint", "Judge manifests by the rules of admission.", "lint", "lint"),
     Verb("evidence", "List, show, verify and export certificates.", "evidence"),
     Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
     Verb("node", "Decisions about a whole node.", "node"),
@@ -41,6 +42,8 @@ VERBS = (
         "coordinate",
         "coordinate",
     ),
+    Verb("tag", "Rights of namespaces to devices, as signed tags.", "tag"),
+    Verb("admission", "The webhook that judges claims before they are made.", "admission"),
     Verb("store", "Make or adopt the lease store.", "store"),
     Verb(
         "kubelet-sim",
@@ -82,7 +85,8 @@ def reference(app: typer.Typer) -> str:
     root = typer.main.get_command(app)
     lines = ["# Command line", "", "Generated from the verb table; exit codes: 0 good, 1 found"]
     lines += ["something, 2 could not run. Every verb takes `--json`,"]
-    lines += ["except the services `fleet node standby` and `fleet coordinate`, which log.", ""]
+    lines += ["except the services `fleet node standby`, `fleet coordinate` and"]
+    lines += ["`fleet admission serve`, which log.", ""]
     lines += ["| verb | what it does |", "|---|---|"]
     lines += [f"| `fleet {verb.name}` | {verb.line} |" for verb in VERBS]
     for path, command in _walk(root, ("fleet",)):

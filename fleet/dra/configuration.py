@@ -5,11 +5,15 @@
     profile: strict                 # wipe under this claim's own token, whatever the node accepts
     coverageFloor: 0.995            # fraction of the memory that must be written and verified
     reset: always                   # always | on-fault | never
+    deallocation: WipeOnDeallocate  # or ZeroFillMemoryOnRelease: what happens when the claim ends
+    isolationTag: fst1.eyJ...       # the right to have the device (docs/isolation-tags.md)
 
-Every field is optional; one that is named replaces the one of an earlier entry, and the claim's
-entries come after those of its class. A class is written by whoever runs the cluster and may say
-anything; the node's own policy still holds. A claim is written by a tenant and may only ask for
-more: asking for less is refused aloud, so that nobody believes to have what was not granted.
+One that is named replaces the one of an earlier entry, and the claim's entries come after those of
+its class. A class is written by whoever runs the cluster and may say anything, but not show a tag
+for its claims; the node's own policy still holds. A claim is written by a tenant and may only ask
+for more: asking for less is refused aloud, so that nobody believes to have what was not granted.
+Whether `deallocation` and `isolationTag` may be left out is the node's and admission's to say; the
+other fields are optional.
 """
 
 from __future__ import annotations
@@ -33,6 +37,26 @@ _RESETS = (ResetPolicy.NEVER, ResetPolicy.ON_FAULT, ResetPolicy.ALWAYS)
 _SHOWN_MAX = 60
 """Characters of a wrong value that are repeated: the message becomes an event of a pod."""
 
+
+class Deallocation(StrEnum):
+    """What is done with memory when a claim ends (C2). There is no way to keep it."""
+
+    ZERO_FILL = "ZeroFillMemoryOnRelease"
+    WIPE = "WipeOnDeallocate"
+
+    def covers(self, least: Deallocation) -> bool:
+        """Whether this is as strict as `least`."""
+        return DEALLOCATIONS.index(self) >= DEALLOCATIONS.index(least)
+
+
+DEALLOCATIONS = (Deallocation.ZERO_FILL, Deallocation.WIPE)
+"""From lax to strict. The node's own wipe (pattern, verify, zeros, verify, best-effort overwrite of
+memory on the chip, certificate) is what both come to; the stricter one demands besides that a
+device which asks for a reset gets it whatever the node's policy, and only where that is `never`
+there is anything to demand."""
+TAG_MAX = 4096
+"""Characters of an isolation tag."""
+
 NOTHING_ASKED = WipePolicy(
     coverage_floor=1e-9,
     deadline_base_s=1e9,
@@ -44,12 +68,19 @@ NOTHING_ASKED = WipePolicy(
 """A wish that tightens no policy (`WipePolicy.tightened_by`). The defaults would: they are a
 policy of their own, stricter here and there than what a node may rightly have."""
 
+_DEALLOCATION_WORDS = (
+    '"ZeroFillMemoryOnRelease" or "WipeOnDeallocate": memory is never kept from one claim to the'
+    " next"
+)
+_TAG_WORDS = "the tag that `fleet tag issue` printed for the claim's namespace"
 _ALLOWED: Mapping[str, str] = {
     "apiVersion": f'"{API_VERSION}"',
     "kind": f'"{KIND}"',
     "profile": '"strict", or leave it out',
     "coverageFloor": "a number at least 0 and at most 1",
     "reset": 'one of "always", "on-fault", "never"',
+    "deallocation": _DEALLOCATION_WORDS,
+    "isolationTag": _TAG_WORDS,
 }
 
 
@@ -86,6 +117,18 @@ class Demand:
     fresh: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the entries state for one request: what must be there for the device to be given out."""
+
+    deallocation: Deallocation | None = None
+    """Of class and claim; None: neither names one."""
+    isolation_tag: str = ""
+    """The claim's; "": it shows none."""
+    path: str = ""
+    """Where the claim's last entry for the request is, or would have to be."""
+
+
 class SanitizationConfig(BaseModel):
     """The parameters, closed and strict; None: not named."""
 
@@ -96,6 +139,10 @@ class SanitizationConfig(BaseModel):
     profile: Literal["strict"] | None = None
     coverage_floor: float | None = Field(default=None, alias="coverageFloor", ge=0, le=1)
     reset: ResetPolicy | None = Field(default=None, strict=False)
+    deallocation: Deallocation | None = Field(default=None, strict=False)
+    isolation_tag: str | None = Field(
+        default=None, alias="isolationTag", min_length=1, max_length=TAG_MAX
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +152,7 @@ class _Wish:
     fresh: bool = False
     coverage_floor: float = 0.0
     reset: ResetPolicy = ResetPolicy.NEVER
+    deallocation: Deallocation = Deallocation.ZERO_FILL
 
     def replaced_by(self, config: SanitizationConfig) -> _Wish:
         floor = config.coverage_floor
@@ -112,6 +160,7 @@ class _Wish:
             fresh=self.fresh or config.profile is not None,
             coverage_floor=self.coverage_floor if floor is None else floor,
             reset=self.reset if config.reset is None else config.reset,
+            deallocation=config.deallocation or self.deallocation,
         )
 
     def joined(self, other: _Wish) -> _Wish:
@@ -119,13 +168,18 @@ class _Wish:
             fresh=self.fresh or other.fresh,
             coverage_floor=max(self.coverage_floor, other.coverage_floor),
             reset=max(self.reset, other.reset, key=_RESETS.index),
+            deallocation=max(self.deallocation, other.deallocation, key=DEALLOCATIONS.index),
         )
 
-    def demand(self) -> Demand:
+    def demand(self, policy: WipePolicy | None) -> Demand:
+        reset = self.reset
+        lax = policy is None or policy.reset is ResetPolicy.NEVER
+        if self.deallocation is Deallocation.WIPE and lax:
+            reset = max(reset, ResetPolicy.ON_FAULT, key=_RESETS.index)
         asked = NOTHING_ASKED.model_copy(
             update={
                 "coverage_floor": max(self.coverage_floor, NOTHING_ASKED.coverage_floor),
-                "reset": self.reset,
+                "reset": reset,
             }
         )
         return Demand(wipe=None if asked == NOTHING_ASKED else asked, fresh=self.fresh)
@@ -141,19 +195,52 @@ def demand(
     ``problems`` lists every `Problem`.
     """
     problems: list[Problem] = []
-    read = [(entry, _parsed(entry, problems)) for entry in entries]
-    valid = [(entry, config) for entry, config in read if config is not None]
+    valid = parsed(entries, problems)
     asked = _Wish()
     for request in sorted(set(requests)):
         mine = [(entry, config) for entry, config in valid if entry.covers(request)]
         asked = asked.joined(_resolved(mine, policy, problems))
     if problems:
-        found = list(dict.fromkeys(problems))
-        raise errors.ClaimConfigInvalid(
-            f"{len(found)} wrong in the claim's configuration: " + " | ".join(map(str, found)),
-            problems=found,
-        )
-    return asked.demand()
+        raise refused(problems)
+    return asked.demand(policy)
+
+
+def refused(problems: Iterable[Problem]) -> errors.ClaimConfigInvalid:
+    """The error that lists every problem once."""
+    found = list(dict.fromkeys(problems))
+    return errors.ClaimConfigInvalid(
+        f"{len(found)} wrong in the claim's configuration: " + " | ".join(map(str, found)),
+        problems=found,
+    )
+
+
+def parsed(
+    entries: Iterable[Entry], problems: list[Problem]
+) -> list[tuple[Entry, SanitizationConfig]]:
+    """Entries that are well-formed, with what they say; what is wrong with others is added."""
+    read = [(entry, _parsed(entry, problems)) for entry in entries]
+    return [(entry, config) for entry, config in read if config is not None]
+
+
+def statement(
+    valid: Iterable[tuple[Entry, SanitizationConfig]], request: str, *, default_path: str = ""
+) -> Statement:
+    """What `parsed` entries state for one request, the class before the claim.
+
+    `default_path`: where the claim's entry would have to be if none is for the request.
+    """
+    mine = [(entry, config) for entry, config in valid if entry.covers(request)]
+    found = Statement(path=default_path)
+    for origin in Origin:
+        for entry, config in mine:
+            if entry.origin is origin:
+                own = entry.path if origin is Origin.CLAIM else found.path
+                found = Statement(
+                    config.deallocation or found.deallocation,
+                    config.isolation_tag or found.isolation_tag,
+                    own,
+                )
+    return found
 
 
 def _resolved(
@@ -192,12 +279,24 @@ def _below(entry: Entry, config: SanitizationConfig, least: _Wish) -> Iterable[P
             f'"{reset}" is less than class and node demand',
             " or ".join(f'"{choice}"' for choice in stricter) + ", or leave it out",
         )
+    end = config.deallocation
+    if end is not None and not end.covers(least.deallocation):
+        yield Problem(
+            f"{entry.path}.deallocation",
+            f'"{end}" is less than the class demands',
+            f'"{least.deallocation}"',
+        )
 
 
 def _parsed(entry: Entry, problems: list[Problem]) -> SanitizationConfig | None:
     if not isinstance(entry.parameters, Mapping):
         wrong = f"{_shown(entry.parameters)} is no object"
         problems.append(Problem(entry.path, wrong, f"apiVersion: {API_VERSION}, kind: {KIND}, ..."))
+        return None
+    if entry.origin is Origin.CLASS and "isolationTag" in entry.parameters:
+        wrong = "a class cannot show a tag for the claims that name it"
+        write = "it in the claim or its template: a tag is for namespaces"
+        problems.append(Problem(f"{entry.path}.isolationTag", wrong, write))
         return None
     try:
         return SanitizationConfig.model_validate(dict(entry.parameters))

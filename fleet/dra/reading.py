@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fleet import errors
-from fleet.dra.configuration import Demand, Entry, Origin, demand
+from fleet.dra.configuration import Demand, Entry, Origin, Statement, demand, parsed, statement
 from fleet.kube.base import Object
 from fleet.settings import WipePolicy
 
@@ -55,6 +56,10 @@ class Reading:
     """Pods only; our own hold and other kinds of consumers do not count (B12)."""
     terminating: bool
     demand: Demand
+    statements: tuple[Statement, ...] = ()
+    """For each of `results`, what its configuration states of isolation and deallocation."""
+    created_at: float | None = None
+    """When the API server made the claim, s since the epoch; None: it does not say."""
 
 
 def read(
@@ -79,6 +84,8 @@ def read(
     devices = _object(allocation.get("devices") or {}, "status.allocation.devices")
     ours = tuple(_results(devices.get("results"), driver=driver, pool=pool))
     wishes = tuple(_entries(devices.get("config"), driver=driver)) if ours else ()
+    asked = demand(wishes, [request for request, _ in ours], policy=policy)
+    understood = parsed(wishes, [])
     return Reading(
         uid=uid,
         namespace=namespace,
@@ -86,7 +93,11 @@ def read(
         results=tuple(result for _, result in ours),
         consumers=tuple(_consumers(status.get("reservedFor"))),
         terminating=metadata.get("deletionTimestamp") is not None,
-        demand=demand(wishes, [request for request, _ in ours], policy=policy),
+        demand=asked,
+        statements=tuple(
+            statement(understood, request, default_path=_CONFIG) for request, _ in ours
+        ),
+        created_at=_moment(metadata.get("creationTimestamp")),
     )
 
 
@@ -149,6 +160,15 @@ def _consumers(found: Any) -> Iterator[Consumer]:
                 name=_text(entry.get("name"), f"{path}.name"),
                 uid=_text(entry.get("uid"), f"{path}.uid"),
             )
+
+
+def _moment(found: Any) -> float | None:
+    """Seconds since the epoch of the API server's own time; None: there is none."""
+    try:
+        when = datetime.fromisoformat(found)
+    except (TypeError, ValueError):
+        return None
+    return when.timestamp() if when.tzinfo is not None else None
 
 
 def _object(found: Any, path: str) -> Object:

@@ -1,7 +1,6 @@
 """Kubelet's two requests for one claim: read the claim, judge it, let the node do the work.
 
-All that is durable is the node's. This side reads the API and turns names into devices; what it
-needs to answer again without the API goes into the node's record as a note.
+All that is durable is the node's, also the note by which to answer again without the API.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet import errors
+from fleet.admission.tags_claim import REFUSALS, Isolation
 from fleet.binding.names import Marks
 from fleet.clock import Clock
 from fleet.dra.agents import Agents
@@ -32,8 +32,7 @@ from fleet.slices.rendering import AGENT, uuid_of
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""
 VIEW_MAX_S = 1.0
-"""Age, s, up to which the node's view says which device a name means: names are published anew in
-this period too."""
+"""Age, s, up to which a view says which device a name means; names are published as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +79,8 @@ class ClaimServing:
     agents: Agents | None = None
     marking: Marking | None = None
     """Puts our hold on claims; None: somebody else does, or nobody."""
+    isolation: Isolation = field(default_factory=Isolation)
+    """What claims must show before they are given a device."""
     budget_s: float = 40.0
     _view: tuple[float, NodeView] | None = field(default=None)
     _unfit: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -101,7 +102,12 @@ class ClaimServing:
         reading = served.reading
         ours = [result for result in reading.results if result.device != AGENT]
         if len(ours) == len(reading.results):
-            return PreparedClaim(tuple(self._prepared(asked, served, ours, deadline)))
+            try:
+                return PreparedClaim(tuple(self._prepared(asked, served, ours, deadline)))
+            except REFUSALS:
+                if known := self._again(asked):  # its pod runs: what it has is not at stake (A4)
+                    return known
+                raise
         if ours:
             raise errors.ClaimConfigInvalid(
                 f"claim {asked.namespace}/{asked.name} asks for the device {AGENT!r} and others",
@@ -139,6 +145,7 @@ class ClaimServing:
         reading = served.reading
         view = self.waiting.until(deadline, lambda _: self._seen(r.device for r in ours))
         uuids = {result.device: self._uuid(view, result.device) for result in ours}
+        self.isolation.refuse(reading, view, uuids)
         shown = [
             (result.request, result.pool, result.device, result.share_id, uuids[result.device])
             for result in ours

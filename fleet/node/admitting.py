@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fleet import claims, errors, leases, lifecycle
+from fleet import claims, errors, lifecycle
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
@@ -84,7 +84,7 @@ class Admission:
         for device in devices:
             self._refuse(device, uid)
         if token != NO_TOKEN:
-            leases.check_token(units, token, self.registry.journal.epoch)
+            self.registry.fence.check(units, token, self.registry.journal.epoch)
             confirming.leased(self.store, uid, token, [unit.id for unit in units])
         claim = Claim(
             uid=uid,
@@ -115,7 +115,7 @@ class Admission:
         exposed = any(unit.state is State.IN_USE for unit in units)
         settled = known.state is ClaimState.PREPARED or exposed
         if token not in (NO_TOKEN, known.token) and not settled:
-            leases.check_token(units, token, self.registry.journal.epoch)
+            self.registry.fence.check(units, token, self.registry.journal.epoch)
             confirming.leased(self.store, uid, token, known.units)
             claim = replace(claim, token=token)
         if claim != known:

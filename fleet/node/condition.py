@@ -51,7 +51,7 @@ class Condition:
         if not registry.journal.epoch:
             store = f"no lease store was reachable yet, no order is accepted: {self.unadopted}"
         found = (registry.commit_trouble, self._state, store, self._tenants, self._specs)
-        return tuple(text for text in found if text)
+        return (*(text for text in found if text), *self._parts.lacks.blocking)
 
     def degraded(self) -> tuple[str, ...]:
         """Why the node serves in a degraded way: what blocks it, and what does not."""
@@ -70,7 +70,8 @@ class Condition:
         """What cannot be told on this node, what is left over, and faults of no device of it."""
         parts = self._parts
         found = [*parts.sweep.validator.partitions.troubles, *parts.sweep.strays]
-        return (*(parts.lingering.notes if parts.lingering else ()), *found)
+        lingering = parts.lingering.notes if parts.lingering else ()
+        return (*parts.lacks.off, *lingering, *found)
 
     # --- looking ---
 

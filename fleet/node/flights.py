@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
+from fleet import errors, logs
 from fleet.claims import ClaimEvent
 from fleet.messages import ClaimAnswer
 from fleet.model import ClaimUid
@@ -79,7 +79,8 @@ class Flights:
 
         def fly() -> None:
             try:
-                flight.answer = body(flight)
+                with logs.about(claim=uid):
+                    flight.answer = body(flight)
             except errors.FleetError as error:
                 flight.error = error
             except BaseException as error:  # noqa: BLE001 - a waiting call must get an answer

@@ -199,6 +199,8 @@ def result(
         bytes=figures,
         seconds=wipe.seconds if wipe else 0.0,
         rate=wipe.rate if wipe else 0.0,
+        started_at=wipe.started_at if wipe else 0.0,
+        ended_at=wipe.ended_at if wipe else 0.0,
         findings=tuple(found),
         **more,
     )

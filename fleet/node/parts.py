@@ -22,6 +22,7 @@ from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
 from fleet.node.tending import Cadence
 from fleet.node.wiping import Wiper
+from fleet.privilege import Lacks
 from fleet.settings import WipePolicy
 
 COPY_WAIT_S = 5.0
@@ -54,6 +55,8 @@ class Parts:
     cadence: Cadence
     labels: Mapping[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
+    lacks: Lacks = field(default_factory=Lacks)
+    """What the process has no right to on this host."""
     close_store: Callable[[], None] = lambda: None
     """Closes the connection behind `store`."""
     lingering: Lingering | None = None

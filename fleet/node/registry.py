@@ -35,6 +35,7 @@ from fleet.model import (
     Uuid,
 )
 from fleet.node import relayout
+from fleet.node.fencing import Fence
 
 LOG = logging.getLogger(__name__)
 _SIZE = "size:"
@@ -68,6 +69,8 @@ class Work:
     cancel: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     progress: WipeProgress = field(default_factory=WipeProgress)
+    dirty_since: float | None = None
+    """When its device became dirty, s since the epoch; None: it is not."""
 
 
 class Registry:
@@ -81,6 +84,7 @@ class Registry:
         self.place = place
         self.clock = clock
         self.boot_id = boot_id
+        self.fence = Fence()
         self.accelerators: dict[Uuid, Accelerator] = {}
         self.devices: dict[Uuid, Device] = {}
         self.commit_trouble = ""

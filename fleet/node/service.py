@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fleet import errors, leases
+from fleet import errors
 from fleet.evidence.ledger import LedgerHead
 from fleet.journal.journal import OperationRow
 from fleet.leases import Closure
@@ -28,7 +28,7 @@ from fleet.messages import (
     ScrubOrder,
 )
 from fleet.model import ClaimUid, OperationId, Token
-from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, viewing
+from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, tallying, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
 from fleet.node.dividing import Dividing
@@ -98,6 +98,9 @@ class NodeService:
             retired=retiring.retired(registry),
             replication=self._parts.copied(),
             labels=dict(self._parts.labels),
+            units=viewing.units(registry),
+            tally=tallying.read(registry.journal.meta),
+            refused=registry.fence.refused(),
         )
 
     def look(self) -> None:
@@ -154,7 +157,7 @@ class NodeService:
                 return
             device = registry.device(order.device)
             self._adopted()
-            leases.check_token(registry.units(device), token, registry.journal.epoch)
+            registry.fence.check(registry.units(device), token, registry.journal.epoch)
             with suppress(errors.StoreUnavailable):  # a wipe needs no lease; an exposure asks again
                 confirming.issued(self._parts.store, token)
             now = registry.clock.now()

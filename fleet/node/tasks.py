@@ -40,6 +40,17 @@ class WipeTask:
         return self.work.device
 
     @property
+    def facts(self) -> dict[str, object]:
+        """What a line of the log about this wipe is about."""
+        return {
+            "device": self.device.uuid,
+            "token": self.token,
+            "run": self.run,
+            "claim": self.claim,
+            "operation": self.work.operation,
+        }
+
+    @property
     def asked(self) -> WipePolicy:
         """The policy with the demand."""
         return self.policy.tightened_by(self.demand)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.backends.base import CanPartition
-from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept
+from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept, UnitsView
+from fleet.metrics import targets
 from fleet.model import NO_TOKEN, Device, Reason, Unit
 from fleet.node import admitting, dividing
 from fleet.node.registry import Registry
@@ -72,6 +73,23 @@ def claims(registry: Registry) -> tuple[ClaimBrief, ...]:
         )
         for claim in registry.journal.claims.values()
     )
+
+
+def units(registry: Registry) -> dict[str, UnitsView]:
+    """The units of the inventory by state."""
+    now, known = registry.clock.now(), registry.journal.units
+    found: dict[str, UnitsView] = {}
+    for accelerator in registry.accelerators.values():
+        for spec in accelerator.units:
+            unit = known[spec.id]
+            before = found.get(unit.state, UnitsView(since=unit.since))
+            found[unit.state] = UnitsView(
+                units=before.units + 1,
+                bytes=before.bytes + spec.size_bytes,
+                since=min(before.since, unit.since),
+                late=before.late + targets.is_late(unit.state, unit.since, now),
+            )
+    return found
 
 
 def _held(registry: Registry, device: Device, units: Sequence[Unit]) -> bool:

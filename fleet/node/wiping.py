@@ -12,18 +12,19 @@ journal for milliseconds only: one device's trouble never holds up another.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fleet import errors, leases
+from fleet import errors, logs
 from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.messages import DeviceResult, Outcome, WipeProgress
 from fleet.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
-from fleet.node import outcomes, targets
+from fleet.node import outcomes, tallying, targets
 from fleet.node.certifying import Certifier
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
@@ -34,6 +35,7 @@ from fleet.wipe.identity import WorkerIdentity, end
 from fleet.wipe.result import Failure, WipeResult
 from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 
+LOG = logging.getLogger(__name__)
 POLL_S = 0.02
 """How often a running worker is looked at: far below the time of any wipe."""
 
@@ -75,12 +77,15 @@ class Wiper:
         Never raises for trouble of the device, of the service or of this program: the result tells,
         and the units are never left behind in work.
         """
-        if not self._take_slot(task):
-            return self._tell.result(task.work, Outcome.INTERRUPTED, [outcomes.CANCELLED])
-        try:
-            return self._perform(task)
-        finally:
-            self._slots.release()
+        with logs.about(node=self._registry.place.node, **task.facts):
+            if not self._take_slot(task):
+                return self._tell.result(task.work, Outcome.INTERRUPTED, [outcomes.CANCELLED])
+            try:
+                result = tallying.counted(self._registry, task, self._perform)
+                LOG.info("the wipe ended: %s, %s", result.outcome, result.state)
+                return result
+            finally:
+                self._slots.release()
 
     def _take_slot(self, task: WipeTask) -> bool:
         """Wait for a slot, whoever asked for the wipe; False when cancelled meanwhile."""
@@ -124,7 +129,7 @@ class Wiper:
             raise Stopped(self._tell.result(task.work, Outcome.QUARANTINED, found))
         if task.token is not None and task.claim is None:
             try:
-                leases.check_token(units, task.token, task.token.epoch)
+                self._registry.fence.check(units, task.token, task.token.epoch)
             except errors.TokenStale as error:
                 refused = outcomes.of_error(error)
                 raise Stopped(self._tell.result(task.work, Outcome.REFUSED, [refused])) from None
@@ -313,6 +318,7 @@ class Wiper:
             task.device,
             _pick(Event.HEALTH_PASSED, Event.RETEST_PASSED),
             Change(facts=frozenset({Fact.CERTIFICATE_DURABLE}), certificate=issued),
+            also=tallying.certified(self._registry, task, wipe),
         )
         clean = all(unit.state is State.CLEAN for unit in units)
         outcome = Outcome.CERTIFIED if clean else Outcome.QUARANTINED

@@ -22,6 +22,11 @@ APPLY = "fleet uninstall --apply"
 WHY = "it is ours, and the product goes"
 
 
+FOLLOWS = frozenset({HolderKind.PUBLISHER, HolderKind.QUARANTINE})
+"""Leases that plugins and coordinator take again for as long as they run, and that nobody asks for
+once the store is gone too."""
+
+
 class Obstacle(Message):
     """Why nothing is taken away yet, and what to do first."""
 
@@ -29,20 +34,29 @@ class Obstacle(Message):
     remedy: str
 
 
-def everything(facts: Facts) -> tuple[Orphan, ...]:
-    """All of it, in the order in which it goes: slices, leases, holds, finalizers, the rest."""
+def everything(facts: Facts, *, followed: bool = False) -> tuple[Orphan, ...]:
+    """All of it, in the order in which it goes: slices, leases, holds, finalizers, the rest.
+
+    `followed`: plugins, coordinator and store are removed right after. Then what they keep is left:
+    their leases, and the slices, which kubelet removes when a node's plugin is gone.
+    """
+    leases = [one for one in facts.leases if not (followed and one.holder.kind in FOLLOWS)]
     return (
-        *_slices(facts),
-        *(_lease(lease, facts) for lease in facts.leases),
+        *(() if followed else _slices(facts)),
+        *(_lease(lease, facts) for lease in leases),
         *_marks(facts),
         *_conditions(facts),
         *_specs(facts),
     )
 
 
-def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
-    """Why it must not go yet: somebody uses a device, or it is not known whether."""
-    return (*_used(facts), *_unknown(facts), *_published(facts), *_uncopied(facts))
+def obstacles(facts: Facts, *, followed: bool = False) -> tuple[Obstacle, ...]:
+    """Why it must not go yet: somebody uses a device, or it is not known whether.
+
+    `followed`: as in `everything`; a plugin that runs is none then.
+    """
+    published = () if followed else _published(facts)
+    return (*_used(facts), *_unknown(facts), *published, *_uncopied(facts))
 
 
 def around(*, alive: Alive | None, now: float, unasked: str) -> tuple[Obstacle, ...]:
@@ -76,9 +90,9 @@ def returned(items: Sequence[Outcome], leases: Sequence[Lease]) -> tuple[Obstacl
     )
 
 
-def remove(facts: Facts, hands: Hands) -> tuple[Outcome, ...]:
+def remove(facts: Facts, hands: Hands, *, followed: bool = False) -> tuple[Outcome, ...]:
     """Take everything away. Nothing is changed while there is an obstacle: ask before."""
-    return fix(everything(facts), hands)
+    return fix(everything(facts, followed=followed), hands)
 
 
 def _uncopied(facts: Facts) -> Iterator[Obstacle]:

@@ -111,14 +111,18 @@ def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
 def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
     """What to publish while no view was ever had: what is there, stale after `rules.fresh_s`.
 
-    None: there is nothing to hold on to, and an empty pool would claim that the node has no device.
+    The agent device always: on Kubernetes the owner, who has the view, starts only with it. None:
+    there is nothing to hold on to, and an empty pool would claim that the node has no device.
     """
-    if not given.remembered:
+    remembered = dict(given.remembered)
+    if given.agent:
+        remembered.setdefault(AGENT, agent_device(given.terms, simulated=given.terms.simulated))
+    if not remembered:
         return None
     stale = silent_s > given.rules.fresh_s
     entries = [
         shown(_made_stale(entry, given.rules) if stale else entry, given.marks, given.rules)
-        for entry in given.remembered.values()
+        for entry in remembered.values()
     ]
     offered = tuple(
         _kept_fields(entry, given)
@@ -127,7 +131,7 @@ def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
     )
     return Offer(
         devices=offered,
-        counter_sets=counters.sets(given.remembered.values(), offered=offered),
+        counter_sets=counters.sets(remembered.values(), offered=offered),
         names={},
         withdrawn={},
         quarantined={},

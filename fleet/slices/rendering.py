@@ -56,6 +56,8 @@ class Terms:
     node: str
     """Name of the Node object, and of the pool."""
     profile: Profile
+    simulated: bool = False
+    """Whether its devices are; for what is published before the node was heard of."""
 
     @property
     def sanitized(self) -> str:

@@ -66,7 +66,7 @@ def test_a_batch_has_an_answer_for_each_request(actor: CoordinatorActor) -> None
 def test_it_is_recognised_in_the_dashboard(actor: CoordinatorActor) -> None:
     """E4: its repr has the leases and the open runs."""
     actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
-    assert repr(actor) == "CoordinatorActor(leases=0, open_runs=1)"
+    assert repr(actor) == "CoordinatorActor(at its start: leases=0, open_runs=1)"
 
 
 def test_errors_of_ours_leave_as_they_are_and_others_as_ours(actor: CoordinatorActor) -> None:
@@ -158,7 +158,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None
     actor = CoordinatorActor(plan.model_dump_json(), opener)
     with pytest.raises(errors.StoreUnavailable):
         actor.leases()
-    assert repr(actor) == "CoordinatorActor(not serving)"
+    assert repr(actor) == "CoordinatorActor(at its start: not serving)"
     away.clear()
     actor._refused_at = float("-inf")  # as if a second had passed
     assert LEASES.validate_json(actor.leases()) == ()
@@ -204,3 +204,28 @@ def test_only_a_store_of_one_host_pins_the_coordinator(
     settings = Settings(store=StoreSettings(kind=kind))
     plan = CoordinatorPlan(state="/s", settings=settings).model_dump_json()
     assert placement(plan, host="h1") == placed
+
+
+def test_a_coordinator_goes_where_its_rights_are() -> None:
+    """A5: what it may do at the API is its pod's; live raylets made for it are taken, if any is."""
+    settings = Settings(store=StoreSettings(kind=StoreKind.KUBERNETES))
+    plan = CoordinatorPlan(state="/s", settings=settings).model_dump_json()
+    meant = {"Alive": True, "Labels": {"fleet/coordinator": "true"}}
+    dead, other = {**meant, "Alive": False}, {"Alive": True, "Labels": {"fleet/host": "h1"}}
+    pinned = {"label_selector": {"fleet/coordinator": "true"}}
+    assert placement(plan, host="h1", raylets=[other, meant]) == pinned
+    assert placement(plan, host="h1", raylets=[other, dead]) == {}
+
+
+def test_its_figures_are_all_there_and_the_store_s_loss_is_one(
+    actor: CoordinatorActor, tmp_path: Path
+) -> None:
+    """E4, B83: what the store has, or that it does not answer; old figures are not told again."""
+    actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
+    told = {sample.key: sample.value for sample in actor.samples()}
+    assert told["fleet_coordinator_store_reachable", ()] == 1
+    assert told["fleet_campaigns", (("state", "running"),)] == 1
+    shutil.rmtree(store_path(tmp_path).parent)
+    left = {sample.key: sample.value for sample in actor.samples()}
+    assert left["fleet_coordinator_store_reachable", ()] == 0
+    assert ("fleet_campaigns", (("state", "running"),)) not in left

@@ -7,14 +7,15 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from actors.identity import Assignment, plan_digest
-from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner
+from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner, open_service
 from actors.translate import StartRefused, kinds, translate
 from fleet import bootstrap, errors, plugging
 from fleet.door.calling import DoorNode
@@ -60,8 +61,9 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_it_is_recognised_in_the_dashboard(actor: NodeActor) -> None:
-    """E4: its repr has the node and its devices by state."""
-    assert repr(actor).startswith("NodeActor(node=node-01, 1 devices: ")
+    """E4: its repr, which Ray reads once, has the node and its devices by state at its start; its
+    log, which the actor's page shows, has every change of that. Promise 10: simulated says so."""
+    assert repr(actor).startswith("NodeActor(node=node-01, SIMULATED, at its start 1 devices: ")
 
 
 def test_messages_cross_as_validated_json(actor: NodeActor) -> None:
@@ -256,3 +258,36 @@ def test_its_plan_is_told(actor: NodeActor, tmp_path: Path) -> None:
     plan = assignment(tmp_path).plan
     told = Pulse.model_validate_json(actor.ping("node-01")).plan
     assert told == plan_digest(plan) != plan_digest(plan + " ")
+
+
+def test_figures_are_told_while_steps_fail(tmp_path: Path) -> None:
+    """B83: a node whose steps fail is the one that somebody looks at; its figures stay fresh."""
+    looks: list[float] = []
+
+    class Failing:
+        """A service whose every step but the first fails."""
+
+        def __init__(self, service: NodeService) -> None:
+            self._service, self._stepped = service, False
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._service, name)
+
+        def tick(self, now: float) -> None:
+            if self._stepped:
+                raise errors.JournalUnreadable("the disk is full")
+            self._stepped = True
+            self._service.tick(now)
+
+        def view(self, operations: Sequence[str] = ()) -> NodeView:
+            looks.append(time.monotonic())
+            return self._service.view(operations)
+
+    found = NodeActor(
+        assignment(tmp_path).model_dump_json(),
+        opener=lambda plan: cast("NodeService", Failing(open_service(plan))),
+    )
+    try:
+        wait_for(lambda: len(looks) >= 2)  # the first is that of the start
+    finally:
+        found.close("node-01")

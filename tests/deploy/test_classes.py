@@ -38,6 +38,7 @@ def parameters(found: Object) -> list[Object]:
 def test_every_file_is_read_by_somebody() -> None:
     """All manifests parse, and each has objects that say what they are."""
     assert [path.name for path in FILES] == [
+        "accounts.yaml",
         "claim-bind.yaml",
         "classes.yaml",
         "coordinator.yaml",

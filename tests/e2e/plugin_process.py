@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,13 @@ class PluginProcess:
     """Namespace of our own node service: it may claim the device `agent`."""
     profile: str = "fast"
     simulate: str = str(DEVICES)
-    """Devices; ``MpK``: M accelerators, K of them with partitions."""
+    """Devices; ``MpK``: M accelerators, K of them with partitions. "": those of `hardware`."""
+    hardware: str = ""
+    """Lines of the section of that name: which machine has the devices."""
+    standby_elsewhere: bool = False
+    """Whether somebody else starts what owns the node's devices."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its own."""
     log: Path = field(init=False)
     port: int = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -102,16 +108,23 @@ class PluginProcess:
                 cgroups=self.place.cgroup_root,
                 agents=self.agent_namespace,
             )
+            + (f"[hardware]\n{self.hardware}" if self.hardware else "")
         )
         command = [sys.executable, "-m", "node_plugin", "--node", self.node, "--verbose"]
         command += ["--state", str(self.state), "--policy", str(policy)]
-        command += ["--simulate", self.simulate, "--memory", MEMORY]
+        command += ["--simulate", self.simulate, "--memory", MEMORY] if self.simulate else []
+        command += ["--no-standby"] if self.standby_elsewhere else []
         command += ["--kubeconfig", str(self.place.kubeconfig), "--http", f"127.0.0.1:{self.port}"]
         if self.instance:
             command += ["--instance", self.instance]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
             )
 
     def kill(self) -> None:

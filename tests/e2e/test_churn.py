@@ -77,8 +77,8 @@ def life(ground: Ground, source: dict[str, str]) -> tuple[float, float]:
 
 def calls(ground: Ground, verb: str) -> tuple[float, float]:
     """Claims done with this verb so far, and the seconds they took together."""
-    count = ground.plugin.figure(f'fleet_plugin_claim_seconds_count{{verb="{verb}"}}')
-    total = ground.plugin.figure(f'fleet_plugin_claim_seconds_sum{{verb="{verb}"}}')
+    count = ground.plugin.figure(f'fleet_plugin_claim_seconds_count{{verb="{verb}",result="done"}}')
+    total = ground.plugin.figure(f'fleet_plugin_claim_seconds_sum{{verb="{verb}",result="done"}}')
     return count or 0.0, total or 0.0
 
 

@@ -285,3 +285,16 @@ def test_an_unknown_run_is_said_so(
     """E2: no call invents a run."""
     with pytest.raises(errors.RunUnknown):
         call(coordinator)
+
+
+def test_lease_operations_are_counted_by_result(rig: Rig, coordinator: Coordinator) -> None:
+    """E4: what is granted, what another has, and what a store did not answer, since the start."""
+    lease = won(coordinator, claim("a"), "u1")
+    coordinator.acquire([ask(claim("b"), "u1"), ask(claim("b"), "u2")])
+    coordinator.release_all([Release(claim("a"), lease.token)])
+    assert coordinator.view().operations == {
+        "acquire/done": 2,
+        "acquire/held": 1,
+        "release/refused": 1,
+    }
+    assert rig.start().view().operations == {}

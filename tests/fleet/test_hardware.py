@@ -8,11 +8,23 @@ import pytest
 
 from fleet import bootstrap, errors, hardware, planning
 from fleet.backends import registry
-from fleet.settings import HardwareKind, HardwareSettings, Settings
+from fleet.privilege import Lacks
+from fleet.settings import HardwareKind, HardwareSettings, MpsPolicy, Settings
 from tests.drivers.host import Host
 from tests.drivers.pci_tree import CONSOLE, H100, TPU_V5E, Card, PciTree
 
 SLOT = "0000:3b:00.0"
+NOTHING, EVERYTHING = "0", "000001ffffffffff"
+POD = "0000010400080004"
+"""What the containers have that own a node's devices, as the kernel writes it."""
+
+
+def permitted(asked: HardwareSettings, mask: str) -> HardwareSettings:
+    """The same machine, whose kernel says that a process has these effective capabilities."""
+    status = Path(asked.root) / "proc/self/status"
+    status.parent.mkdir(parents=True, exist_ok=True)
+    status.write_text(f"Name:\tx\nCapEff:\t{mask}\n")
+    return asked
 
 
 def machine(tmp_path: Path, *cards: Card) -> HardwareSettings:
@@ -100,3 +112,66 @@ def test_two_services_never_speak_for_one_card(tmp_path: Path) -> None:
     assert again.view().notes == ()
     assert "set aside" not in str(again.view().degraded)
     again.close()
+
+
+def test_a_pod_of_ours_can_prove_and_says_what_is_off(tmp_path: Path) -> None:
+    """DESIGN 7: the named capabilities are enough for every proof; what needs CAP_SYS_ADMIN is off
+    and says what to do instead, on the accelerators that have it."""
+    asked = permitted(machine(tmp_path, H100), POD)
+    found = hardware.lacks("nvidia", asked)
+    assert found.blocking == ()
+    assert [told.split()[0] for told in found.off] == [
+        "partitioning-switch",
+        "tool-reset",
+        "card-serials",
+    ]
+    assert all("CAP_SYS_ADMIN" in told for told in found.off)
+    (serials,) = hardware.lacks("pcie", asked).off
+    assert serials.startswith("card-serials")
+    shuts = asked.model_copy(update={"mps": MpsPolicy.SHUT_DOWN, "reset_tool": ""})
+    told = hardware.lacks("nvidia", shuts).off
+    assert any(one.startswith("mps-shut-down") for one in told)
+    assert not any(one.startswith("tool-reset") for one in told)
+
+
+def test_on_the_host_itself_nothing_is_off(tmp_path: Path) -> None:
+    """DESIGN 7: root with everything lacks nothing; a simulated fleet is not asked at all."""
+    asked = permitted(machine(tmp_path, H100), EVERYTHING)
+    assert hardware.lacks("nvidia", asked) == Lacks()
+    assert hardware.lacks("", permitted(asked, NOTHING)) == Lacks()
+
+
+def test_where_the_kernel_does_not_tell_nothing_is_judged(tmp_path: Path) -> None:
+    """DESIGN 7: rights that cannot be read are no rights missing; each look says what it met."""
+    assert hardware.lacks("pcie", machine(tmp_path)) == Lacks()
+
+
+def test_without_the_view_of_all_processes_the_node_is_blocked(tmp_path: Path) -> None:
+    """DESIGN 7, promise 4: a service that cannot see holders offers no device, and says why."""
+    settings = Settings(hardware=permitted(machine(tmp_path, TPU_V5E), NOTHING))
+    planning.discover_fleet(tmp_path / "state", settings)
+    (plan,) = planning.plan_fleet(tmp_path / "state", settings=settings).nodes
+    node = bootstrap.open_node(plan)
+    try:
+        view = node.view()
+    finally:
+        node.close()
+    (blocked,) = [told for told in view.blocked if told.startswith("holders")]
+    assert "CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE" in blocked
+    assert "hostPID" in blocked
+    assert [told.split()[0] for told in view.notes] == [
+        "mapped-holders",
+        "fault-codes",
+        "card-serials",
+    ]
+
+
+def test_an_open_kernel_log_needs_no_right(tmp_path: Path) -> None:
+    """DESIGN 7: CAP_SYSLOG is asked for only where the kernel keeps its log to itself."""
+    asked = permitted(machine(tmp_path, TPU_V5E), NOTHING)
+    root = Path(asked.root)
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    for restrict, spoken in (("1", True), ("0", False)):
+        (root / "proc/sys/kernel/dmesg_restrict").write_text(f"{restrict}\n")
+        told = hardware.lacks("pcie", asked).off
+        assert any(one.startswith("fault-codes") for one in told) is spoken

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, errors, plugging
+from fleet.admission.tags_claim import Isolation
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.standing import Patience
-from fleet.settings import MIB, KubernetesSettings, Settings
+from fleet.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
+from tests.fleet.admission.rights import LIST, ROOT
 from tests.standin.faults import Fault
 from tests.standin.server import StandIn
 
@@ -144,3 +146,15 @@ def test_a_standby_opens_the_node_as_standby(tmp_path: Path) -> None:
     with pytest.raises((errors.NotOwner, socket.error)):
         door.pulse()
     door.close()
+
+
+def test_what_claims_must_show_is_in_the_settings(tmp_path: Path) -> None:
+    """C5: [admission] is what the plugin demands; without a list no tag is looked at."""
+    assert plugging.isolation_of(Settings()) == Isolation("gpu.fleetscrub.dev")
+    path = tmp_path / "list"
+    path.write_bytes(LIST)
+    section = AdmissionSettings(required=True, tag_keys=str(path), tag_roots=(ROOT.key_id,))
+    found = plugging.isolation_of(Settings(admission=section))
+    assert found.required
+    assert found.keys is not None
+    assert found.keys().number == 1

@@ -106,6 +106,25 @@ def test_the_edges_of_the_rules_are_allowed(mapping: dict[str, Any]) -> None:
     assert isinstance(parse(mapping), Settings)
 
 
+ROOT = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("given_there", "path", "words"),
+    [
+        ({"required": True}, "admission.required", "no list of tag keys is named"),
+        ({"tag_keys": "/x"}, "admission.tag_roots", "the ids of its roots"),
+        ({"tag_roots": [ROOT]}, "admission.tag_keys", "they need the list"),
+    ],
+)
+def test_tags_are_judged_by_a_list_and_its_roots(
+    given_there: dict[str, Any], path: str, words: str
+) -> None:
+    """C5: what could judge no tag is refused at the start, not at the first claim."""
+    (found,) = problems({"admission": given_there})
+    assert (found.path, words in found.wrong) == (path, True)
+
+
 def test_a_rule_waits_until_its_sections_are_valid() -> None:
     """No rule complains about a default that stands in for a mistake."""
     found = problems({"wipe": {"chunk_smallest_bytes": 2**40, "slow_factor": 0}})

@@ -7,6 +7,7 @@ import shlex
 import pytest
 from ray.job_submission import JobDetails, JobStatus, JobType
 
+from fleet import errors
 from jobs import submit
 
 
@@ -56,3 +57,39 @@ def test_submission_ids_carry_the_date_and_differ() -> None:
     first, second = submit.submission_id(0.0), submit.submission_id(0.0)
     assert first.startswith("scrub-19700101-000000-")
     assert first != second
+
+
+class Server:
+    """A job server that refuses so many times in these words."""
+
+    def __init__(self, refusals: int, words: str) -> None:
+        self.refusals, self.words = refusals, words
+        self.metadata: dict[str, str] = {}
+
+    def submit_job(self, *, entrypoint: str, submission_id: str, metadata: dict[str, str]) -> str:
+        """Refuse, or take it."""
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError(f"Request failed with status code 500: {self.words}")
+        assert entrypoint.endswith("--address auto")
+        self.metadata = metadata
+        return submission_id
+
+
+def test_a_ray_that_has_just_started_is_waited_for() -> None:
+    """E4: without an agent nothing was submitted; the job then has its name in the dashboard."""
+    server, pauses = Server(3, f"{submit.NO_AGENT} to submit job"), list[float]()
+    submit.submit(server, "job-1", [], pause=pauses.append)
+    assert len(pauses) == 3
+    assert server.metadata["job_name"] == "fleet scrub"
+
+
+def test_what_cannot_be_submitted_says_why() -> None:
+    """A used id is the caller's mistake and is not repeated; an agent that never comes is Ray's."""
+    pauses: list[float] = []
+    with pytest.raises(errors.InputInvalid, match="already exists"):
+        submit.submit(Server(1, "already exists"), "job-1", [], pause=pauses.append)
+    assert pauses == []
+    with pytest.raises(errors.RayUnavailable, match=submit.NO_AGENT):
+        submit.submit(Server(10_000, submit.NO_AGENT), "job-1", [], pause=pauses.append)
+    assert sum(pauses) < submit.AGENT_MAX_S

@@ -7,13 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node_plugin.ports import Standing
-from node_plugin.vitals import SILENCE_MAX_S, UNCONFIRMED_MAX_S, UNPUBLISHED_MAX_S, Vitals
+from node_plugin.vitals import (
+    SILENCE_MAX_S,
+    UNCONFIRMED_MAX_S,
+    UNPUBLISHED_MAX_S,
+    VIEW_AGE_MAX_S,
+    Vitals,
+)
+from tests.fleet.metrics import views
 from tests.node_plugin.standins import dra_of, plugin, started, to_prepare, told, until
 
 NOW = 1_000_000.0
 
 
-WELL = Standing(owner="actor", owner_reachable=True, published_at=NOW - 5)
+WELL = Standing(owner="node actor", owner_reachable=True, published_at=NOW - 5)
 
 
 @dataclass
@@ -77,13 +84,13 @@ def test_metrics_tell_what_happened(place: Path) -> None:
 
     page = asyncio.run(story())
     for line in (
-        'fleet_plugin_claims_total{verb="prepare",result="done"} 2',
-        'fleet_plugin_claim_seconds_count{verb="prepare"} 2',
+        'fleet_plugin_claims_total{verb="prepare",result="done"} 2.0',
+        'fleet_plugin_claim_seconds_count{verb="prepare",result="done"} 2.0',
         "fleet_plugin_claims_in_work 0.0",
         "fleet_plugin_registered 1.0",
-        'fleet_plugin_registrations_total{result="accepted"} 1',
+        'fleet_plugin_registrations_total{result="accepted"} 1.0',
         "fleet_plugin_owner_reachable 1.0",
-        'fleet_plugin_journal_owner{owner="actor"} 1',
+        'fleet_plugin_journal_owner{owner="node actor"} 1.0',
         "fleet_plugin_slices_age_seconds 5.0",
         "fleet_plugin_health_streams 0.0",
     ):
@@ -117,7 +124,7 @@ def test_slices_that_nobody_keeps_make_it_unready(place: Path) -> None:
 
     async def story() -> None:
         clock = [NOW]
-        never = Standing(owner="actor", owner_reachable=True)
+        never = Standing(owner="node actor", owner_reachable=True)
         around = Around(never)
         async with started(plugin(place)) as server:
             vitals = Vitals(server, around, now=lambda: clock[0])
@@ -154,6 +161,22 @@ def test_metrics_do_not_make_things_up(place: Path) -> None:
     assert "slices_confirmed" not in page
     assert "journal_owner" not in page
     assert "fleet_plugin_owner_reachable 0.0" in page
+
+
+def test_the_node_s_figures_are_told_as_long_as_they_are_true(place: Path) -> None:
+    """B83: from the owner's last view; of an old one only when it was taken, so that an alert on
+    its age fires and nothing stale is read as now."""
+    clock = [NOW]
+    view = views.node(at=NOW)
+    vitals = Vitals(plugin(place), Around(replace(WELL, view=view)), now=lambda: clock[0])
+    quarantined = 'fleet_units{node="n1",state="QUARANTINED"} 1.0'
+    taken = f'fleet_node_view_timestamp_seconds{{node="n1"}} {NOW!r}'
+    clock[0] = NOW + VIEW_AGE_MAX_S
+    assert {quarantined, taken} <= set(vitals.metrics().text.splitlines())
+    clock[0] += 1
+    page = vitals.metrics().text.splitlines()
+    assert taken in page
+    assert quarantined not in page
 
 
 def test_there_is_a_page_for_each_question(place: Path) -> None:

@@ -101,7 +101,7 @@ def _require(
                 f"{node.path}, which {device.name} needs, is missing on the host",
                 remedy=_MAKE.format(minor=own.minor),
             )
-    if nodes.is_another(own, (root / own.path.lstrip("/")).stat()):
+    if nodes.is_another(own, hostpaths.located(root, own.path).stat()):
         raise errors.DeviceLost(
             f"{own.path} has the numbers of another device than {device.name}",
             remedy=f"remove the node; then {_MAKE.format(minor=own.minor)}",

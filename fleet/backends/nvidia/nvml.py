@@ -32,7 +32,8 @@ _ABSENT = {
     12: "libnvidia-ml.so.1 is not installed",
 }
 _REMEDIES = {
-    4: "run the node service as root, or give it the device nodes named in the deployment",
+    4: "give the node service the driver's device nodes; what the driver takes from administrators"
+    " of the host alone is done there, not in a pod (docs/privilege.md)",
     16: "reset the device, then scrub it",
     17: "the operating system refused: check device permissions and the cgroup of the service",
     18: "library and kernel module differ since an upgrade: reload the module or reboot",

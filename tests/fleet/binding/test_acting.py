@@ -45,7 +45,8 @@ def test_proofs_hold_and_receipts_are_one_write() -> None:
     assert reading.bound
     assert reading.held
     receipts = [dict(reading.receipts[one.key]) for one in reading.devices]
-    assert receipts == [{"token": "1.5", "certificate": "sha256:1", "verdict": "certified"}] * 2
+    told = {"token": "1.5", "certificate": "sha256:1", "verdict": "certified"}
+    assert receipts == [{**told, "uuid": "a"}, {**told, "uuid": "b"}]
     assert writer.writes == len(bench.cluster.writes()) == 1
 
 

@@ -181,6 +181,20 @@ def test_a_finalizer_refused_for_a_claim_that_is_ending_leaves_the_hold(site: Si
     assert (marked.held, marked.finalizer) == (True, False)
 
 
+def test_a_claim_whose_spec_nobody_can_write_again_is_held_and_let_go(site: Site) -> None:
+    """D3, promise 7: parameters sent as JSON with spaces make every write of the claim's own fields
+    a 422 (seen with 1.36.2): the hold alone keeps the allocation, and the outbox empties."""
+    frozen = errors.ApiInvalid("spec: Invalid value: field is immutable", status=422)
+    reading = site.create()
+    site.cluster.faults.fail_next("patch", frozen)
+    marked = site.holds.ensure(reading)
+    assert (marked.held, marked.finalizer) == (True, False)
+    assert site.holds.ensure(marked.reading or reading).finalizer
+    site.cluster.faults.before_next("patch", lambda: site.cluster.faults.fail_next("patch", frozen))
+    left = site.holds.release(NAME, uid=reading.uid)
+    assert (left.held, left.finalizer) == (False, True)
+
+
 def test_a_hold_is_decided_anew_after_a_conflict(site: Site) -> None:
     """B5: somebody was faster: read again; for another allocation nothing is written."""
     reading = site.create()

@@ -50,3 +50,12 @@ def test_without_another_root_paths_are_our_own(host: Path) -> None:
     """B79: with the root directory as the host's root a path is what it says."""
     assert hostpaths.exists(Path("/"), str(host / "usr/lib/relative"))
     assert not hostpaths.exists(Path("/"), str(host / "usr/lib/dangling"))
+
+
+def test_device_nodes_are_in_the_containers_own_dev(host: Path) -> None:
+    """A5: they come by CDI, not with the host's tree; where that has a /dev, it is asked alone."""
+    assert hostpaths.exists(host, "/dev/null")
+    assert hostpaths.located(host, "/dev/null") == Path("/dev/null")
+    (host / "dev").mkdir()
+    assert not hostpaths.exists(host, "/dev/null")
+    assert hostpaths.located(host, "/dev/null") == host / "dev/null"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import signal
 import subprocess
 import sys
@@ -21,10 +21,11 @@ END_S = 15.0
 
 
 def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
-    """B1, E5: a claim is proven ready; SIGTERM ends it in good order, exit 0."""
+    """B1, E5: a claim is proven ready; SIGTERM ends it in good order, exit 0. E4: every line it
+    logs is one JSON object where that is asked for."""
     asked = host.pending("a")
     command = [sys.executable, "-m", "fleet.cli.main", "coordinate"]
-    command += ["--state", str(host.site.state)]
+    command += ["--state", str(host.site.state), "--log-format", "json"]
     record_kubeconfig(host.site.state, host.kubeconfig)  # as the plugin does
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -38,8 +39,18 @@ def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
             process.kill()
     assert process.returncode == 0, said
     assert alive.read(host.site.state) is None
-    assert re.search(r"^\d{4}-\d\d-\d\d \S+ coordinate: claims are reconciled", said, re.MULTILINE)
-    assert "Traceback" not in said
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert "claims are reconciled" in [line["message"] for line in lines]
+    assert {line["service"] for line in lines} == {"coordinator"}
+    assert not any("exception" in line for line in lines)
+
+
+def test_a_format_nobody_knows_is_refused() -> None:
+    """E4: a mistake in an option is told at once, with what to write."""
+    asked = ["coordinate", "--log-format", "xml"]
+    found = CliRunner().invoke(build(), asked)
+    assert isinstance(found.exception, errors.InputInvalid)
+    assert found.exception.remedy == "write text or json"
 
 
 def test_a_directory_without_a_fleet_is_refused() -> None:

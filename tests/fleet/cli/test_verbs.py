@@ -19,7 +19,7 @@ def test_every_verb_speaks_json() -> None:
     sections = reference(build()).split("\n## ")[1:]
     assert len(sections) >= len(VERBS)
     silent = [part.splitlines()[0] for part in sections if "`--json`" not in part]
-    services = ["`fleet coordinate`", "`fleet node standby`"]
+    services = ["`fleet admission serve`", "`fleet coordinate`", "`fleet node standby`"]
     assert sorted(silent) == services, "services, which answer nothing"
 
 

@@ -13,10 +13,15 @@ from fleet.dra.configuration import (
     API_VERSION,
     KIND,
     NOTHING_ASKED,
+    TAG_MAX,
+    Deallocation,
     Demand,
     Entry,
     Origin,
+    Statement,
     demand,
+    parsed,
+    statement,
 )
 from fleet.settings import ResetPolicy, WipePolicy
 from fleet.settings_parse import Problem
@@ -216,13 +221,92 @@ def test_wrong_values_are_shown_short() -> None:
     assert len(found.wrong) < 100
 
 
+# --- deallocation and isolation ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", ["Retain", "retain", "Delete", "", "wipeOnDeallocate", 1, True, ["WipeOnDeallocate"]]
+)
+def test_there_is_no_way_to_keep_memory(value: Any) -> None:
+    """C2, D2, F: `Retain`, unknown and misspelt policies are refused with what to write."""
+    (found,) = problems(entry(deallocation=value))
+    assert found.path == "claim.parameters.deallocation"
+    assert "ZeroFillMemoryOnRelease" in found.write
+    assert "WipeOnDeallocate" in found.write
+    assert "never kept" in found.write
+
+
+def test_zero_fill_is_never_less_than_the_node() -> None:
+    """C2: the weaker policy asks for nothing beyond the node's own wipe, which it gets whole."""
+    for policy in (WipePolicy(), WipePolicy(reset=ResetPolicy.NEVER, coverage_floor=0.5)):
+        asked = entry(deallocation="ZeroFillMemoryOnRelease")
+        assert demand([asked], ["gpu"], policy=policy) == Demand()
+        assert effective(asked, policy=policy) == policy
+
+
+def test_wipe_on_deallocate_asks_for_a_reset_where_the_node_would_never() -> None:
+    """C2: all else it stands for is done in every wipe; a node that resets by itself is asked for
+    nothing more, so that no wipe is repeated for it."""
+    asked = entry(deallocation="WipeOnDeallocate")
+    never = WipePolicy(reset=ResetPolicy.NEVER)
+    assert effective(asked, policy=never).reset is ResetPolicy.ON_FAULT
+    assert effective(
+        entry(deallocation="WipeOnDeallocate", reset="always"), policy=never
+    ).reset is (ResetPolicy.ALWAYS)
+    for reset in (ResetPolicy.ON_FAULT, ResetPolicy.ALWAYS):
+        policy = WipePolicy(reset=reset)
+        assert demand([asked], ["gpu"], policy=policy) == Demand()
+    one, other = entry("claim", "a", deallocation="WipeOnDeallocate"), entry("claim", "b")
+    assert demand([one, other], ["a", "b"], policy=never).wipe is not None
+
+
+def test_a_claim_cannot_state_less_than_its_class() -> None:
+    """C2: the class says WipeOnDeallocate, the claim must not say less."""
+    strict = entry("class", deallocation="WipeOnDeallocate")
+    (found,) = problems(strict, entry(deallocation="ZeroFillMemoryOnRelease"))
+    assert found.wrong == '"ZeroFillMemoryOnRelease" is less than the class demands'
+    assert found.write == '"WipeOnDeallocate"'
+    lax = entry("class", deallocation="ZeroFillMemoryOnRelease")
+    demand([lax, entry(deallocation="WipeOnDeallocate")], ["gpu"])
+
+
+def test_a_tag_is_a_text_of_a_claim() -> None:
+    """C5: strict in type and length, and never shown by a class for the claims that name it."""
+    demand([entry(isolationTag="x" * TAG_MAX)], ["gpu"])
+    for wrong in ("", "x" * (TAG_MAX + 1), 3, ["x"]):
+        (found,) = problems(entry(isolationTag=wrong))
+        assert "fleet tag issue" in found.write
+    (found,) = problems(entry("class", isolationTag="x"))
+    assert "a class cannot show a tag" in found.wrong
+
+
+def test_statements_are_by_request_and_the_claim_is_last() -> None:
+    """C2, C5: what counts for one request: its own entries, the class's first, the last named."""
+    wrong: list[Problem] = []
+    valid = parsed(
+        [
+            entry("claim", "a", isolationTag="one"),
+            entry("claim", "a/x", isolationTag="two"),
+            entry("class", "a", deallocation="WipeOnDeallocate"),
+            entry("claim", "b", nonsense=1),
+        ],
+        wrong,
+    )
+    assert [problem.path for problem in wrong] == ["claim.parameters.nonsense"]
+    strict = Deallocation.WIPE
+    assert statement(valid, "a") == Statement(strict, "one", "claim.parameters")
+    assert statement(valid, "a/x") == Statement(strict, "two", "claim.parameters")
+    assert statement(valid, "b", default_path="here") == Statement(None, "", "here")
+
+
 TEXTS = st.text(st.characters(codec=None) | st.sampled_from("\ud800\udfff\0\x1b"), max_size=8)
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-NAMES = st.sampled_from(["apiVersion", "kind", "profile", "coverageFloor", "reset"]) | TEXTS
+FIELD_NAMES = ["apiVersion", "kind", "profile", "coverageFloor", "reset", "deallocation"]
+NAMES = st.sampled_from([*FIELD_NAMES, "isolationTag"]) | TEXTS
 FIELDS = st.dictionaries(NAMES, DOCUMENTS, max_size=4)
 
 

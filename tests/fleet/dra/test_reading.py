@@ -179,6 +179,19 @@ def test_configuration_is_matched_with_the_full_request() -> None:
         assert asked(configured(entry, request="gpu/big")).demand.fresh is fresh
 
 
+def test_what_is_stated_goes_with_its_result() -> None:
+    """C2, C5: each result with the policy and the tag of its full request, and when the server
+    made the claim."""
+    found = configured({**config(isolationTag="one"), "requests": ["gpu/large"]})
+    (stated,) = asked(found).statements
+    assert (stated.isolation_tag, stated.deallocation) == ("", None)
+    found["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu/large"
+    found["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
+    (stated,) = asked(found).statements
+    assert stated.isolation_tag == "one"
+    assert asked(found).created_at == 1_800_000_000.0
+
+
 @pytest.mark.parametrize(
     ("entry", "field"),
     [

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fleet import bootstrap, errors
+from fleet.admission.tags import TagKeys, TagKeysUnreadable, seconds_of
+from fleet.admission.tags_claim import Isolation
+from fleet.admission.tags_list import without_key
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.dra.serving import ENDED, ClaimServing
 from fleet.kube import answers
 from fleet.kube.base import Object
 from fleet.model import HolderKind, State
-from tests.fleet.dra.benches import DRIVER, NODE, Bench, bench, result
+from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
+from tests.fleet.dra.benches import DRIVER, NODE, SPACE, Bench, bench, result
 
 
 def durable(site: Bench) -> object:
@@ -793,4 +798,84 @@ def test_no_toleration_of_a_tenant_opens_a_quarantined_device(site: Bench, by: s
         with pytest.raises(errors.DeviceUnfit):
             site.serving.prepare(asked)
     assert site.device().state == State.QUARANTINED
+    assert site.specs == []
+
+
+# --- isolation -----------------------------------------------------------------
+
+
+def asked_with(
+    site: Bench,
+    name: str,
+    device: str = "gpu-0",
+    *,
+    deallocation: str = "ZeroFillMemoryOnRelease",
+    tolerations: Sequence[Object] = (),
+    **right: Any,
+) -> AskedClaim:
+    """A bound claim with a tag for what `right` says, good when the claim was made."""
+    asked = site.create(name)
+    made = seconds_of(site.claim_of(asked)["metadata"]["creationTimestamp"])
+    times = {"not_before": made, "not_after": made + 1, "issued_at": made}
+    said = parameters(issued(**{"namespaces": (SPACE,), **times, **right}), deallocation)
+    config = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": said}}]
+    site.allocate(asked, result(device, tolerations=list(tolerations)), config=config)
+    return site.reserve(asked, site.pod(f"pod-of-{asked.uid}"))
+
+
+def isolated(site: Bench, keys: TagKeys = KEYS) -> None:
+    """Let the node demand policy and tag of every claim."""
+    isolation = Isolation(DRIVER, required=True, keys=lambda: keys)
+    site.serving = replace(site.serving, isolation=isolation)
+
+
+def test_a_claim_that_slipped_past_admission_gets_nothing(site: Bench) -> None:
+    """C2, C5, B65: made while no webhook was there, without policy, tag, or for another profile or
+    namespace: a permanent error that names what is missing, and no trace on the node."""
+    isolated(site)
+    before = durable(site)
+    partition = asked_with(site, "c", "gpu-1-1g-0", profiles=("whole",))
+    for asked, words in (
+        (site.bound("a", "gpu-0"), "no isolationTag for request gpu"),
+        (asked_with(site, "b", namespaces=("other",)), "is for namespace other, not for tenant"),
+        (partition, "given was one of profile 1g"),
+        (asked_with(site, "d", minimum="WipeOnDeallocate"), "demands deallocation"),
+    ):
+        with pytest.raises(errors.ClaimConfigInvalid, match=words) as refused:
+            site.serving.prepare(asked)
+        assert isinstance(refused.value, errors.Permanent)
+        assert "webhook" not in refused.value.told
+        assert durable(site) == before
+        site.serving.unprepare(asked)
+    good = asked_with(site, "e", minimum="WipeOnDeallocate", deallocation="WipeOnDeallocate")
+    assert site.serving.prepare(good).devices
+
+
+def test_who_has_a_device_keeps_it_when_the_tag_is_revoked(site: Bench) -> None:
+    """C5, A4: a revocation lets no claim begin and cuts no running pod: kubelet's repeated prepare
+    is answered as before. A list that cannot be read is retryable for those who begin."""
+    isolated(site)
+    first, second = asked_with(site, "a"), asked_with(site, "b", "gpu-1-1g-0")
+    answer = site.serving.prepare(first)
+    isolated(site, without_key(KEYS, ISSUER.key_id, reason="stolen", now=NOW))
+    assert site.serving.prepare(first) == answer
+    with pytest.raises(errors.ClaimConfigInvalid, match="stolen"):
+        site.serving.prepare(second)
+
+    def away() -> TagKeys:
+        raise TagKeysUnreadable("gone")
+
+    site.serving = replace(site.serving, isolation=Isolation(DRIVER, required=True, keys=away))
+    assert site.serving.prepare(first) == answer
+    with pytest.raises(TagKeysUnreadable):
+        site.serving.prepare(second)
+
+
+def test_a_tag_opens_no_quarantined_device(site: Bench) -> None:
+    """B17, C5: neither the best tag nor a toleration of everything is a way past the node."""
+    isolated(site)
+    site.node.quarantine_add("gpu-0", detail="x", operator="ada")
+    asked = asked_with(site, "a", tolerations=[{"operator": "Exists"}])
+    with pytest.raises(errors.DeviceUnfit):
+        site.serving.prepare(asked)
     assert site.specs == []

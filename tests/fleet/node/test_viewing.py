@@ -98,3 +98,15 @@ def test_the_token_of_the_certificate_in_force_is_shown(lab: Lab) -> None:
     assert lab.device().certified_under == "0.0"
     lab.node.cancel(["again"])
     lab.result("again")
+
+
+def test_units_are_counted_by_state_each_once(lab: Lab) -> None:
+    """E4: partitions that overlap share units, and the memory is still only there once."""
+    lab.scrub("gpu-0")
+    view = lab.node.view()
+    whole = [device for device in view.devices if device.uuid == device.accelerator]
+    memory_bytes = sum(device.memory_bytes for device in whole)
+    assert sum(found.bytes for found in view.units.values()) == memory_bytes
+    assert view.units["CLEAN"].units >= 1
+    assert 0 < view.units["CLEAN"].since <= view.at
+    assert view.units["CLEAN"].late == 0

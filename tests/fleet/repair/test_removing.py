@@ -76,6 +76,25 @@ def test_a_plugin_that_runs_is_in_the_way(site: Site) -> None:
     assert obstacles(site.facts()) == ()
 
 
+def test_plugins_that_follow_are_not_asked_for(site: Site) -> None:
+    """E7: where they are removed right after, what they would make again is left to that; a device
+    in use is in the way all the same, and holds and finalizers go."""
+    install(site)
+    unit = UnitId(f"publisher/{site.n1.uuid(0)}")
+    holder = Holder(HolderKind.PUBLISHER, "n1/driver")
+    site.granted(AcquireRequest(units=frozenset({unit}), holder=holder, ttl_s=60.0))
+    facts = site.facts()
+    assert obstacles(facts) != ()
+    assert obstacles(facts, followed=True) == ()
+    assert [one.detail for one in remove(facts, site.hands, followed=True) if not one.done] == []
+    assert not site.claim("c").marked
+    left = everything(site.facts())
+    assert {one.kind for one in left} == {Kind.SLICE, Kind.LEASE}
+    assert everything(site.facts(), followed=True) == ()
+    site.n1.claims["u"] = ("PREPARED", site.n1.uuid(0))
+    assert obstacles(site.facts(), followed=True) != ()
+
+
 def test_what_is_not_known_is_in_the_way(site: Site) -> None:
     """Promise 7: a silent node and an API that does not answer keep everything."""
     site.n1.away = True

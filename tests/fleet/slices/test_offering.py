@@ -153,6 +153,18 @@ def test_without_view_and_memory_nothing_is_claimed() -> None:
     assert offer_unseen(silent_s=100.0, given=given()) is None
 
 
+def test_the_agent_device_is_there_before_the_node_is_heard_of() -> None:
+    """DESIGN 7: who owns the node starts with a claim of it: without, both would wait for ever."""
+    first = offer_unseen(silent_s=100.0, given=given(agent=True))
+    assert first is not None
+    assert [entry["name"] for entry in first.devices] == [AGENT]
+    assert "taints" not in first.devices[0]
+    earlier = offer(node(device(0)), now=NOW, given=given())
+    both = offer_unseen(silent_s=0.0, given=given(agent=True, remembered=remembered(earlier)))
+    assert both is not None
+    assert [entry["name"] for entry in both.devices] == ["gpu-0", AGENT]
+
+
 def partitioned(number: int = 0) -> tuple[DeviceView, ...]:
     """An accelerator of two slices with its two partitions."""
     uuid = f"GPU-{number}"

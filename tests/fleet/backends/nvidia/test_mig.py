@@ -51,6 +51,18 @@ def test_the_whole_accelerator_is_reached_through_the_largest_profile(bench: Ben
     assert made.units == bench.accelerator.device.units
 
 
+def test_where_the_driver_takes_a_switch_from_administrators_instances_are_made_all_the_same(
+    bench: Bench,
+) -> None:
+    """DESIGN 7: in a pod without CAP_SYS_ADMIN the mode stays, and it is said where it is done."""
+    bench.gpu.fault("nvmlDeviceSetMigMode", "return 4")
+    with pytest.raises(errors.DriverRefused, match="nvmlDeviceSetMigMode") as caught:
+        bench.mig.set_mode(bench.uuid, on=False)
+    assert "docs/privilege.md" in caught.value.remedy
+    assert bench.mig.enabled(bench.handle)
+    assert bench.mig.make(bench.handle, bench.device("3g.16mb", 4)).uuid
+
+
 def test_a_place_that_is_taken_is_refused_naming_by_what(bench: Bench) -> None:
     """gpus-1.2: code 23 means an occupied placement too; the occupier is named, nothing is left."""
     gi, _ = bench.gpu.instance("1g.4mb", 5)

@@ -1,0 +1,237 @@
+"""The rules for pods and for everything that makes pods. Pure.
+
+A pod's manifest does not say what its claims are for, so in a governed namespace a pod with any
+claim counts as one of ours; what reaches devices past DRA is refused to every pod.
+
+In CEL ``variables.specs`` is the list of pod specs of the object, ``variables.containers`` the list
+of their containers, one list a spec, and ``variables.claiming`` the specs that have claims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fleet.admission.ground import GRACE_DEFAULT_S, Ground
+from fleet.admission.rule import Cel, Flaw, Rule
+from fleet.admission.shapes import Object, Path, PodSpec, listed, mapping, text, texts
+
+PROTECTED = ("/dev", "/proc", "/sys", "/run", "/var/run", "/etc/cdi", "/var/lib/kubelet")
+"""Paths of a host through which a device, a runtime or our own files can be reached."""
+_CAPABILITIES = r"(?i)^(CAP_)?(ALL|SYS_ADMIN|SYS_RAWIO|SYS_MODULE)$"
+_EXTENDED = (
+    r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu)|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/gaudi"
+    r"|google\.com/tpu|aws\.amazon\.com/neuron|deviceclass\.resource\.kubernetes\.io/)"
+)
+"""Names of extended resources that stand for accelerators, and those that stand for classes."""
+_SKIP = r"/(\.?/)*"
+"""A slash, and what may stand beside it without leading anywhere."""
+
+
+def _branch(steps: tuple[str, ...]) -> str:
+    """What matches a path of these steps, everything below it, and each of its parents."""
+    step, rest = re.escape(steps[0]), steps[1:]
+    return f"{step}({_SKIP}({_branch(rest)}|\\.)?)?" if rest else f"{step}(/.*)?"
+
+
+_HOST_PATHS = (
+    f"^{_SKIP}(\\.|" + "|".join(_branch(tuple(p[1:].split("/"))) for p in PROTECTED) + ")?$"
+)
+
+
+def _privileged(container: Object) -> Iterator[tuple[Path, str]]:
+    if mapping(container, "securityContext").get("privileged") is True:
+        yield ("securityContext", "privileged"), ""
+
+
+def _capabilities(container: Object) -> Iterator[tuple[Path, str]]:
+    context = mapping(container, "securityContext")
+    for index, name in enumerate(texts(mapping(context, "capabilities"), "add")):
+        if re.search(_CAPABILITIES, name):
+            yield ("securityContext", "capabilities", "add", index), name
+
+
+def _extended(container: Object) -> Iterator[tuple[Path, str]]:
+    for sort in ("limits", "requests"):
+        for name in mapping(mapping(container, "resources"), sort):
+            if re.search(_EXTENDED, str(name)):
+                yield ("resources", sort, name), name
+
+
+def _in_containers(
+    found: Callable[[Object], Iterator[tuple[Path, str]]], wrong: str
+) -> Callable[[PodSpec, Ground], Iterator[Flaw]]:
+    """A rule over each container; `%s` in `wrong` is what was found there."""
+
+    def judge(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+        for path, container in pod.containers:
+            for place, what in found(container):
+                name = text(container, "name") or "without a name"
+                told = wrong.replace("%s", what)
+                yield Flaw((*path, *place), f"container {name} {told}")
+
+    return judge
+
+
+def _containers_cel(bad: str) -> Cel:
+    """No container `c` is `bad`; the message names the first that is."""
+    return Cel(
+        holds=f"variables.containers.all(g, g.all(c, !({bad})))",
+        culprit=f"'container ' + variables.containers.filter(g, g.exists(c, {bad}))[0]"
+        f".filter(c, {bad})[0].name",
+    )
+
+
+def _host_paths(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    for path, volume in listed(pod.spec, "volumes", pod.path):
+        found = mapping(volume, "hostPath").get("path")
+        if isinstance(found, str) and re.search(_HOST_PATHS, found):
+            told = f"volume {text(volume, 'name')} mounts {found} of the host"
+            yield Flaw((*path, "hostPath", "path"), told)
+
+
+def _unused_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    used = set()
+    for path, container in pod.containers:
+        for place, claim in listed(mapping(container, "resources"), "claims", ()):
+            used.add(text(claim, "name"))
+            if not text(claim, "request"):
+                where = (*path, "resources", *place)
+                yield Flaw(where, f"claim {text(claim, 'name')} is used without naming a request")
+    for path, claim in pod.claims:
+        if text(claim, "name") not in used:
+            yield Flaw(path, f"claim {text(claim, 'name')} is used by no container")
+
+
+def _grace(pod: PodSpec) -> int | None:
+    found: Any = pod.spec.get("terminationGracePeriodSeconds")
+    return found if isinstance(found, int) else None
+
+
+def _short_grace(pod: PodSpec, ground: Ground) -> Iterator[Flaw]:
+    if not pod.claims:
+        return
+    grace = _grace(pod)
+    if grace is None and ground.wipe_budget_s > GRACE_DEFAULT_S:
+        told = f"no grace period is set, which means {GRACE_DEFAULT_S} s: shorter than a wipe"
+        yield Flaw(pod.path, told)
+    elif grace is not None and grace < max(ground.wipe_budget_s, 1):
+        where = (*pod.path, "terminationGracePeriodSeconds")
+        yield Flaw(where, f"the grace period of {grace} s is shorter than a wipe")
+
+
+def _implicit_grace(pod: PodSpec, ground: Ground) -> Iterator[Flaw]:
+    if pod.claims and _grace(pod) is None and ground.wipe_budget_s <= GRACE_DEFAULT_S:
+        yield Flaw(pod.path, "no grace period is set")
+
+
+def _shared_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    for path, claim in pod.claims if pod.replicated else ():
+        if isinstance(claim.get("resourceClaimName"), str):
+            told = f"every pod made from this would share claim {claim['resourceClaimName']}"
+            yield Flaw((*path, "resourceClaimName"), told)
+
+
+def _old_sources(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    for path, claim in pod.claims:
+        if isinstance(claim.get("source"), Mapping):
+            yield Flaw((*path, "source"), "a pod's claim has no field source")
+
+
+_PRIVILEGED_CEL = """has(c.securityContext) && has(c.securityContext.privileged)
+  && c.securityContext.privileged"""
+_CAPABILITIES_CEL = f"""has(c.securityContext) && has(c.securityContext.capabilities)
+  && has(c.securityContext.capabilities.add)
+  && c.securityContext.capabilities.add.exists(k, k.matches(r'{_CAPABILITIES}'))"""
+_EXTENDED_CEL = f"""has(c.resources)
+  && ((has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{_EXTENDED}')))
+  || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{_EXTENDED}'))))"""
+_HOST_PATH_CEL = f"has(v.hostPath) && v.hostPath.path.matches(r'{_HOST_PATHS}')"
+_HOST_MOUNT = f"s.volumes.exists(v, {_HOST_PATH_CEL})"
+_GRACE_CEL = f"""(has(s.terminationGracePeriodSeconds)
+  ? s.terminationGracePeriodSeconds : {GRACE_DEFAULT_S})"""
+_CLAIMS_OF_CONTAINERS = """variables.specs.all(s, !has(s.resourceClaims) || s.resourceClaims.all(p,
+  variables.containers.exists(g, g.exists(c, has(c.resources) && has(c.resources.claims)
+    && c.resources.claims.exists(u, u.name == p.name)))))
+&& variables.containers.all(g, g.all(c, !has(c.resources) || !has(c.resources.claims)
+  || c.resources.claims.all(u, has(u.request) && u.request != '')))"""
+
+RULES: tuple[Rule[PodSpec], ...] = (
+    Rule(
+        id="A5-privileged",
+        says="is privileged and reaches every device of the host",
+        remedy="leave privileged out: the device reaches the container through its claim",
+        judge=_in_containers(_privileged, "is privileged and reaches every device of the host"),
+        cel=_containers_cel(_PRIVILEGED_CEL),
+    ),
+    Rule(
+        id="A5-capability",
+        says="adds a capability that reaches devices past its claim",
+        remedy="leave out ALL, SYS_ADMIN, SYS_RAWIO and SYS_MODULE: a claimed device needs none",
+        judge=_in_containers(_capabilities, "adds %s, which reaches devices past its claim"),
+        cel=_containers_cel(_CAPABILITIES_CEL),
+    ),
+    Rule(
+        id="A5-host-path",
+        says="mounts a path of the host through which devices can be reached",
+        remedy="take the volume out: a claim brings its device nodes and libraries by itself;"
+        " for shared memory use emptyDir with medium Memory",
+        judge=_host_paths,
+        cel=Cel(
+            holds=f"variables.specs.all(s, !(has(s.volumes) && {_HOST_MOUNT}))",
+            culprit=f"'volume ' + variables.specs.filter(s, has(s.volumes) && {_HOST_MOUNT})[0]"
+            f".volumes.filter(v, {_HOST_PATH_CEL})[0].name",
+        ),
+    ),
+    Rule(
+        id="C1-extended-resource",
+        says="asks for an accelerator as an extended resource, which nobody wipes",
+        remedy="write a ResourceClaimTemplate and name it in spec.resourceClaims and in the"
+        " container's resources.claims",
+        judge=_in_containers(_extended, "asks for %s, an accelerator that nobody wipes"),
+        cel=_containers_cel(_EXTENDED_CEL),
+    ),
+    Rule(
+        id="C4-container-claims",
+        says="a claim of the pod is used by no container, or without naming the request",
+        remedy="write name and request of the claim in resources.claims of the container that"
+        " uses it",
+        judge=_unused_claims,
+        cel=Cel(_CLAIMS_OF_CONTAINERS),
+    ),
+    Rule(
+        id="D1-grace-period",
+        says="the grace period of a pod with claims is shorter than a wipe",
+        remedy="set terminationGracePeriodSeconds to <budget> or more",
+        judge=_short_grace,
+        cel=Cel(
+            f"variables.claiming.all(s, {_GRACE_CEL} >= variables.wipeBudget && {_GRACE_CEL} > 0)"
+        ),
+    ),
+    Rule(
+        id="D1-explicit",
+        says="a pod with claims says no grace period",
+        remedy="set terminationGracePeriodSeconds to <budget> or more",
+        judge=_implicit_grace,
+        why_lint_only="the API server fills the default in before admission",
+    ),
+    Rule(
+        id="D2-shared-claim",
+        says="every pod made from this would share one claim",
+        remedy="name a ResourceClaimTemplate instead (resourceClaimTemplateName): each pod gets a"
+        " claim of its own, which ends with it",
+        judge=_shared_claims,
+        cel=Cel(
+            "!variables.replicated"
+            " || variables.claiming.all(s, s.resourceClaims.all(p, !has(p.resourceClaimName)))"
+        ),
+    ),
+    Rule(
+        id="F-claim-source",
+        says="a pod's claim has no field source",
+        remedy="write resourceClaimTemplateName (or resourceClaimName) beside the claim's name",
+        judge=_old_sources,
+        why_lint_only="the API server drops or refuses a field it does not know before admission",
+    ),
+)

@@ -1,0 +1,135 @@
+"""`fleet admission`: the webhook that judges claims before they are made."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet import errors, logs, settings_file
+from fleet.admission.ground import Ground
+from fleet.admission.judging import judges
+from fleet.admission.listening import Certificates
+from fleet.admission.reviewing import Reviewing
+from fleet.admission.tags_file import TagKeyFile
+from fleet.admission.webhook import Webhook
+from fleet.cli.options import LogFormatOption
+from fleet.settings import Settings
+
+ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
+LISTEN_DEFAULT = "0.0.0.0:8443"
+_log = logging.getLogger(__name__)
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def admission() -> None:
+    """Judge claims and templates before they are made."""
+
+
+@app.command()
+def serve(
+    *,
+    certificate: Annotated[
+        Path, typer.Option("--certificate", metavar="FILE", help="PEM, with its chain.")
+    ],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="PEM, of the certificate.")],
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy", metavar="FILE", help="Settings (TOML or JSON).", show_default=False
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: a free one.")
+    ] = LISTEN_DEFAULT,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", help="A governed device class; again for each. Default: ours."),
+    ] = None,
+    requester: Annotated[
+        list[str] | None,
+        typer.Option(help="User that may tolerate our taints; again for each. Default: ours."),
+    ] = None,
+    own_namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="Namespace never judged; again for each. Default: ours, kube-system."),
+    ] = None,
+    log_format: LogFormatOption = "",
+) -> None:
+    """Serve reviews by HTTPS until SIGTERM; `admission.tag_keys` must be set.
+
+    The files are read again when they change. Logs, and says where it serves.
+    """
+    logs.begin("admission", wanted=log_format, level=logging.INFO)
+    settings = settings_file.load(policy) if policy else Settings()
+    ground = _ground(settings, classes, requester, own_namespace)
+    keys = _key_file(settings)
+    reviewing = Reviewing(judges(ground, keys.keys), frozenset(ground.own_namespaces))
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    webhook = Webhook(
+        _place(listen), Certificates(certificate, key), reviewing, trouble=Readiness(keys)
+    )
+    _log.info("serving claims of driver %s at port %d", ground.driver, webhook.port)
+    signal.sigwait(ENDS)
+    webhook.close()
+
+
+class Readiness:
+    """Ready once the list of tag keys was read; later trouble is told in each denial.
+
+    A rollout with a wrong list stops before it replaces what works. A list that breaks later takes
+    no replica out of service: a denial that says why is better than no answer.
+    """
+
+    def __init__(self, keys: TagKeyFile) -> None:
+        self._keys = keys
+        self._was = False
+
+    def __call__(self) -> str:
+        """Why it is not ready; "": it is."""
+        if self._was:
+            return ""
+        try:
+            self._keys.keys()
+        except errors.FleetError as error:
+            return str(error)
+        self._was = True
+        return ""
+
+
+def _ground(
+    settings: Settings,
+    classes: list[str] | None,
+    requesters: list[str] | None,
+    own_namespaces: list[str] | None,
+) -> Ground:
+    ground = Ground.of_driver(settings.kubernetes.driver)
+    return replace(
+        ground,
+        classes=tuple(classes or ground.classes),
+        requesters=tuple(requesters or ground.requesters),
+        own_namespaces=tuple(own_namespaces or ground.own_namespaces),
+    )
+
+
+def _key_file(settings: Settings) -> TagKeyFile:
+    admission = settings.admission
+    if not admission.tag_keys:
+        raise errors.SettingsInvalid(
+            "admission.tag_keys is not set: no tag could be judged",
+            remedy="name a settings file with --policy that has [admission] tag_keys, tag_roots",
+        )
+    return TagKeyFile(Path(admission.tag_keys), admission.tag_roots)
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise errors.InputInvalid(f"{text!r} is no address", remedy=f"write {LISTEN_DEFAULT}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,125 @@
+"""`fleet report RUN`: the record from the store, evidence from where it is, a page or a table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fleet import errors
+from fleet.campaign.verdict import COVERED
+from fleet.cli import markup, reach, run_page, text
+from fleet.cli.evidence import open_evidence
+from fleet.cli.options import state_directory
+from fleet.cli.output import emit
+from fleet.evidence.judged import judge
+from fleet.evidence.keys import KeyRing
+from fleet.evidence.sources import Trust
+from fleet.model import RunId
+from fleet.reports.run import Read, Row, RunFigures, figures, standing
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the run and its evidence are, as the options say."""
+
+    state: Path | None
+    address: str | None
+    directory: Path | None
+    keys: Trust | None
+    coordinator_keys: KeyRing | None
+
+
+def tell(run: str, place: Place, *, html: Path | None, as_json: bool) -> int:
+    """Write or print the report of `run`; the exit code.
+
+    Raises `RunUnknown`, what the store raises, and `InputInvalid` where a directory named holds no
+    evidence. Without one named, evidence that is not here is said so on the page.
+    """
+    with reach.coordinator(state_directory(place.state), address=place.address) as coordinator:
+        record = coordinator.run(RunId(run))
+    found = figures(record, _read(place), now=time.time())
+    document = _document(found)
+    if html is not None:
+        document |= {"file": str(html), "bytes": markup.put(html, run_page.render(found))}
+        if str(html) == markup.STDOUT:
+            return found.exit_code
+    emit(document, as_json=as_json, render=lambda console: _show(console, found, html))
+    return found.exit_code
+
+
+def _read(place: Place) -> Read:
+    if place.address is not None and place.directory is None:
+        return Read(why="the nodes are behind Ray; name an export of theirs with --directory")
+    try:
+        collection = open_evidence(place.state, place.directory, place.keys, place.coordinator_keys)
+    except errors.InputInvalid as error:
+        if place.directory is not None:
+            raise
+        return Read(why=error.detail)
+    judged = judge(collection)
+    where = place.directory if place.directory is not None else state_directory(place.state)
+    return Read(judged, str(where), notes=tuple(judged.report.notes))
+
+
+def _document(found: RunFigures) -> dict[str, Any]:
+    record = found.record
+    return {
+        "run": record.id,
+        "simulated": record.simulated,
+        "state": record.state,
+        "exit_reason": record.exit_reason,
+        "exit_code": found.exit_code,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+        "verdicts": {str(word): count for word, count in found.counts.items()},
+        "covered": found.covered,
+        "unproven": [row.place for row in found.unproven] if found.evidence else None,
+        "evidence": found.evidence,
+        "devices": [_told(row) for row in found.rows],
+    }
+
+
+def _told(row: Row) -> dict[str, Any]:
+    proof = row.proof
+    return {
+        **row.result.model_dump(mode="json"),
+        "verdict": row.verdict,
+        "verified": None if proof is None else proof.sound,
+        "wrong": [] if proof is None else list(proof.wrong),
+    }
+
+
+def _show(console: Console, found: RunFigures, html: Path | None) -> None:
+    record = found.record
+    if record.simulated:
+        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    console.print(text.plain(f"run {record.id}: {standing(record)}"))
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "devices", "of them proven"):
+        table.add_column(column)
+    for word, count in found.counts.items():
+        proven = sum(
+            row.verdict is word and row.proof is not None and row.proof.sound for row in found.rows
+        )
+        table.add_row(str(word), str(count), str(proven) if word in COVERED else "-")
+    console.print(table)
+    for gap in found.gaps:
+        named = ", ".join(row.place for row in gap.rows[: run_page.NAMED_MAX])
+        more = len(gap.rows) - run_page.NAMED_MAX
+        others = f" and {more} more" if more > 0 else ""
+        console.print(text.plain(f"  {gap.verdict}: {gap.check or gap.outcome}: {gap.detail}"))
+        console.print(text.plain(f"      {named}{others}"))
+        if gap.remedy:
+            console.print(text.plain(f"      do: {gap.remedy}"))
+    if found.unread:
+        console.print(text.plain(f"no evidence was read: {found.unread}", "yellow"))
+    for row in found.unproven if found.evidence else ():
+        why = "; ".join(row.proof.wrong) if row.proof else "it names no certificate"
+        console.print(text.plain(f"  not proven: {row.place}: {why}", "red"))
+    if html is not None:
+        console.print(text.plain(f"page written to {html}"))

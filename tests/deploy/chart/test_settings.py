@@ -1,0 +1,71 @@
+"""The settings file of the chart, read by the product's own reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.settings import Settings
+from fleet.settings_file import load
+from tests.deploy.chart import rendering
+from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
+
+pytestmark = pytest.mark.chart
+
+
+def settings(values: Values, directory: Path) -> Settings:
+    """As the plugin reads them."""
+    made = rendering.one("ConfigMap", "fleetscrub-settings", values)["data"]
+    ((name, text),) = made.items()
+    path = directory / name
+    path.write_text(text)
+    return load(path)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "own-secrets"])
+def test_the_product_reads_them(name: str, tmp_path: Path) -> None:
+    """No key is invented, no value out of its range; paths and names are the pods' own."""
+    found = settings(VARIANTS[name], tmp_path)
+    kubernetes = found.kubernetes
+    assert kubernetes.agent_namespace == rendering.NAMESPACE
+    assert found.store.namespace == rendering.NAMESPACE
+    assert found.store.kind == "kubernetes"
+    assert found.hardware.root == "/host"
+    (template,) = [
+        template
+        for pod, template in pods(rendering.objects(VARIANTS[name]))
+        if pod == "DaemonSet/fleetscrub-worker"
+    ]
+    (standby,) = [one for one in containers(template) if one["name"] == "standby"]
+    mounted = {mount["mountPath"] for mount in standby["volumeMounts"]}
+    for path in (
+        kubernetes.cdi_directory,
+        kubernetes.kubelet_root,
+        kubernetes.cgroup_root,
+        found.hardware.run_directory,
+    ):
+        assert path in mounted
+
+
+def test_what_is_given_arrives(tmp_path: Path) -> None:
+    """Large numbers, fractions, lists and names, as written."""
+    found = settings(EVERYTHING, tmp_path)
+    assert found.wipe.chunk_largest_bytes == 8589934592
+    assert found.wipe.coverage_floor == 0.99
+    assert found.kubernetes.driver == "gpu.example.com"
+    assert found.kubernetes.binding_timeout_s == 900
+    assert [str(one) for one in found.hardware.reset_methods] == ["flr"]
+    assert found.admission.tag_keys == "/etc/fleetscrub-tags/keys.json"
+    assert found.evidence.archive == "s3://bucket/prefix"
+
+
+def test_a_change_of_settings_starts_the_plugin_anew() -> None:
+    """It reads them once; the digest in the template makes the roll-out."""
+
+    def digest(values: Values) -> Any:
+        plugin = rendering.one("DaemonSet", "fleetscrub-node-plugin", values)
+        return plugin["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
+
+    assert digest({}) != digest({"settings": {"wipe": {"reset": "always"}}})

@@ -1,0 +1,289 @@
+"""The policies for our accounts, put to a real server with tokens as pods have them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped] # ships no types
+from kubernetes import client as library
+from kubernetes import config as library_config
+
+from fleet import errors
+from fleet.binding import claim as claims
+from fleet.binding.names import Marks
+from fleet.kube import client
+from fleet.kube.base import (
+    CLAIMS,
+    PODS,
+    SLICES,
+    Cluster,
+    Name,
+    Object,
+    PatchKind,
+    Resource,
+    name_of,
+    uid_of,
+)
+from tests.deploy import manifests
+from tests.e2e.ground import Ground
+from tests.e2e.plugin_process import DRIVER, PluginProcess
+from tests.e2e.polling import eventually
+from tests.e2e.test_manifests import RBAC, kubeconfig
+from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, program
+
+pytestmark = pytest.mark.e2e
+
+GROUP = "admissionregistration.k8s.io"
+FILES = sorted((manifests.ROOT / "helm" / "fleetscrub" / "accounts").glob("*.yaml"))
+POLICY = Resource(
+    GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+)
+KINDS = {
+    "Namespace": NAMESPACES,
+    "ServiceAccount": ACCOUNTS,
+    "ValidatingAdmissionPolicy": POLICY,
+    "ValidatingAdmissionPolicyBinding": Resource(
+        GROUP,
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        namespaced=False,
+    ),
+    **{
+        kind: Resource(RBAC, "v1", f"{kind.lower()}s", kind, namespaced=kind.startswith("Role"))
+        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    },
+}
+HOME = "fleetscrub"
+ELSEWHERE = "another-node"
+
+
+@dataclass
+class Accounts:
+    """Callers of the API as our pods would be."""
+
+    ground: Ground
+    directory: Path
+    holders: list[Name] = field(default_factory=list)
+    """Pods whose tokens they are: one on a node that does not exist goes by force only."""
+
+    def named(self, account: str, node: str) -> Path:
+        """A kubeconfig with the token of a pod of this account on this node; "": of no pod."""
+        pod = self._pod(account, node) if node else None
+        api = library_config.new_client_from_config(  # type: ignore[no-untyped-call]
+            config_file=str(self.ground.place.kubeconfig)
+        )
+        with api:
+            bound = (
+                library.V1BoundObjectReference(
+                    api_version="v1", kind="Pod", name=name_of(pod).name, uid=uid_of(pod)
+                )
+                if pod
+                else None
+            )
+            asked = library.AuthenticationV1TokenRequest(
+                spec=library.V1TokenRequestSpec(
+                    audiences=[], expiration_seconds=3600, bound_object_ref=bound
+                )
+            )
+            answer = library.CoreV1Api(api).create_namespaced_service_account_token(
+                account, HOME, asked
+            )
+        assert answer.status is not None
+        path = self.directory / f"{account}-{node}"
+        return kubeconfig(self.ground.place.kubeconfig, str(answer.status.token), path)
+
+    def called(self, account: str, node: str = "") -> Cluster:
+        """The API as that caller meets it."""
+        path = self.named(account, node)
+        return client.connect(str(path), qps=100.0, timeout_s=10.0)
+
+    def _pod(self, account: str, node: str) -> Object:
+        name = f"holder-{secrets.token_hex(4)}"
+        container = {"name": "c", "image": self.ground.place.image, "imagePullPolicy": "Never"}
+        spec = {
+            "serviceAccountName": account,
+            "nodeName": node,
+            "hostNetwork": True,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{**container, "command": ["sleep", "3600"]}],
+        }
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": HOME},
+            "spec": spec,
+        }
+        self.holders.append(Name(name, HOME))
+        return self.ground.cluster.create(PODS, body)
+
+
+@pytest.fixture
+def accounts(ground: Ground, tmp_path: Path) -> Iterator[Accounts]:
+    """Accounts, rights and policies as shipped, on the server for one test."""
+    assert ground.plugin.stop() == 0
+    shipped = manifests.objects("rbac.yaml", "coordinator.yaml", "accounts.yaml")
+    shipped += [one for path in FILES for one in yaml.safe_load_all(path.read_text())]
+    shipped.sort(key=lambda one: one["kind"] != "Namespace")
+    for one in shipped:
+        ground.cluster.apply(KINDS[one["kind"]], one, manager="fleet-e2e")
+    policies = [one for one in shipped if one["kind"] == POLICY.kind]
+    eventually(
+        "the policies are checked",
+        lambda: all(_checked(ground, name_of(one)) for one in policies),
+        timeout_s=30,
+    )
+    found = Accounts(ground, tmp_path)
+    forged = replace_of(slice_of(ground.plugin.node), lambda one: one["metadata"].pop("name", None))
+    eventually("the policies are in force", lambda: not _let_in(ground, forged), timeout_s=30)
+    yield found
+    for holder in found.holders:
+        with suppress(library.ApiException):  # the controller of such pods may have been faster
+            ground.force_delete(holder)
+    for one in reversed(shipped):
+        ground.cluster.delete(KINDS[one["kind"]], name_of(one))
+    eventually(
+        "the namespace is gone", lambda: not _has(ground, NAMESPACES, Name(HOME)), timeout_s=60
+    )
+
+
+def _checked(ground: Ground, name: Name) -> bool:
+    status = ground.cluster.get(POLICY, name).get("status") or {}
+    if "typeChecking" not in status:
+        return False
+    assert not status["typeChecking"].get("expressionWarnings"), status
+    return True
+
+
+def _let_in(ground: Ground, body: Object) -> bool:
+    try:
+        made = ground.cluster.create(SLICES, body)
+    except errors.ApiForbidden:
+        return False
+    ground.cluster.delete(SLICES, name_of(made))
+    return True
+
+
+def _has(ground: Ground, resource: Resource, name: Name) -> bool:
+    try:
+        ground.cluster.get(resource, name)
+    except errors.ApiNotFound:
+        return False
+    return True
+
+
+def slice_of(node: str, *, driver: str = DRIVER, pool: str = "") -> Object:
+    """An empty slice."""
+    return {
+        "apiVersion": SLICES.api_version,
+        "kind": SLICES.kind,
+        "metadata": {"generateName": "forged-"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": pool or node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [],
+        },
+    }
+
+
+def replace_of(body: Object, change: Callable[[Object], object]) -> Object:
+    """A copy with something else in it."""
+    found = deepcopy(body)
+    change(found)
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_nodes_account_writes_its_own_slices_only(accounts: Accounts) -> None:
+    """B8: by the token of its pod a plugin is its node's; the server says what it must not."""
+    ground = accounts.ground
+    node = ground.plugin.node
+    plugin = accounts.called("fleet-node-plugin", node)
+    made = plugin.create(SLICES, slice_of(node))
+    for forged, told in (
+        (slice_of(ELSEWHERE), "its own node only"),
+        (slice_of(node, pool=ELSEWHERE), f"publishes the pool {node} only"),
+        (slice_of(node, driver="other.example.com"), "not of other.example.com"),
+    ):
+        with pytest.raises(errors.ApiForbidden, match=told):
+            plugin.create(SLICES, forged)
+    stranger = accounts.called("fleet-node-plugin", ELSEWHERE)
+    nameless = accounts.called("fleet-node-plugin")
+    coordinator = accounts.called("fleet-coordinator")
+    for other, told in ((stranger, f"plugin of {ELSEWHERE}"), (nameless, "names no node")):
+        with pytest.raises(errors.ApiForbidden, match=told):
+            other.replace(SLICES, replace_of(made, _next))
+        with pytest.raises(errors.ApiForbidden, match=told):
+            other.delete(SLICES, name_of(made))
+    taken = coordinator.replace(SLICES, replace_of(made, _next))
+    assert taken["spec"]["pool"]["generation"] == 2
+    with pytest.raises(errors.ApiForbidden, match="does not publish"):
+        ground.cluster.replace(SLICES, replace_of(taken, _next))  # an administrator
+    plugin.delete(SLICES, name_of(made))
+
+
+def _next(found: Object) -> None:
+    found["spec"]["pool"]["generation"] += 1
+
+
+@pytest.mark.timeout(300)
+def test_a_plugin_serves_under_the_policies(accounts: Accounts) -> None:
+    """A5, DESIGN 5: with the token of its pod the plugin publishes, holds, prepares and tears down;
+    scheduler and controllers allocate and deallocate; and what others forge is refused."""
+    ground = accounts.ground
+    node = ground.plugin.node
+    mine = accounts.named("fleet-node-plugin", node)
+    other = PluginProcess(replace(ground.place, kubeconfig=mine), ground.plugin.state, node)
+    ground.instances.append(other)
+    other.start()
+    eventually("it serves", other.serves, timeout_s=60, tell=other.told)
+    eventually("devices are clean", lambda: bool(ground.clean_devices()), timeout_s=60)
+    pod = ground.run(program(STAY), ground.claim_template())
+    ground.in_phase(pod, "Running")
+    found = ground.claim_of(pod)
+    reading = claims.read(found, Marks(DRIVER))
+    assert (reading.held, reading.finalizer) == (True, True)
+    _forge(accounts, found)
+    ground.delete(pod)
+    eventually("nothing is left", lambda: not ground.left(), timeout_s=60, tell=other.told)
+    assert "forbidden" not in other.log.read_text().lower()
+    assert other.stop() == 0
+
+
+def _forge(accounts: Accounts, claim: Object) -> None:
+    """Writes to a claim in use that nobody may make."""
+    ground, name = accounts.ground, name_of(claim)
+    plugin = accounts.called("fleet-node-plugin", ground.plugin.node)
+    stranger = accounts.called("fleet-node-plugin", ELSEWHERE)
+    coordinator = accounts.called("fleet-coordinator")
+    ended = {"status": {"allocation": None, "reservedFor": None, "devices": None}}
+    mine = {"resource": "pods", "name": "p", "uid": "u"}
+    reserved = [*claim["status"]["reservedFor"], mine]
+
+    def status(cluster: Cluster, body: Object) -> None:
+        cluster.patch(CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status")
+
+    with pytest.raises(errors.ApiForbidden, match="no reservation of a pod"):
+        status(plugin, ended)
+    with pytest.raises(errors.ApiForbidden, match="no reservation of a pod"):
+        status(plugin, {"status": {"reservedFor": reserved}})
+    with pytest.raises(errors.ApiForbidden, match=f"the node {ELSEWHERE}"):
+        status(stranger, ended)
+    labelled: Object = {"metadata": {"labels": {"a": "b"}}}
+    with pytest.raises(errors.ApiForbidden, match="but our finalizer"):
+        plugin.patch(CLAIMS, name, labelled, kind=PatchKind.MERGE)
+    left = [one for one in claim["metadata"]["finalizers"] if not one.startswith(DRIVER)]
+    bare: Object = {"metadata": {"finalizers": left}}
+    with pytest.raises(errors.ApiForbidden, match="not allocated to"):
+        stranger.patch(CLAIMS, name, bare, kind=PatchKind.MERGE)
+    with pytest.raises(errors.ApiForbidden, match="may not allocate"):
+        status(ground.cluster, ended)  # an administrator
+    assert coordinator.get(CLAIMS, name)["status"]["allocation"]

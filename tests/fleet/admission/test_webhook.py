@@ -1,0 +1,211 @@
+"""The webhook by real HTTPS on loopback: B20, B35 and what of B65 is the server's."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import errors
+from fleet.admission.ground import Ground
+from fleet.admission.judging import judges
+from fleet.admission.listening import Certificates
+from fleet.admission.reviewing import Judge, Objection, Reviewing, Subject
+from fleet.admission.webhook import BODY_MAX, PATH, Webhook
+from tests.fleet.admission.certificates import Ca
+from tests.fleet.admission.reviews import (
+    FORBIDDEN_WISH,
+    claim,
+    devices,
+    exactly,
+    flat,
+    review,
+    second,
+    template,
+)
+from tests.fleet.admission.rights import KEYS, NOW, config, parameters
+
+HOST = "127.0.0.1"
+GROUND = Ground()
+HARMLESS = template(devices(exactly()))
+
+
+class Site:
+    """A webhook and the API server that asks it."""
+
+    def __init__(self, ca: Ca, *more: Judge) -> None:
+        self.ca = ca
+        self.trust = ca.trust()
+        self.unready = ""
+        reviewing = Reviewing(
+            (*judges(GROUND, lambda: KEYS), *more), frozenset(GROUND.own_namespaces)
+        )
+        self.webhook = Webhook(
+            (HOST, 0),
+            Certificates(ca.certificate, ca.private),
+            reviewing,
+            trouble=lambda: self.unready,
+            now=lambda: float(NOW),
+            wait_s=5.0,
+        )
+
+    def send(
+        self,
+        body: bytes = b"",
+        *,
+        method: str = "POST",
+        path: str = PATH,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        asked = http.client.HTTPSConnection(HOST, self.webhook.port, context=self.trust, timeout=10)
+        try:
+            given = {"Content-Type": "application/json"} if headers is None else headers
+            asked.request(method, path, body or None, given)
+            answer = asked.getresponse()
+            return answer.status, answer.read()
+        finally:
+            asked.close()
+
+    def ask(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The response to a review."""
+        status, body = self.send(json.dumps(given).encode())
+        assert status == 200, body
+        found = json.loads(body)
+        assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: dict[str, Any] = found["response"]
+        assert response["uid"] == given["request"]["uid"]
+        return response
+
+
+def judge_failing(subject: Subject) -> Iterator[Objection]:
+    """A fault of the product, for objects of this name."""
+    if subject.document["metadata"]["name"] == "breaks":
+        raise KeyError("nobody thought of it")
+    yield from ()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A webhook with the rules, the tags and a judge that may break."""
+    found = Site(Ca(tmp_path), judge_failing)
+    try:
+        yield found
+    finally:
+        found.webhook.close()
+
+
+def test_every_forbidden_shape_is_denied_over_https(site: Site) -> None:
+    """B20: v1, v1beta2 and flat v1beta1, a second alternative, claim and template, and an update
+    of something harmless: denied with the path; uid and version as asked."""
+    forbidden = [
+        claim(devices(exactly(**FORBIDDEN_WISH))),
+        template(devices(exactly(**FORBIDDEN_WISH))),
+        template(devices(second(**FORBIDDEN_WISH))),
+        template(devices(flat(**FORBIDDEN_WISH)), "v1beta1"),
+        template(devices(exactly(**FORBIDDEN_WISH)), "v1beta2"),
+        claim(devices(exactly(tolerations=[{"operator": "Exists"}]))),
+    ]
+    for number, document in enumerate(forbidden):
+        response = site.ask(review(document, uid=f"rev-{number}"))
+        assert response["allowed"] is False
+        assert ".devices.requests[0]." in response["status"]["message"]
+    changed = review(forbidden[1], operation="UPDATE", oldObject=HARMLESS, uid="rev-9")
+    assert site.ask(changed)["allowed"] is False
+    assert site.ask(review(claim(devices(), "v9"), uid="rev-10"))["allowed"] is False
+
+
+def test_others_and_the_harmless_are_left_alone(site: Site) -> None:
+    """B20: another driver's parameters untouched, deletions and the plain claim allowed; an unknown
+    field in ours is denied."""
+    other = config(driver="nic.example.com", given={"apiVersion": "nic/v1", "anything": 1})
+    assert site.ask(review(template(devices(exactly(), entries=[config(), other]))))["allowed"]
+    foreign = devices({"name": "n", "exactly": {"deviceClassName": "nic"}}, entries=[other])
+    assert site.ask(review(template(foreign)))["allowed"]
+    assert site.ask(review(HARMLESS))["allowed"]
+    assert site.ask(review(None, operation="DELETE", oldObject=HARMLESS))["allowed"]
+    ours = config(given=parameters(skipScrubb=True))
+    response = site.ask(review(template(devices(exactly(), entries=[ours]))))
+    assert response["allowed"] is False
+    assert "opaque.parameters.skipScrubb" in response["status"]["message"]
+
+
+@pytest.mark.parametrize("user", ["user-1", "system:serviceaccount:kube-system:claims", ""])
+def test_nobody_else_gets_admin_access(site: Site, user: str) -> None:
+    """B35: (a) a tenant whatever its namespace is labelled, (c) a controller that makes the claim
+    for it: the template is denied, and a stray claim too; (b) our own account may."""
+    given = devices(exactly(adminAccess=True))
+    for document in (template(given), claim(given)):
+        found = review(document, userInfo={"username": user})
+        assert site.ask(found)["allowed"] is False
+        found["request"]["userInfo"]["username"] = GROUND.requesters[0]
+        assert site.ask(found)["allowed"] is True
+
+
+def test_bad_input_is_the_senders_fault(site: Site) -> None:
+    """B20: wrong type, 5 MiB, nothing, no length, no JSON, no review: a 4xx each, and the next
+    review is answered."""
+    good = json.dumps(review(HARMLESS)).encode()
+    kind = {"Content-Type": "application/json"}
+    assert site.send(good, headers={"Content-Type": "text/yaml"})[0] == 415
+    assert site.send(good, headers={})[0] == 415
+    assert site.send(b"x" * (5 << 20))[0] == 413
+    assert site.send(headers={**kind, "Content-Length": "99999999999999999999"})[0] == 411
+    assert site.send(headers={**kind, "Content-Length": "-1"})[0] == 411
+    assert site.send(headers={**kind, "Transfer-Encoding": "chunked", "Content-Length": "x"})[0]
+    assert site.send()[0] == 400
+    for body in (b"{", b"[]", b"null", b"NaN", b"[" * 100_000, b"\xff", b"1" * 10_000):
+        assert site.send(body)[0] == 400
+    old = {**review(HARMLESS), "apiVersion": "admission.k8s.io/v1beta1"}
+    assert site.send(json.dumps(old).encode())[0] == 400
+    assert site.send(good)[0] == 200
+    assert len(good) < BODY_MAX
+
+
+def test_other_requests_get_a_4xx(site: Site) -> None:
+    """B20: other paths and methods, also invented ones: never a 5xx."""
+    for method in ("GET", "POST"):
+        assert site.send(b"{}", method=method, path="/other")[0] == 404
+    for method in ("PUT", "DELETE", "HEAD", "PATCH", "BREW"):
+        assert site.send(method=method, headers={})[0] == 405
+    assert site.send(method="GET", path="/" + "x" * 70_000)[0] == 414
+
+
+def test_a_fault_of_ours_is_a_denial(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """B20: an error nobody planned for is a no, and not a 500 that somebody may take for a yes."""
+    broken = claim(devices(exactly()))
+    broken["metadata"]["name"] = "breaks"
+    response = site.ask(review(broken))
+    assert response["allowed"] is False
+    assert "see its log" in response["status"]["message"]
+    assert "nobody thought of it" in caplog.text
+
+
+def test_probes_tell_alive_from_ready(site: Site) -> None:
+    """B65: a replica that never read its list of keys takes no traffic, and is alive."""
+    assert site.send(method="GET", path="/healthz") == (200, b"ok")
+    assert site.send(method="GET", path="/readyz") == (200, b"ok")
+    site.unready = "no list"
+    assert site.send(method="GET", path="/readyz") == (503, b"no list")
+    assert site.send(method="GET", path="/healthz")[0] == 200
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(site: Site, tmp_path: Path) -> None:
+    """B65: caBundle: the API server asks only who serves under it; renewals under it go on."""
+    site.ca.renew()
+    assert site.ask(review(HARMLESS))["allowed"]
+    (tmp_path / "other").mkdir()
+    site.trust = Ca(tmp_path / "other").trust()
+    with pytest.raises(OSError, match="certificate verify failed"):
+        site.ask(review(HARMLESS))
+
+
+def test_a_taken_port_is_told(site: Site) -> None:
+    """The address is in use: an error that says what to do."""
+    certificates = Certificates(site.ca.certificate, site.ca.private)
+    with pytest.raises(errors.SocketTaken, match="cannot be had"):
+        Webhook((HOST, site.webhook.port), certificates, Reviewing(()))
