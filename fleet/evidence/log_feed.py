@@ -63,7 +63,7 @@ class LogFeed(ABC):
         self._digest = ""
         self._aside: dict[int, tuple[Waiting, str]] = {}
         self._offered: set[int] = set()
-        """Numbers set aside before this process began."""
+        """Numbers set aside before this process began and not offered again yet."""
         self._queue: deque[Waiting] = deque()
 
     @abstractmethod
@@ -98,6 +98,7 @@ class LogFeed(ABC):
         """The entry is copied, or the archive has something else in its place."""
         with self._guard:
             self._aside.pop(item.number, None)
+            self._offered.discard(item.number)
             if refused:
                 self._aside[item.number] = (item, refused)
             self._pass(item)
@@ -138,12 +139,13 @@ class LogFeed(ABC):
             raise errors.LedgerUnavailable(f"{self._cursor} cannot be written: {error}") from error
 
     def as_json(self) -> dict[str, Any]:
-        """What the file says."""
+        """What the file says: nothing up to `through` is missing from it that was not copied."""
+        aside = {str(number): "to be offered again" for number in self._offered}
         return {
             "place": self.place,
             "through": self._through,
             "digest": self._digest,
-            "aside": {str(number): why for number, (_, why) in self._aside.items()},
+            "aside": aside | {str(number): why for number, (_, why) in self._aside.items()},
         }
 
     def load(self) -> dict[str, Any]:

@@ -103,7 +103,9 @@ class Replicator:
         try:
             count, oldest_at = self.feed.waiting()
         except errors.FleetError as error:  # what is read cannot be: the node is still shown
-            return Replication(archive=self._place, required=self._required, error=str(error))
+            return Replication(
+                archive=self._place, required=self._required, backlog=None, error=str(error)
+            )
         return Replication(
             archive=self._place,
             required=self._required,

@@ -109,6 +109,20 @@ def test_an_archive_that_is_away_is_asked_again_ever_later(
     assert (copies.view().backlog, copies.view().error) == (0, "")
 
 
+def test_a_ledger_that_cannot_be_read_is_no_proof_that_all_is_copied(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """Promise 5: how much is missing is then unknown, which holds a node as any backlog does."""
+    copies = replicator(site, archive)
+    path = site.segment()
+    path.rename(path.with_suffix(".away"))
+    path.symlink_to(path.with_suffix(".away"))
+    view = copies.view()
+    assert (view.backlog, view.required) == (None, True)
+    assert view.error
+    assert not copies.drain()
+
+
 def test_an_archive_that_cannot_keep_gets_nothing(site: Site, archive: MemoryArchive) -> None:
     """B48: what was not proven is not trusted; it is proven again at every try."""
     archive.unfit = "its versioning is off"
