@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fleet import errors
-from fleet.evidence import filing, parsed
+from fleet.evidence import filing, layout, parsed
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.keys import KeyRing, PublicKey
 from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
@@ -143,7 +143,7 @@ def collect(
         place = Place(f"{archive.place}/{name}")
         found.damages.append(Damage("extra-object", "is none of the names kept here", place))
     rings, coordinator = _keys(archive, found)
-    nodes = [name.split("/")[1] for name in archive.below(filing.LEDGERS) if name.endswith("/")]
+    nodes = list(_nodes(archive, found))
     bound = bind({node: rings.get(node, KeyRing()) for node in nodes}, keys, found)
     seen = _Seen()
     for node in sorted(nodes):
@@ -283,6 +283,16 @@ def _any(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
         except errors.InputInvalid:
             continue
     return None
+
+
+def _nodes(archive: Archive, found: Collection) -> Iterator[str]:
+    for name in archive.below(filing.LEDGERS):
+        node = name.removeprefix(filing.LEDGERS).removesuffix("/")
+        if name.endswith("/") and layout.is_name(node):
+            yield node
+        else:
+            place = Place(f"{archive.place}/{name}")
+            found.damages.append(Damage("extra-object", "is the ledger of no node", place))
 
 
 def _ahead(

@@ -82,6 +82,8 @@ def read_row(key: str) -> Row:
     if match is None:
         raise EvidenceInvalid(f"{key} is not a ledger's row")
     node, number, digest, chain, version = match.groups()
+    if not layout.is_name(node):
+        raise EvidenceInvalid(f"{key} is a row of no node")
     found = Row(node, int(number), Digest(f"sha256:{digest}"), chain, unquote(version))
     if found.number < 1 or row(found) != key:
         raise EvidenceInvalid(f"{key} is not spelled as a ledger's row")
@@ -147,7 +149,7 @@ def public_key(key_id: str, node: str = "") -> str:
 def key_owner(key: str) -> str:
     """The node whose key has this name, "" for the coordinator. Raises `EvidenceInvalid`."""
     match = _KEY.fullmatch(key)
-    if match is None:
+    if match is None or not (match[1] is None or layout.is_name(match[1])):
         raise EvidenceInvalid(f"{key} is no name of a public key")
     return match[1] or ""
 

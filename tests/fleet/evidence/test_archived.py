@@ -147,6 +147,16 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
         "extra-object",
         "ledgers/node-1/x",
     ),
+    "ledger of no node": (
+        lambda a: a.lay(f"ledgers/a b/000000000001/{'0' * 64}.{'0' * 64}.v", b""),
+        "extra-object",
+        "ledgers/a b/",
+    ),
+    "key of no node": (
+        lambda a: a.lay(f"keys/nodes/a b/{'0' * 64}.pub", b"nothing"),
+        "key-unusable",
+        "keys/nodes/a b/",
+    ),
     "stranger's certificate": (
         lambda a: a.lay(filing.certificate(Digest(f"sha256:{'0' * 64}")), b"{}"),
         "extra-object",

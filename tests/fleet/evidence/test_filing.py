@@ -47,6 +47,8 @@ def test_a_row_is_read_back_from_its_name() -> None:
         f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a/b",
         f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a b",
         f"ledgers/n/000000000001/{'A' * 64}.{CHAIN}.v",
+        f"ledgers/a b/000000000001/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/../000000000001/{'a' * 64}.{CHAIN}.v",
     ],
 )
 def test_another_spelling_is_no_row(key: str) -> None:
