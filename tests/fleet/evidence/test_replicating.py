@@ -37,7 +37,7 @@ def replicator(site: Site, archive: MemoryArchive, clock: ManualClock | None = N
 
 
 def test_the_whole_ledger_is_copied_once(site: Site, archive: MemoryArchive) -> None:
-    """E3: each certificate once, with its rows; what comes later is copied later."""
+    """E3, E5: each certificate once, with its rows; what comes later is copied later."""
     copies = replicator(site, archive)
     assert copies.view().backlog == 4
     assert copies.view().oldest_at == START + 13
