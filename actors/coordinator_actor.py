@@ -75,7 +75,8 @@ def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
     from fleet import coordinating
 
     read = CoordinatorPlan.model_validate_json(plan)
-    return coordinating.behind_actors(read, coordinator, RayNodes())
+    nodes = RayNodes()
+    return coordinating.behind_actors(read, coordinator, nodes, ends=nodes.heads)
 
 
 def _begun(opener: Callable[[], Reconciling], state: str) -> Loop:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
-from pydantic import ValidationError
 
 from actors import handles
 from actors.handles import Ref, RemoteNode
@@ -27,6 +26,7 @@ from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
 from fleet import errors
 from fleet.binding.ports import Abandonment
 from fleet.clock import Clock, SystemClock
+from fleet.evidence.ledger import LedgerHead
 from fleet.leases import Closure
 from fleet.messages import Acceptance, NodeView, ScrubOrder
 
@@ -97,6 +97,11 @@ class RayNodes:
         """The nodes named, each with the results of the operations asked for."""
         calls = {node: (node, VIEW, (tuple(operations),)) for node, operations in asked.items()}
         return self._all(calls, NodeView.model_validate_json)
+
+    def heads(self) -> Mapping[str, LedgerHead | errors.FleetError]:
+        """The end of every node's ledger."""
+        calls: dict[str, _Call] = {node: (node, "head", ()) for node in self.names()}
+        return self._all(calls, LedgerHead.from_json)
 
     def scrub(
         self, orders: Mapping[str, Sequence[ScrubOrder]]
@@ -227,7 +232,7 @@ def _read(
         return answer
     try:
         return read(answer)
-    except ValidationError as error:
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's own is a ValueError
         return errors.InputInvalid(
             f"a node answers in a way the coordinator does not know: {error}",
             remedy="run node service and coordinator in one version; an update ends this",

@@ -4,7 +4,9 @@
    when an answer was lost, and how long it may take altogether.
 2. Every failure becomes `errors.CloudFailed` with a `Kind`, which says whether the request may have
    been carried out. That, not the code, is what callers decide by.
-3. Credentials are boto3's own chain (role of the pod or the instance, profile, environment).
+3. Credentials are boto3's own chain (role of the pod or the instance, profile, environment). Where
+   they cannot be had just now, or ran out on the way, it is a failure that waiting ends: a hiccup
+   of their source must not look like a right that is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Kind(StrEnum):
     UNCERTAIN = "uncertain"
     """No answer, or the service failed on it: it may have been carried out, or may be yet."""
     THROTTLED = "throttled"
-    """Not carried out: too many requests. Wait, with chance."""
+    """Not carried out, for now: too many requests, cut on its way, signed with what had just run
+    out, or credentials that could not be had. Wait, with chance."""
     CONFLICT = "conflict"
     """Not carried out: another request was at the same item or object. Try again."""
     UNMET = "unmet"
@@ -57,6 +60,19 @@ _KINDS = {
     "LimitExceededException": Kind.THROTTLED,
     "SlowDown": Kind.THROTTLED,
     "TooManyRequestsException": Kind.THROTTLED,
+    "TooManyRequests": Kind.THROTTLED,
+    "RequestThrottled": Kind.THROTTLED,
+    "RequestThrottledException": Kind.THROTTLED,
+    "ThrottledException": Kind.THROTTLED,
+    "BandwidthLimitExceeded": Kind.THROTTLED,
+    "PriorRequestNotComplete": Kind.THROTTLED,
+    "RequestTimeout": Kind.UNCERTAIN,  # these four are answers of S3 under 400
+    "IncompleteBody": Kind.THROTTLED,
+    "BadDigest": Kind.THROTTLED,
+    "XAmzContentSHA256Mismatch": Kind.THROTTLED,
+    "RequestTimeoutException": Kind.UNCERTAIN,
+    "KMSInternalException": Kind.UNCERTAIN,
+    "DependencyTimeoutException": Kind.UNCERTAIN,
     "TransactionConflict": Kind.CONFLICT,
     "TransactionConflictException": Kind.CONFLICT,
     "ReplicatedWriteConflictException": Kind.CONFLICT,
@@ -84,9 +100,11 @@ _KINDS = {
     "IncompleteSignature": Kind.DENIED,
     "MissingAuthenticationToken": Kind.DENIED,
     "InvalidAccessKeyId": Kind.DENIED,
-    "ExpiredToken": Kind.DENIED,
-    "ExpiredTokenException": Kind.DENIED,
-    "RequestExpired": Kind.DENIED,
+    "InvalidToken": Kind.DENIED,
+    "ExpiredToken": Kind.THROTTLED,  # signed anew each time, with what has been renewed meanwhile
+    "ExpiredTokenException": Kind.THROTTLED,
+    "TokenRefreshRequired": Kind.THROTTLED,
+    "RequestExpired": Kind.THROTTLED,
     "RequestTimeTooSkewed": Kind.DENIED,
 }
 _STATUSES = {401: Kind.DENIED, 403: Kind.DENIED, 404: Kind.ABSENT, 409: Kind.CONFLICT,
@@ -124,11 +142,17 @@ def ask(call: Callable[[], _T]) -> _T:
     except exceptions.ClientError as error:
         raise _answered(error.response) from error
     except (
+        exceptions.CredentialRetrievalError,
+        exceptions.TokenRetrievalError,
+        exceptions.MetadataRetrievalError,
+    ) as error:
+        # The instance's or the pod's source of credentials did not answer: nothing was sent.
+        raise _failed(Kind.THROTTLED, type(error).__name__, str(error)) from error
+    except (
         exceptions.NoCredentialsError,
         exceptions.PartialCredentialsError,
-        exceptions.CredentialRetrievalError,
         exceptions.ProfileNotFound,
-        exceptions.TokenRetrievalError,
+        exceptions.SSOError,
     ) as error:
         raise _failed(Kind.DENIED, type(error).__name__, str(error)) from error
     except exceptions.ParamValidationError as error:
@@ -176,7 +200,8 @@ def _answered(response: Mapping[str, Any]) -> errors.CloudFailed:
     reasons = tuple(str(one.get("Code", "None")) for one in response.get("CancellationReasons", ()))
     if code == "TransactionCanceledException":
         return _failed(_cancelled(reasons), code, ", ".join(reasons), reasons)
-    kind = _KINDS.get(code) or _STATUSES.get(status)
+    # S3 hands on what KMS answers, with its name before it.
+    kind = _KINDS.get(code.removeprefix("KMS.")) or _STATUSES.get(status)
     if kind is None:
         kind = Kind.UNCERTAIN if status >= 500 or not status else Kind.REFUSED
     return _failed(kind, code, told, reasons)

@@ -14,6 +14,7 @@ is `DriverAbsent`, never an empty fleet.
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fleet.door import paths
 from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, keep
-from fleet.evidence import heads, layout
+from fleet.evidence import heads, kept_list, layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.journal import opening
@@ -145,7 +146,8 @@ def _store_place(plan: CoordinatorPlan) -> StorePlace:
 
 def _signer(state: Path, clock: SystemClock) -> heads.Countersigner:
     key = SigningKey.load_or_create(layout.coordinator_key(state))
-    return heads.Countersigner(heads.HeadsLog(layout.heads_directory(state)), key, clock)
+    log = heads.HeadsLog(layout.heads_directory(state))
+    return heads.Countersigner(log, key, clock, partial(kept_list.named, state))
 
 
 def open_node(

@@ -6,12 +6,13 @@ Ray, `fleet coordinate` with the nodes of its host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from fleet import bootstrap
+from fleet import bootstrap, errors
 from fleet.binding.conditions import RebootConditions
+from fleet.binding.countersigning import Countersigning, Ends
 from fleet.binding.holding import Holds
 from fleet.binding.informing import QuarantineNotices
 from fleet.binding.leasing import ClaimLeases
@@ -29,6 +30,8 @@ from fleet.binding.watching import Cached
 from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
 from fleet.door.nodes import DoorNodes
+from fleet.evidence import layout
+from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
@@ -78,13 +81,33 @@ def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
         identity.meet(Path(chosen.state), cluster, names)
         coordinator = bootstrap.open_coordinator(chosen, cluster)
         nodes = DoorNodes({node.node: bootstrap.open_door(node) for node in plan.nodes})
-        return reconciling(chosen, coordinator, nodes, cluster, closing=(nodes.close,))
+        # Beside the doors: whoever countersigns reads the ledgers themselves.
+        ends = on_disk(Path(chosen.state), names)
+        return reconciling(chosen, coordinator, nodes, cluster, ends=ends, closing=(nodes.close,))
 
     return opened
 
 
-def behind_actors(plan: CoordinatorPlan, coordinator: Coordinator, nodes: Nodes) -> Reconciling:
-    """What the coordinator's actor steps.
+def on_disk(state: Path, names: Sequence[str]) -> Ends:
+    """The ends of these nodes' ledgers, read on this host; each time only what was added."""
+    ledgers = {name: Ledger(layout.ledger_directory(state, name)) for name in names}
+
+    def ends() -> Mapping[str, LedgerHead | errors.FleetError]:
+        found: dict[str, LedgerHead | errors.FleetError] = {}
+        for name, ledger in ledgers.items():
+            try:
+                found[name] = ledger.head()
+            except errors.FleetError as error:
+                found[name] = error
+        return found
+
+    return ends
+
+
+def behind_actors(
+    plan: CoordinatorPlan, coordinator: Coordinator, nodes: Nodes, *, ends: Ends | None = None
+) -> Reconciling:
+    """What the coordinator's actor steps; `ends` of ledgers are countersigned.
 
     Raises `SettingsInvalid`, `ApiNotFound` where the server does not serve what is needed,
     `ClusterForeign`, and what `Cluster.get` raises: a coordinator has nothing to do without an API
@@ -94,7 +117,7 @@ def behind_actors(plan: CoordinatorPlan, coordinator: Coordinator, nodes: Nodes)
     cluster.require()
     if Path(plan.state).is_dir():  # with a store at the API it runs on any host
         identity.meet(Path(plan.state), cluster, ())
-    return reconciling(plan, coordinator, nodes, cluster)
+    return reconciling(plan, coordinator, nodes, cluster, ends=ends)
 
 
 def reconciling(
@@ -103,6 +126,7 @@ def reconciling(
     nodes: Nodes,
     cluster: Cluster,
     *,
+    ends: Ends | None = None,
     closing: Sequence[Callable[[], None]] = (),
 ) -> Reconciling:
     """What the loop steps; it watches nothing before it is started."""
@@ -124,6 +148,7 @@ def reconciling(
         claims=claims,
         each=side_by_side,
     )
+    signing = {} if ends is None else {"countersignatures": Countersigning(coordinator, ends)}
     parting = Parting(marks=marks, coordinator=coordinator, cluster=cluster, holds=holds)
     binder = Binder(around, BinderTerms.from_settings(plan.settings))
     return Reconciling(
@@ -137,6 +162,7 @@ def reconciling(
             "notices": QuarantineNotices(events, claims, marks),
             "leases of claims that are gone": OrphanLeases(claims, leases, binder.look),
             "lost nodes": AbsentNodes(cluster, known, claims, parting, kubernetes.lost_after_s),
+            **signing,
         },
         closing=(side_by_side.close, *closing),
     )

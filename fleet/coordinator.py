@@ -60,8 +60,11 @@ class HeadSigner(Protocol):
 class Copies(Protocol):
     """Copies what was signed and what ended to an archive."""
 
-    def copy(self, ended: RunRecord | None = None) -> None:
-        """Begin to, with a run that just ended; raises nothing, goes on in the background."""
+    def copy(self, ended: RunRecord | None = None, *, waits: bool = True) -> None:
+        """Begin to, with a run that just ended; raises nothing, goes on in the background.
+
+        `waits`: an archive that answers is waited for shortly.
+        """
         ...
 
     def view(self) -> Replication:
@@ -253,11 +256,14 @@ class Coordinator:
 
     # --- the rest ----------------------------------------------------------------------------
 
-    def sign_heads(self, heads: Mapping[NodeName, LedgerHead]) -> None:
-        """Countersign the newest certificates the nodes report."""
+    def sign_heads(self, heads: Mapping[NodeName, LedgerHead], *, waits: bool = True) -> None:
+        """Countersign the newest certificates the nodes report, and copy that to the archive.
+
+        `waits`: as of `Copies.copy`. Raises `NotOwner` and `LedgerUnavailable`.
+        """
         self._signer.sign(heads)
         if self._copies is not None:
-            self._copies.copy()
+            self._copies.copy(waits=waits)
 
     def view(self) -> CoordinatorView:
         """The coordinator now, for status and audit."""

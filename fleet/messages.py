@@ -190,8 +190,8 @@ class Replication(Message):
     """As people name it; empty before it was opened."""
     required: bool = True
     """Whether whoever goes must have copied all of it before (policy `replicated`)."""
-    backlog: int = 0
-    """What is not in the archive yet."""
+    backlog: int | None = 0
+    """What is not in the archive yet; None: it cannot be told, which is no better than some."""
     oldest_at: float = 0.0
     """When the oldest of it was made; 0.0: there is none."""
     error: str = ""

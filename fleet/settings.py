@@ -318,7 +318,7 @@ class EvidenceSettings(Section):
     )
     kms_key: str = Field(
         default="",
-        description="KMS key that objects are encrypted with. Empty: S3's own keys (AES-256).",
+        description="KMS key that objects are encrypted with. Empty: the bucket's default.",
     )
     timeout_s: float = Field(
         default=20.0,

@@ -12,11 +12,12 @@ from fleet import bootstrap, errors
 from fleet.cli import text
 from fleet.cli.options import state_directory
 from fleet.clock import SystemClock
-from fleet.evidence import archived, layout
+from fleet.evidence import archived, filing, kept_list, layout
 from fleet.evidence.archive import Archive
+from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.log_feed import place_named
+from fleet.evidence.log_feed import LogFeed, place_named
 from fleet.evidence.sources import Collection, Trust
 from fleet.messages import Replication
 from fleet.planning import PLAN_FILE
@@ -64,10 +65,49 @@ def collected(
 
 
 def backlog(state: Path | None) -> Iterator[str]:
-    """Lines about the certificates of this host's nodes that are not in their archive yet."""
+    """Lines about what of this host is not in its archive yet: certificates, the coordinator's."""
     directory = state_directory(state)
+    feeds: dict[str, LogFeed] = {}
     for node in layout.nodes(directory):
         if place := place_named(layout.archive_cursor(directory, node)):
-            count, oldest_at = LedgerFeed(directory, node, place=place).waiting()
-            found = Replication(archive=place, backlog=count, oldest_at=oldest_at)
-            yield from text.replication(node, found)
+            feeds[node] = LedgerFeed(directory, node, place=place)
+    place = place_named(layout.archive_cursor(directory))
+    if not place and layout.key_list(directory).exists():  # signed here, and never copied
+        place = _known(directory)
+    if place:
+        feeds["coordinator"] = CoordinatorFeed(directory, lambda: (), place=place)
+    for owner, feed in feeds.items():
+        count, oldest_at = feed.waiting()
+        found = Replication(archive=feed.place, backlog=count, oldest_at=oldest_at)
+        yield from text.replication(owner, found)
+
+
+def copy_list(state: Path) -> str:
+    """Copy the coordinator's list of keys now to the archive that this host copies to, if any.
+
+    Returns why it is not there yet; "" when it is, or when there is no archive.
+    """
+    place, found = _known(state), kept_list.read(state)
+    if not place or found is None:
+        return ""
+    try:
+        archive = opened(place, state)
+        for key in kept_list.ring(state):
+            archive.keep(filing.public_key(key.key_id), key.pem())
+        name = filing.key_list(found.listed.number, found.name.digest)
+        archive.keep(name, found.content)
+    except errors.FleetError as error:
+        return (
+            f"list of keys {found.listed.number} is not in the archive {place} until the"
+            f" coordinator copies it, while it works: {error}"
+        )
+    return ""
+
+
+def _known(directory: Path) -> str:
+    """The archive of this host: as recorded with the fleet, else where copies went; "": none."""
+    if place := chosen(directory).archive:
+        return place
+    owners = ("", *layout.nodes(directory))
+    places = (place_named(layout.archive_cursor(directory, owner)) for owner in owners)
+    return next(filter(None, places), "")

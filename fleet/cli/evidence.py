@@ -15,13 +15,13 @@ from fleet import errors
 from fleet.cli import archive, keys, page, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, emit
+from fleet.evidence import dsse, parsed
 from fleet.evidence import export as exporting
-from fleet.evidence import parsed
 from fleet.evidence import verify as verifying
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.layout import PUBLIC_SUFFIX, checked_name
 from fleet.evidence.segments import Damage, Entry, Sequence
-from fleet.evidence.sources import Collection, Trust, collect, heads_log
+from fleet.evidence.sources import Collection, Trust, collect, take_heads
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(keys.app, name="keys")
@@ -171,7 +171,7 @@ def verify(
     trusted = trust(key), ring(coordinator_key)
     collection = open_evidence(state, directory, *trusted, place=place)
     if heads is not None:
-        collection.heads = heads_log(heads, ring(coordinator_key))
+        take_heads(collection, heads, ring(coordinator_key))
     report = verifying.verify(collection)
     emit(report.as_json(), as_json=as_json, render=lambda console: _report(console, report))
     if not report.ok:
@@ -212,7 +212,10 @@ def export(
             f"{done.certificates} certificates and {done.countersignatures} countersignatures"
             f" written to {done.directory}"
         )
-        console.print(f"verify: fleet evidence verify --directory {done.directory}")
+        console.print(
+            f"verify: fleet evidence verify --directory {done.directory} --key FILE"
+            " --coordinator-key FILE (keys from elsewhere)"
+        )
 
     emit(document, as_json=as_json, render=render)
 
@@ -378,14 +381,18 @@ def _report(console: Console, report: verifying.Report) -> None:
     for note in report.notes:
         console.print(Text(f"note: {note}", style="dim"))
     omitted = f" ({report.omitted} more left out of this copy)" if report.omitted else ""
+    at = report.countersigned_at
+    newest = f", the newest of {dsse.moment(at)[:19]}Z" if at is not None else ""
     console.print(
         f"{report.certificates} certificates{omitted} in {report.ledgers} ledgers over"
         f" {report.units} units; {report.countersigned} countersigned by"
-        f" {report.countersignatures} countersignatures"
+        f" {report.countersignatures} countersignatures{newest}"
     )
-    verdict = ("evidence is whole", "bold green")
-    if report.unsigned_index:
-        verdict = ("evidence is whole; the index of this export is not signed", "bold green")
+    index = "; the index of this export is not signed" if report.unsigned_index else ""
+    verdict = (f"evidence is whole{index}", "bold green")
+    if report.doubts:
+        told = "what is here is whole; what the notes say is left out is not proven"
+        verdict = (told, "bold yellow")
     if report.defects:
         verdict = (f"{len(report.defects)} defects", "bold red")
     elif not report.certificates:

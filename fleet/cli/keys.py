@@ -1,14 +1,15 @@
 """`fleet evidence keys`: whose each public key is and when it was good, signed by the coordinator.
 
-A list is made from the keys of this state directory and the list before it. It is copied to the
-archive with the coordinator's next copies; whoever verifies takes the newest.
+A list is made from the keys of this state directory and the list before it. It is countersigned and
+copied to the archive at once; whoever verifies takes the newest.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +19,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import bootstrap, errors
+from fleet.cli import archive
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, emit
-from fleet.evidence import dsse, key_list, layout
-from fleet.evidence.disk import read_regular, replace
-from fleet.evidence.key_list import KeyList, Listed
-from fleet.evidence.keys import SHORT_ID, KeyRing, SigningKey
-from fleet.evidence.segments import Damage, Place
+from fleet.clock import SystemClock
+from fleet.evidence import dsse, kept_list, key_list, layout
+from fleet.evidence.heads import Countersigner, HeadsLog
+from fleet.evidence.key_list import Chosen, KeyList, Listed
+from fleet.evidence.keys import SHORT_ID, KeyRing, PublicKey, SigningKey
+from fleet.evidence.layout import PUBLIC_SUFFIX
 from fleet.journal.lock import OwnerLock
+
+TRIES, PAUSE_S = 20, 0.1
+"""How often, and after how many seconds each, another process is waited for that countersigns."""
+_KEY_ID = re.compile(r"[0-9a-f]{64}")
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -39,7 +46,8 @@ def keys() -> None:
 def list_(state: StateOption = None, *, as_json: AsJson = False) -> None:
     """List all keys, and sign the list anew where a key is missing in it."""
     directory = state_directory(state)
-    _show(_renewed(directory), as_json=as_json)
+    before = kept_list.read(directory)
+    _show(_renewed(directory, before), state=directory, before=before, as_json=as_json)
 
 
 @app.command()
@@ -51,26 +59,44 @@ def rotate(
 ) -> None:
     """Make a node a new key; the old private key is destroyed, what it signed stays valid.
 
-    The node's service must be stopped: it would go on signing with the key it has read.
+    The node's service must be stopped: it would go on signing with the key it has read. On a host
+    where no coordinator works only the key is replaced.
     """
     directory = state_directory(state)
+    if not layout.node_directory(directory, node).is_dir():
+        raise errors.InputInvalid(
+            f"there is no node {node} in {directory}",
+            remedy="name the node's own state directory with --state, on its host",
+        )
+    listing = kept_list.has_worked(directory)
+    before = kept_list.read(directory) if listing else None
     lock = OwnerLock(layout.node_directory(directory, node) / bootstrap.LOCK)
     lock.acquire(owner=f"rotation of the key of {node}")
     try:
-        before = SigningKey.load(layout.node_key(directory, node))
-        _renewed(directory)  # the old key is listed before it ends
+        old = SigningKey.load(layout.node_key(directory, node)).key_id
+        if listing:
+            _renewed(directory, before)  # the old key is listed before it ends
         layout.node_key(directory, node).unlink()
-        SigningKey.load_or_create(layout.node_key(directory, node))
+        new = SigningKey.load_or_create(layout.node_key(directory, node)).key_id
     finally:
         lock.release()
-    _show(_renewed(directory, old=before.key_id), as_json=as_json)
+    if not listing:
+        _tell_coordinator(node, old, new, as_json=as_json)
+        return
+    found = _renewed(directory, kept_list.read(directory), old=old)
+    _show(found, state=directory, before=before, as_json=as_json)
 
 
 @app.command()
 def revoke(
-    key: Annotated[str, typer.Argument(help="Id of the key, or its first characters.")],
+    key: Annotated[
+        str, typer.Argument(help="Id of the key, its first characters, or its .pub file.")
+    ],
     *,
     reason: Annotated[str, typer.Option("--reason", help="Why, in your words.")],
+    node: Annotated[
+        str, typer.Option("--node", help="Whose key it is; needed for one this host never saw.")
+    ] = "",
     state: StateOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,82 +106,103 @@ def revoke(
     countersigned by now is proven to be older. Rotate the key of a node that goes on.
     """
     directory = state_directory(state)
-    found = _renewed(directory)
-    one = found.found(key.lower())
+    before = kept_list.read(directory)
+    found = _renewed(directory, before)
+    one = _chosen(found, key, node)
     if not one.node:
         raise errors.InputInvalid(
             f"{one.key_id[:SHORT_ID]} is the coordinator's key, which signs this list",
             remedy="revoke the keys of nodes here; replace the coordinator's by hand (docs/s3.md)",
         )
     after = key_list.revoked(found.keys, one, at=time.time(), reason=reason)
-    _show(_sign(directory, found, after), as_json=as_json)
+    signed = _signed(directory, kept_list.read(directory), after)
+    _show(signed, state=directory, before=before, as_json=as_json)
 
 
-def _renewed(directory: Path, *, old: str = "") -> KeyList:
-    """The list with all keys of the state directory in it, signed anew if one was not."""
-    before = _read(directory)
-    rings = {
-        str(node): KeyRing.owned(layout.node_keys_directory(directory, node), layout.NODE_STEM)
-        for node in layout.nodes(directory)
-    }
-    _coordinator(directory)
-    rings[""] = _coordinator_ring(directory)
-    keys = key_list.renewed(before, rings, now=time.time(), old=[old] if old else ())
-    return before if keys == before.keys else _sign(directory, before, keys)
-
-
-def _read(directory: Path) -> KeyList:
-    """The list there is. Raises `EvidenceInvalid` for one the coordinator did not sign."""
-    path = layout.key_list(directory)
-    try:
-        content = read_regular(path, most_bytes=key_list.MOST_BYTES)
-    except FileNotFoundError:
-        return KeyList()
-    except OSError as error:
-        raise errors.EvidenceInvalid(f"{path} cannot be read: {error.strerror}") from error
-    damages: list[Damage] = []
-    place = Place(str(path))
-    found = key_list.checked(content, _coordinator_ring(directory), place, damages)
-    if found is None:
-        raise errors.EvidenceInvalid(
-            f"{path}: {damages[0].detail}",
-            remedy="keep the file for inquiry and restore it from the archive (keys/lists/)",
+def _chosen(found: KeyList, key: str, node: str) -> Listed:
+    """The key meant: one of the list, or one of a node on another host, in full and with --node."""
+    text = PublicKey.load(Path(key)).key_id if key.endswith(PUBLIC_SUFFIX) else key.lower()
+    one = found.keys.get(text)
+    if one is None and _KEY_ID.fullmatch(text):
+        if not node:
+            raise errors.InputInvalid(
+                f"no key {text[:SHORT_ID]} is known here", remedy="say whose it is with --node NODE"
+            )
+        return Listed(text, layout.checked_name(node), since=time.time(), told=True)
+    one = one or found.found(text)
+    if node and one.node != node:
+        owner = one.node or "the coordinator"
+        raise errors.InputInvalid(
+            f"{one.key_id[:SHORT_ID]} is the key of {owner}, not of {node}",
+            remedy="see `fleet evidence keys list`",
         )
-    return found
+    return one
 
 
-def _sign(directory: Path, before: KeyList, keys: Mapping[str, Listed]) -> KeyList:
-    path = layout.key_list(directory)
-    previous = None
-    with suppress(FileNotFoundError):
-        previous = dsse.digest_of(read_regular(path, most_bytes=key_list.MOST_BYTES))
-    content = key_list.sign(
-        keys,
-        number=before.number + 1,
-        previous=previous,
-        key=_coordinator(directory),
-        now=time.time(),
-    )
-    replace(path, content)
-    return key_list.read(content)
-
-
-def _coordinator(directory: Path) -> SigningKey:
-    """Never made here: a coordinator that never worked must not seem to have."""
-    path = layout.coordinator_key(directory)
-    if not path.exists():
+def _renewed(directory: Path, before: Chosen | None, *, old: str = "") -> KeyList:
+    """The list with all keys of the state directory in it, signed anew if one was not."""
+    if not kept_list.has_worked(directory):
         raise errors.InputInvalid(
             f"no coordinator has worked in {directory}: there is no key to sign a list with",
             remedy="name the coordinator's state directory with --state",
         )
+    rings = {
+        str(node): KeyRing.owned(layout.node_keys_directory(directory, node), layout.NODE_STEM)
+        for node in layout.nodes(directory)
+    }
+    rings[""] = kept_list.ring(directory)
+    listed = before.listed if before is not None else KeyList()
+    keys = key_list.renewed(listed, rings, now=time.time(), old=[old] if old else ())
+    return listed if keys == listed.keys else _signed(directory, before, keys)
+
+
+def _signed(directory: Path, before: Chosen | None, keys: Mapping[str, Listed]) -> KeyList:
+    """Sign the list, and countersign that it is the newest: an older one shows from here on."""
+    key = _coordinator(directory)
+    found = kept_list.signed(directory, before, keys, key=key, now=time.time())
+    log = HeadsLog(layout.heads_directory(directory))
+    signer = Countersigner(log, key, SystemClock(), partial(kept_list.named, directory))
+    for left in reversed(range(TRIES)):
+        try:
+            signer.sign({})
+        except errors.NotOwner:  # a coordinator at work is writing this very moment
+            if not left:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            break
+    return found
+
+
+def _coordinator(directory: Path) -> SigningKey:
+    """Never made here: that is for the coordinator, which keeps the old public half."""
+    path = layout.coordinator_key(directory)
+    if not path.exists():
+        raise errors.KeyUnusable(
+            f"the coordinator's key {path} is not there: no list can be signed",
+            remedy="start the coordinator once: it makes another and keeps the old public half;"
+            " then run again",
+        )
     return SigningKey.load(path)
 
 
-def _coordinator_ring(directory: Path) -> KeyRing:
-    return KeyRing.owned(layout.coordinator_keys_directory(directory), layout.COORDINATOR_STEM)
+def _tell_coordinator(node: str, old: str, new: str, *, as_json: bool) -> None:
+    """What is left to do where the node's keys are listed."""
+    act = f"fleet evidence keys revoke {old} --node {node} --reason WHY"
+
+    def render(console: Console) -> None:
+        console.print(Text(f"{node} signs with key {new} from its next start on."))
+        console.print(Text(f"No coordinator works here, so that no list says key {old} ended."))
+        console.print(Text(f"If anybody else may have it, run on the coordinator's host: {act}"))
+
+    found = {"node": node, "old": old, "new": new, "at_the_coordinator": act}
+    emit(found, as_json=as_json, render=render)
 
 
-def _show(found: KeyList, *, as_json: bool) -> None:
+def _show(found: KeyList, *, state: Path, before: Chosen | None, as_json: bool) -> None:
+    """Show the list, copied to the archive if it is a new one; exit code 1 when it is not there."""
+    fresh = before is None or found.number > before.listed.number
+    waiting = archive.copy_list(state) if fresh else ""
     rows: list[dict[str, Any]] = [found.keys[key_id].as_json() for key_id in sorted(found.keys)]
 
     def render(console: Console) -> None:
@@ -167,5 +214,10 @@ def _show(found: KeyList, *, as_json: bool) -> None:
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
         console.print(f"list {found.number}, signed {dsse.moment(found.issued_at)[:19]}Z")
+        if waiting:
+            console.print(Text(waiting, style="yellow"))
 
-    emit({"number": found.number, "keys": rows}, as_json=as_json, render=render)
+    document = {"number": found.number, "keys": rows, "not_in_the_archive": waiting}
+    emit(document, as_json=as_json, render=render)
+    if waiting:
+        raise typer.Exit(1)

@@ -24,7 +24,7 @@ from fleet.cli.options import (
 from fleet.cli.output import AsJson, emit
 from fleet.cli.standby import standby
 from fleet.model import HolderKind
-from fleet.repair.draining import Drained, drain, settled
+from fleet.repair.draining import Drained, counted, drain, settled
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
 
 app = typer.Typer(no_args_is_help=True)
@@ -107,7 +107,7 @@ def drain_node(
         done = drain(nodes[node], detail=reason, operator=who)
         done = settled(nodes[node], done, pause=_until(time.monotonic() + wait))
     emit(done.model_dump(mode="json"), as_json=as_json, render=partial(_show_drained, done))
-    raise typer.Exit(1 if done.left or done.failed or done.uncopied else 0)
+    raise typer.Exit(1 if done.left or done.failed or done.uncopied != 0 else 0)
 
 
 def _until(deadline: float) -> Callable[[], bool]:
@@ -134,9 +134,9 @@ def _show_drained(done: Drained, console: Console) -> None:
         state = f" ({one.state})" if one.state else ""
         called = f"{one.name} {one.uid}".strip()
         console.print(text.plain(f"  still there: claim {called}{state} on {place}"))
-    if done.uncopied:
+    if done.uncopied != 0:
         why = f": {done.uncopied_because}" if done.uncopied_because else ""
-        told = f"  {done.uncopied} certificates are on it only, not in the archive yet{why}"
+        told = f"  {counted(done.uncopied)} on it only, not in the archive yet{why}"
         console.print(text.plain(told))
     if not done.left:
         console.print(text.plain("  nobody is left on it"))

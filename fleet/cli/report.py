@@ -26,7 +26,7 @@ from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.compliance import report as reporting
 from fleet.compliance.mapping import requirement as named
-from fleet.compliance.report import Asked, ComplianceReport, DeviceAnswer, Period
+from fleet.compliance.report import Asked, ComplianceReport, DeviceAnswer, Missing, Period
 from fleet.evidence.judged import judge
 from fleet.model import UnitId
 
@@ -155,6 +155,8 @@ def _render(console: Console, found: ComplianceReport) -> None:
     console.print(_table(found))
     for device in found.devices:
         _explain(console, device)
+    for missing in found.missing:
+        _tell(console, "fleet", missing)
     for note in found.notes:
         console.print(text.plain(f"note: {note}", style="dim"))
     for line in found.not_covered:
@@ -166,7 +168,9 @@ def _render(console: Console, found: ComplianceReport) -> None:
         return
     style = "bold red" if found.exit_code else "bold green"
     total = len(found.devices)
-    console.print(text.plain(f"{found.answered} of {total} devices have a valid answer", style))
+    more = f"; of the fleet {len(found.missing)} things are missing" if found.missing else ""
+    told = f"{found.answered} of {total} devices have a valid answer{more}"
+    console.print(text.plain(told, style))
 
 
 def _table(found: ComplianceReport) -> Table:
@@ -200,12 +204,16 @@ def _table(found: ComplianceReport) -> Table:
 def _explain(console: Console, device: DeviceAnswer) -> None:
     place = f"{device.node}/{device.device}"
     for missing in device.missing:
-        about = f" (certificate {text.digest(missing.certificate)})" if missing.certificate else ""
-        where = f" at {missing.place}" if missing.place else ""
-        console.print(text.joined((f"  {place}: ", "bold red"), f"{missing.what}{about}{where}"))
-        console.print(text.plain(f"      do: {missing.remedy}"))
+        _tell(console, place, missing)
     for figure, values in device.figures.items():
         console.print(text.joined((f"  {place}: ", "dim"), f"{figure} = {_shown(values)}"))
+
+
+def _tell(console: Console, place: str, missing: Missing) -> None:
+    about = f" (certificate {text.digest(missing.certificate)})" if missing.certificate else ""
+    where = f" at {missing.place}" if missing.place else ""
+    console.print(text.joined((f"  {place}: ", "bold red"), f"{missing.what}{about}{where}"))
+    console.print(text.plain(f"      do: {missing.remedy}"))
 
 
 def _shown(values: list[Any]) -> str:

@@ -81,6 +81,8 @@ class Requirement:
     answered_by: Answer
     offered: bool
     """Whether a device that is clean or in use must rest on a certificate that answers."""
+    countersigned: bool
+    """Whether a certificate counts only when a valid countersignature covers it."""
     covered: tuple[Covered, ...]
     demands: tuple[Demand, ...]
     not_covered: tuple[NotCovered, ...]
@@ -132,6 +134,7 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
         source=row["source"],
         answered_by=Answer(row["answered_by"]),
         offered=row["offered"],
+        countersigned=row.get("countersigned", False),
         covered=tuple(Covered(one["claim"], tuple(one["figures"])) for one in row["covered"]),
         demands=tuple(_demand(one) for one in row.get("demand", ())),
         not_covered=tuple(NotCovered(one["what"], one["why"]) for one in row["not_covered"]),
@@ -196,6 +199,12 @@ figures up in verified evidence, device by device. Requirements are told in our 
 source before you rely on it. Figures are paths into the predicate of a certificate (`fleet evidence
 show DIGEST --json`, below `statement`), and `ledger.` figures those of `fleet evidence verify
 --json`. Evidence of simulated devices answers nothing.
+
+Who signed is proven by public keys from elsewhere: `--key` for the nodes', `--coordinator-key` for
+the coordinator's. Without them evidence is compared with itself, and the report says so. What a
+copy leaves out is proven by nobody either: the newest certificate of a unit, or a whole node, that
+a countersignature names and that is not there is missing (exit 1). A wipe after the newest
+countersignature (`ledger.countersigned_at`) can be taken out unseen.
 """
 
 
@@ -230,7 +239,8 @@ def _section(one: Requirement) -> Iterator[str]:
     if one.answered_by is Answer.ORGANISATION:
         yield "No certificate answers this: `fleet report` shows the figures and says so (exit 1)."
     else:
-        yield "A certificate counts as an answer when it is verified, of a real device, and says:"
+        kind = "verified, countersigned" if one.countersigned else "verified"
+        yield f"A certificate counts as an answer when it is {kind}, of a real device, and says:"
         yield ""
         yield from (f"- {_asked(demand)}" for demand in one.demands)
     yield ""

@@ -8,6 +8,8 @@ Decisions:
 3. A device that is handed out, or may be, must rest on a certificate that answers; its node's
    journal names it.
 4. Simulated devices are listed and never answered (promise 10).
+5. What a copy leaves out is missing. Its index says what was left out and is signed by nobody:
+   the countersignatures name what must be there, also whole nodes.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from fleet.model import Digest, State, UnitId
 OFFERED = frozenset({str(State.CLEAN), str(State.IN_USE)})
 _VERIFY = "see `fleet evidence verify`; keep the files as they are for inquiry"
 _WIPE = "wipe it with `fleet scrub`, or widen the period"
+_WHOLE = "get a copy in which it is (`fleet evidence export`); ask who made this one"
+_COUNTERSIGN = "a coordinator at work does within minutes, `fleet scrub` at its end; ask again then"
 _SIMULATED = "the device is simulated: what is proven of it is proven of no hardware"
 
 
@@ -119,6 +123,8 @@ class ComplianceReport(Message):
     """Whether any device is simulated."""
     answered: int
     devices: tuple[DeviceAnswer, ...]
+    missing: tuple[Missing, ...]
+    """What is missing of the fleet and is no device's: nodes that must have evidence."""
     ledger: dict[str, Any]
     """What verification found, without the defects."""
     notes: tuple[str, ...]
@@ -128,8 +134,8 @@ class ComplianceReport(Message):
 
     @property
     def exit_code(self) -> int:
-        """0: there are devices, and every one is answered; else 1."""
-        return int(not self.devices or self.answered < len(self.devices))
+        """0: there are devices, every one is answered, and nothing else is missing; else 1."""
+        return int(not self.devices or self.answered < len(self.devices) or bool(self.missing))
 
 
 def known(evidence: Evidence) -> tuple[Asked, ...]:
@@ -174,6 +180,9 @@ def compare(
         simulated=any(one.simulated for one in answers) or report.simulated > 0,
         answered=sum(one.answered for one in answers),
         devices=tuple(answers),
+        missing=tuple(
+            Missing(what=one.words, remedy=_WHOLE) for one in report.doubts if not one.units
+        ),
         ledger=ledger,
         notes=tuple(report.notes),
         not_covered=tuple(f"{one.what}: {one.why}" for one in requirement.not_covered),
@@ -224,6 +233,7 @@ def _in_order(found: Iterable[Judged]) -> list[Judged]:
 
 def _counts(requirement: Requirement, one: Judged) -> bool:
     met = not any(requirement.against(one.certificate.predicate))
+    met = met and (one.countersigned or not requirement.countersigned)
     certified = requirement.answered_by is Answer.CERTIFICATE
     return certified and one.sound and not one.certificate.simulated and met
 
@@ -244,6 +254,9 @@ def _of_device(
     for node in sorted({device.node, *(one.node for one in mine)}):
         for damage in evidence.against(node):
             yield _defect(f"the evidence of node {node} is not whole", damage)
+    for doubt in evidence.report.doubts:
+        if not device.units.isdisjoint(doubt.units):
+            yield Missing(what=doubt.words, remedy=_WHOLE)
 
 
 def _of_certificates(
@@ -270,6 +283,9 @@ def _unmet(requirement: Requirement, device: Asked, one: Judged) -> Iterator[Mis
         yield Missing(
             what="a certificate is of a simulated device", remedy=_VERIFY, certificate=digest
         )
+    if requirement.countersigned and not one.countersigned:
+        words = "it is not countersigned: that nothing was cut off behind it is not proven"
+        yield Missing(what=words, remedy=_COUNTERSIGN, certificate=digest)
     for demand in requirement.against(one.certificate.predicate):
         yield Missing(what=demand.words, remedy=demand.remedy, certificate=digest)
 

@@ -57,15 +57,23 @@ class Archive(Protocol):
         """Prove that what is put here is kept, by what is read back. Raises `SettingsInvalid`."""
         ...
 
+    def identity(self) -> str:
+        """What tells this archive from any other of the same name; made when it is asked first."""
+        ...
+
     def keep(self, key: str, content: bytes) -> Reference:
         """Store `content` under `key` and read it back. Repeating it changes nothing.
 
-        Raises `EvidenceConflict` when something else is kept under this name.
+        What was there before without a retention gets one. Raises `EvidenceConflict` when something
+        else is kept under this name, `EvidenceInvalid` when it is too large for it.
         """
         ...
 
     def read(self, key: str, version: str = "") -> bytes:
-        """The content of one version; the newest without one. Raises `InputInvalid`: none."""
+        """The content of one version; the newest without one.
+
+        Raises `InputInvalid`: there is none, or it cannot be what is kept under this name.
+        """
         ...
 
     def below(self, prefix: str) -> Iterator[str]:

@@ -5,8 +5,12 @@ threads. What stays in memory is a few words for each certificate.
 
 What an archive can suffer that a disk cannot is told besides: a newer version laid over an object,
 a deletion that hides it, an object that nothing names, a row that should find a certificate and is
-missing. A certificate without a row of a ledger is an upload that was not finished: its node may
-have been lost in the middle of it, and it is still proof.
+missing, an object larger than anything of its kind. A certificate without a row of a ledger is an
+upload that was not finished: its node may have been lost in the middle of it, and it is still
+proof. In a bucket that was copied or restored the versions that rows name are gone: the oldest with
+the same bytes is as good, and a note says so.
+
+A node that lost its disk has several ledgers here. Each is verified for itself.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ from itertools import groupby
 from pathlib import Path
 
 from fleet import errors
-from fleet.evidence import filing, parsed
+from fleet.evidence import filing, layout, parsed
 from fleet.evidence.archive import Archive, Stored
+from fleet.evidence.key_list import Kept
 from fleet.evidence.keys import KeyRing, PublicKey
 from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
-from fleet.evidence.sources import OWN_KEYS, Collection, Log, Trust, bind, take_list
+from fleet.evidence.sources import Collection, Log, Trust, bind, take_lists, trusting
 from fleet.model import Digest
 
 AHEAD = 32
@@ -39,7 +44,7 @@ class _Seen:
 
     digests: set[bytes] = field(default_factory=set)
     lookups: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    """Rows that must find certificates, by hash of their names: node and number."""
+    """Rows that must find certificates, by hash of their names: where its ledger is, and number."""
 
 
 @dataclass(slots=True)
@@ -48,6 +53,8 @@ class ArchiveLog(Log):
 
     archive: Archive | None = None
     seen: _Seen = field(default_factory=_Seen)
+    ledger: str = ""
+    """Which of the node's ledgers; see `filing.ledger_id`."""
 
     @property
     def place(self) -> str:
@@ -57,18 +64,19 @@ class ArchiveLog(Log):
 
     @property
     def _prefix(self) -> str:
-        return f"{filing.LEDGERS}{self.node}/" if self.node else filing.HEADS
+        return f"{filing.ledgers_of(self.node)}{self.ledger}/" if self.node else filing.HEADS
 
     def scan(self, sequence: Sequence) -> Iterator[Entry | Damage]:
         """Every entry in order, damages where they are."""
         assert self.archive is not None  # noqa: S101 - made with one
-        rows = _ahead(self.archive, self._rows(self.archive))
-        for found, future in rows:
+        elsewhere = 0
+        for found, future in _ahead(self.archive, self._rows(self.archive)):
             if isinstance(found, Damage):
                 yield found
                 continue
             entry = found if self.node else self._chained(found, sequence)
-            content, damage = _settled(future, entry)
+            content, moved, damage = _settled(future, entry)
+            elsewhere += moved
             if damage is not None:
                 yield damage
             if self.node:
@@ -76,6 +84,15 @@ class ArchiveLog(Log):
             yield from sequence.judge(
                 Entry(entry.number, entry.digest, entry.chain, content, entry.place)
             )
+        self._tell(elsewhere)
+
+    def _tell(self, elsewhere: int) -> None:
+        note = (
+            f"{self.place}: {elsewhere} certificates were read from another version than their rows"
+            " name, with the same bytes: the archive was copied or restored"
+        )
+        if elsewhere and note not in self.notes:
+            self.notes.append(note)
 
     def _chained(self, row: _Row, sequence: Sequence) -> _Row:
         chain = next_chain(sequence.chain, row.digest)
@@ -90,6 +107,9 @@ class ArchiveLog(Log):
                 yield Damage("extra-object", error.detail, place)
                 continue
             yield from _laid_over(versions, row.place)
+            if self.node and row.number == 1 and filing.ledger_id(row.digest) != self.ledger:
+                detail = "the ledger it is filed under begins with another certificate"
+                yield Damage("extra-object", detail, row.place)
             if self.node and any(one.size for one in versions):
                 yield Damage("altered-entry", "a row of a ledger is not empty", row.place)
             yield row
@@ -112,7 +132,7 @@ class ArchiveLog(Log):
             return
         try:
             for key in filing.lookups(parsed.read(content), row.number):
-                self.seen.lookups[_short(key)] = (self.node, row.number)
+                self.seen.lookups[_short(key)] = (self._prefix, row.number)
         except (errors.FleetError, KeyError, TypeError):
             return  # the certificate is judged by `verify`
 
@@ -143,25 +163,24 @@ def collect(
         place = Place(f"{archive.place}/{name}")
         found.damages.append(Damage("extra-object", "is none of the names kept here", place))
     rings, coordinator = _keys(archive, found)
-    nodes = [name.split("/")[1] for name in archive.below(filing.LEDGERS) if name.endswith("/")]
-    bound = bind({node: rings.get(node, KeyRing()) for node in nodes}, keys, found)
+    ledgers = {node: list(_ledgers(archive, node, found)) for node in _nodes(archive, found)}
+    bound = bind({node: rings.get(node, KeyRing()) for node in ledgers}, keys, found)
     seen = _Seen()
-    for node in sorted(nodes):
-        log = ArchiveLog(Path(node), bound.rings[node], node, owners=bound.owners)
-        log.archive, log.seen = archive, seen
-        found.ledgers.append(log)
-    ring = coordinator_keys or coordinator
-    if len(coordinator):
+    for node, several in sorted(ledgers.items()):
+        for ledger in several:
+            log = ArchiveLog(Path(node), bound.rings[node], node, owners=bound.owners)
+            log.archive, log.seen = archive, seen
+            log.ledger, log.part = ledger, ledger if len(several) > 1 else ""
+            found.ledgers.append(log)
+    ring = coordinator if coordinator_keys is None else coordinator_keys
+    if len(coordinator) or coordinator_keys is not None:
         found.witness = f"{archive.place}/{filing.HEADS}".rstrip("/")
     if filing.HEADS in folders:
         found.heads = ArchiveLog(Path(filing.HEADS), ring, archive=archive)
-    lists = sorted(_grouped(archive, filing.KEY_LISTS))
-    if lists:
-        key, versions = lists[-1]
-        content = _any(archive, key, versions) or b""
-        take_list(found, content, f"{archive.place}/{key}", ring)
-    if keys is None:
-        found.notes.append(OWN_KEYS)
+    found.lists = f"{archive.place}/{filing.KEY_LISTS}".rstrip("/")
+    if lists := [*_lists(archive, found)]:
+        take_lists(found, lists, ring)
+    trusting(found, keys, coordinator_keys)
     found.rest = lambda: _rest(archive, seen, bound.rings)
     return found
 
@@ -188,6 +207,19 @@ def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyR
             keys.setdefault(node, []).append(one)
     rings = {node: KeyRing(some) for node, some in keys.items()}
     return rings, rings.pop("", KeyRing())
+
+
+def _lists(archive: Archive, found: Collection) -> Iterator[Kept]:
+    """All lists of keys; a name is nobody's word for which is the newest."""
+    for key, versions in _grouped(archive, filing.KEY_LISTS):
+        place = Place(f"{archive.place}/{key}")
+        found.damages += _laid_over(versions, place)
+        try:
+            number = filing.number_of(key)
+        except errors.EvidenceInvalid as error:
+            found.damages.append(Damage("extra-object", error.detail, place))
+            continue
+        yield Kept(_any(archive, key, versions) or b"", place, number)
 
 
 # --- what is told once the ledgers were read ------------------------------------------------------
@@ -225,8 +257,8 @@ def _lookups(archive: Archive, seen: _Seen, orphans: set[bytes]) -> Iterator[Dam
                 yield Damage("altered-entry", "a row that finds a certificate is not empty", place)
             if seen.lookups.pop(_short(key), None) is None and not _is_orphans(key, orphans):
                 yield Damage("extra-object", "finds a certificate that is in no ledger", place)
-    for node, number in sorted(seen.lookups.values()):
-        place = Place(f"{archive.place}/{filing.LEDGERS}{node}/{number:012d}", entry=number)
+    for prefix, number in sorted(seen.lookups.values()):
+        place = Place(f"{archive.place}/{prefix}{number:012d}", entry=number)
         detail = "a row that finds it by time, device, claim or run is missing"
         yield Damage("missing-object", detail, place)
 
@@ -273,11 +305,17 @@ def _laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
         yield Damage("overwritten-object", detail, place)
     if len(contents) < len(versions):
         yield Damage("hidden-object", "a deletion was laid over it", place)
+    for one in contents:
+        if one.size > (most := filing.most_bytes(one.key)):
+            detail = f"has {one.size} bytes, where {most} are the most: not read"
+            yield Damage("oversized-object", detail, place)
 
 
 def _any(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
     """The oldest content that is what the name says."""
     for one in reversed([one for one in versions if not one.marker]):
+        if one.size > filing.most_bytes(key):
+            continue
         try:
             return archive.read(key, one.version)
         except errors.InputInvalid:
@@ -285,11 +323,35 @@ def _any(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
     return None
 
 
+def _nodes(archive: Archive, found: Collection) -> Iterator[str]:
+    for name in archive.below(filing.LEDGERS):
+        node = name.removeprefix(filing.LEDGERS).removesuffix("/")
+        if name.endswith("/") and layout.is_name(node):
+            yield node
+        else:
+            place = Place(f"{archive.place}/{name}")
+            found.damages.append(Damage("extra-object", "is the ledger of no node", place))
+
+
+def _ledgers(archive: Archive, node: str, found: Collection) -> Iterator[str]:
+    for name in archive.below(filing.ledgers_of(node)):
+        ledger = name.removeprefix(filing.ledgers_of(node)).removesuffix("/")
+        if name.endswith("/") and filing.is_ledger_id(ledger):
+            yield ledger
+        else:
+            place = Place(f"{archive.place}/{name}")
+            found.damages.append(Damage("extra-object", f"is no ledger of {node}", place))
+
+
+_Reading = Future[tuple[bytes, bool]]
+"""A content, and whether it is of another version than its row names."""
+
+
 def _ahead(
     archive: Archive, rows: Iterator[_Row | Damage]
-) -> Iterator[tuple[_Row | Damage, Future[bytes] | None]]:
+) -> Iterator[tuple[_Row | Damage, _Reading | None]]:
     """The rows in order, each with its content on the way."""
-    waiting: deque[tuple[_Row | Damage, Future[bytes] | None]] = deque()
+    waiting: deque[tuple[_Row | Damage, _Reading | None]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="archive") as pool:
         for row in rows:
             reading = None if isinstance(row, Damage) else pool.submit(_read, archive, row)
@@ -300,16 +362,25 @@ def _ahead(
             yield waiting.popleft()
 
 
-def _read(archive: Archive, row: _Row) -> bytes:
-    return archive.read(row.key, row.version)
-
-
-def _settled(future: Future[bytes] | None, row: _Row) -> tuple[bytes | None, Damage | None]:
-    assert future is not None  # noqa: S101 - every row is read
+def _read(archive: Archive, row: _Row) -> tuple[bytes, bool]:
     try:
-        return future.result(), None
+        return archive.read(row.key, row.version), False
+    except errors.InputInvalid:
+        there = [one for one in archive.stored(row.key) if one.key == row.key]
+        if any(one.version == row.version for one in there):
+            raise
+        content = _any(archive, row.key, there)
+        if content is None:
+            raise
+        return content, True
+
+
+def _settled(reading: _Reading | None, row: _Row) -> tuple[bytes | None, bool, Damage | None]:
+    assert reading is not None  # noqa: S101 - every row is read
+    try:
+        return *reading.result(), None
     except errors.InputInvalid as error:
-        return None, Damage("missing-file", f"cannot be read: {error.detail}", row.place)
+        return None, False, Damage("missing-file", f"cannot be read: {error.detail}", row.place)
 
 
 def _short(key: str) -> bytes:

@@ -2,7 +2,8 @@
 
 Runs that ended are taken as they end (`take`), and all that the store still has when the archive is
 opened (`look`): a coordinator may have died in between. A run that is resumed and ends again has
-another record, which is kept besides the first.
+another record, which is kept besides the first. The list of keys is looked for at every turn, since
+another process signs it, and goes first: countersignatures name it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet import errors
-from fleet.evidence import dsse, filing, heads, key_list, layout
+from fleet.evidence import dsse, filing, heads, kept_list, layout
 from fleet.evidence.archive import Archive
-from fleet.evidence.disk import read_regular
-from fleet.evidence.keys import KeyRing
-from fleet.evidence.log_feed import LogFeed
+from fleet.evidence.keys import SHORT_ID, KeyRing
+from fleet.evidence.log_feed import LogFeed, Whole
 from fleet.model import Digest
 from fleet.stores.base import RunRecord, RunState
 
@@ -47,6 +47,8 @@ class CoordinatorFeed(LogFeed):
         self._state = state
         self._runs = runs
         self._copied: dict[str, None] = {}
+        self._lists: dict[str, Ended] = {}
+        self._list_seen: tuple[int, ...] = ()
         self._ended: dict[str, Ended] = {}
         self._refused: dict[str, str] = {}
 
@@ -55,31 +57,37 @@ class CoordinatorFeed(LogFeed):
         self.take(self._runs())
 
     def take(self, records: Iterable[RunRecord]) -> None:
-        """Take those of `records` that ended, and the list of keys."""
+        """Take those of `records` that ended."""
         found = [_ended(one) for one in records if one.state is not RunState.RUNNING]
-        found += self._list()
         with self._guard:
             self._follow()
             for one in found:
                 if one.key not in self._copied:
                     self._ended.setdefault(one.key, one)
 
-    def opened(self, archive: Archive) -> None:
-        """Copy the coordinator's public keys."""
+    def begin(self) -> None:
+        """Offer the coordinator's keys, and all runs that ended. Raises as the store does."""
         keys = layout.coordinator_keys_directory(self._state)
-        for key in KeyRing.owned(keys, layout.COORDINATOR_STEM):
-            archive.keep(filing.public_key(key.key_id), key.pem())
+        self.offer(
+            Whole(f"key {key.key_id[:SHORT_ID]}", filing.public_key(key.key_id), key.pem())
+            for key in KeyRing.owned(keys, layout.COORDINATOR_STEM)
+        )
         self.look()
 
     def next(self) -> Any:
-        """The next countersignature, then the next run."""
+        """The list of keys, the next countersignature, then the next run."""
         with self._guard:
-            left = (one for key, one in self._ended.items() if key not in self._refused)
-            return super().next() or next(left, None)
+            follows = super().next()
+            self._look_for_list()
+            lists, runs = (
+                next((one for key, one in found.items() if key not in self._refused), None)
+                for found in (self._lists, self._ended)
+            )
+            return lists or follows or runs
 
     def send(self, archive: Archive, item: Any) -> None:
         """Copy one."""
-        if isinstance(item, Ended):
+        if isinstance(item, Ended | Whole):
             archive.keep(item.key, item.content)
             return
         archive.keep(filing.head(item.number, item.digest), self.envelope(item))
@@ -93,6 +101,7 @@ class CoordinatorFeed(LogFeed):
                 self._refused[item.key] = refused
             else:
                 self._ended.pop(item.key, None)
+                self._lists.pop(item.key, None)
                 self._refused.pop(item.key, None)
                 self._copied[item.key] = None
 
@@ -106,13 +115,21 @@ class CoordinatorFeed(LogFeed):
         """How much is not copied, and of when the oldest is."""
         with self._guard:
             count, oldest_at = super().waiting()
-            times = [one.at for one in self._ended.values()] + ([oldest_at] if count else [])
-            return count + len(self._ended), min(times, default=0.0)
+            self._look_for_list()
+            ended = [*self._lists.values(), *self._ended.values()]
+            times = [one.at for one in ended] + ([oldest_at] if oldest_at else [])
+            return count + len(ended), min(times, default=0.0)
 
     def aside(self) -> list[str]:
         """Why each was set aside."""
         with self._guard:
             return [*super().aside(), *self._refused.values()]
+
+    def forget(self) -> None:
+        """Offer everything again."""
+        super().forget()
+        self._copied = {}
+        self._list_seen = ()
 
     def as_json(self) -> dict[str, Any]:
         """What the file says."""
@@ -129,18 +146,27 @@ class CoordinatorFeed(LogFeed):
         """When a countersignature was made. Raises `EvidenceInvalid`."""
         return heads.read(envelope).issued_at
 
-    def _list(self) -> list[Ended]:
-        """The coordinator's signed list of keys, if it can be read: `verify` names one that cannot.
+    def _look_for_list(self) -> None:
+        """Queue the list of keys that is there now. `verify` names one that cannot be read.
 
         A list that cannot be read must not hold up the rest.
         """
         try:
-            content = read_regular(layout.key_list(self._state), most_bytes=key_list.MOST_BYTES)
-            found = key_list.read(content)
-        except (OSError, errors.EvidenceInvalid):
-            return []
-        key = filing.key_list(found.number, dsse.digest_of(content))
-        return [Ended(f"list of keys {found.number}", key, content, found.issued_at)]
+            stat = layout.key_list(self._state).stat()
+            seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if seen == self._list_seen:
+                return
+            found = kept_list.present(self._state)
+        except (OSError, errors.FleetError):
+            return
+        self._list_seen = seen
+        if found is None:
+            return
+        key = filing.key_list(found.listed.number, found.name.digest)
+        if key not in self._copied:
+            name = f"list of keys {found.listed.number}"
+            one = Ended(name, key, found.content, found.listed.issued_at)
+            self._lists.setdefault(key, one)
 
 
 def _ended(record: RunRecord) -> Ended:

@@ -43,6 +43,11 @@ def node_keys(directory: Path, node: str) -> Path:
     return directory / "keys" / "nodes" / layout.checked_name(node)
 
 
+def ledger_name(node: str, part: str) -> str:
+    """How the index and the folder of certificates name a ledger of `node`."""
+    return f"{node}.{part}" if part else node
+
+
 def read(directory: Path, damages: list[Damage]) -> dict[str, Any] | None:
     """The index, if it can be read; everything wrong with it and the files goes to `damages`."""
     listed: dict[str, str] = {}
@@ -140,8 +145,11 @@ def _read_index(path: Path) -> dict[str, Any]:
             for digest, file in rows["entries"]:
                 if not _DIGEST.fullmatch(digest) or not (file is None or _inside(file)):
                     raise EvidenceInvalid(f"has a malformed row {[digest, file]}")
-        for node in found["nodes"]:
-            layout.checked_name(node)
+        for name, rows in found["nodes"].items():
+            layout.checked_name(name)
+            layout.checked_name(rows["node"])
+            if name != ledger_name(rows["node"], rows["ledger"]):
+                raise EvidenceInvalid(f"names a ledger {name!r} that is called otherwise")
         for key_id in (*found["keys"]["coordinator"], *_flat(found["keys"]["nodes"])):
             if not _HEX.fullmatch(key_id):
                 raise EvidenceInvalid(f"has a malformed key id {key_id!r}")

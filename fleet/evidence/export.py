@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +16,22 @@ from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
 from fleet.evidence import copies, dsse, parsed
+from fleet.evidence import heads as heads_module
+from fleet.evidence import key_list as key_lists
 from fleet.evidence.copies import COORDINATOR_KEYS, FORMAT, INDEX, SUMS, node_keys
 from fleet.evidence.disk import replace
+from fleet.evidence.key_list import Named
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Entry, Sequence
 from fleet.evidence.sources import Collection, Log
 from fleet.model import UnitId
 
 README = "README.txt"
+_INQUIRY = "see `fleet evidence verify`; keep the files themselves for inquiry"
 _WORDS = """Wipe certificates of fleetscrub.
 
 certificates/<node>/  DSSE envelopes (in-toto statements, Ed25519), one file each, oldest first
+                      (<node>.<ledger> where a node that lost its disk has several ledgers)
 heads/                countersignatures of the coordinator over the ends of the nodes' ledgers
 keys/                 public keys; compare them with keys you got another way. list.json, if it is
                       there, says when each was good, signed by the coordinator
@@ -34,6 +39,9 @@ index.json            all entries of each ledger in order, with digests (null: l
                       each key is, counts and checksums of all files; it is not signed
 
 Verify:  fleet evidence verify --directory . --key <public key you trust>
+                               --coordinator-key <public key of the coordinator you trust>
+         Both from elsewhere: with the keys in this copy whoever made it vouches for himself. Its
+         notes say what is left out, and until when nothing can have been cut off unseen.
 Without fleetscrub:  sha256sum -c SHA256SUMS
 """
 
@@ -62,17 +70,29 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
         raise _nothing(node, device)
     writer = _Export(target, collection.heads)
     try:
-        copied = {log.node: writer.copy(log, units if device else None) for log in logs}
+        copied = {_folder(log): writer.copy(log, units if device else None) for log in logs}
         _refuse_nothing(copied, node, device)
         heads = writer.copy(collection.heads, None) if collection.heads else None
+        if collection.heads is None or heads is None or not heads.rows:
+            _refuse_unwitnessed(collection, copied)
+        else:
+            _refuse_old_list(collection, writer.named)
+            heads.keys += writer.list_signer(collection.heads, collection.key_list, heads.keys)
         writer.finish(
             {
                 "format": FORMAT,
                 "complete": collection.complete and not node,
-                "nodes": {name: {"entries": one.rows} for name, one in copied.items()},
+                "nodes": {
+                    _folder(log): {
+                        "node": log.node,
+                        "ledger": log.part,
+                        "entries": copied[_folder(log)].rows,
+                    }
+                    for log in logs
+                },
                 "heads": {"entries": heads.rows if heads else []},
                 "keys": {
-                    "nodes": {name: one.keys for name, one in copied.items()},
+                    "nodes": _keys_of(logs, copied),
                     "coordinator": heads.keys if heads else [],
                 },
             },
@@ -88,9 +108,36 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
     return Exported(target, written, total - written, len(heads.rows) if heads else 0)
 
 
+def _folder(log: Log) -> str:
+    return copies.ledger_name(log.node, log.part)
+
+
+def _keys_of(logs: Iterable[Log], copied: Mapping[str, _Copied]) -> dict[str, list[str]]:
+    """Ids of the keys that signed, by node: a node's ledgers have its keys in common."""
+    found: dict[str, set[str]] = {}
+    for log in logs:
+        found.setdefault(log.node, set()).update(copied[_folder(log)].keys)
+    return {node: sorted(keys) for node, keys in found.items()}
+
+
 def _refuse_nothing(copied: Mapping[str, _Copied], node: str, device: str) -> None:
     if node and not any(one.rows for one in copied.values()):
         raise _nothing(node, device)
+
+
+def _refuse_unwitnessed(collection: Collection, copied: Mapping[str, _Copied]) -> None:
+    """The copy of a place whose countersignatures were taken away would be whole."""
+    if collection.witness and any(one.rows for one in copied.values()):
+        raise EvidenceInvalid(
+            f"a coordinator works here, and its countersignatures are not at {collection.witness}",
+            remedy=_INQUIRY,
+        )
+
+
+def _refuse_old_list(collection: Collection, named: Named | None) -> None:
+    """Nor must a copy be made of a list of keys that is not the newest."""
+    if why := key_lists.behind(collection.listed, named):
+        raise EvidenceInvalid(f"{collection.lists or 'list of keys'}: {why}", remedy=_INQUIRY)
 
 
 def _nothing(node: str, device: str) -> InputInvalid:
@@ -105,7 +152,7 @@ def _sound(log: Log) -> Iterator[Entry]:
         if isinstance(found, Damage):
             raise EvidenceInvalid(
                 f"{log.name} is damaged at {found.place}: {found.detail}",
-                remedy="see `fleet evidence verify`; keep the files themselves for inquiry",
+                remedy=_INQUIRY,
             )
         yield found
 
@@ -140,27 +187,57 @@ class _Export:
         self.directory = directory
         self._heads = heads
         self.counts = {"certificates": 0, "heads": 0}
+        self.named: Named | None = None
+        """The newest list of keys that a countersignature copied names."""
         self._sums: dict[str, str] = {}
 
     def copy(self, log: Log, units: set[UnitId] | None) -> _Copied:
         """Write the entries that touch `units` (None: all) and the keys that signed the log."""
-        folder = f"certificates/{log.node}" if log is not self._heads else "heads"
+        folder = f"certificates/{_folder(log)}" if log is not self._heads else "heads"
         done, signers = _Copied(), set()
         for entry in _sound(log):
             file = None
             if entry.envelope is not None:
                 signers.add(dsse.open_envelope(entry.envelope).key_id)
+                self._names(log, entry.envelope)
                 if _touches(entry.envelope, units):
                     short = entry.digest.removeprefix("sha256:")[:SHORT_ID]
                     file = f"{folder}/{entry.number:08d}-{short}.json"
                     self.file(file, entry.envelope)
                     self.counts[folder.partition("/")[0]] += 1
             done.rows.append([entry.digest, file])
-        keys = COORDINATOR_KEYS if log is self._heads else str(node_keys(Path(), log.node))
-        for key in log.keys.only(sorted(signers)):
-            self.file(f"{keys}/{key.key_id[:SHORT_ID]}.pub", key.pem())
-            done.keys.append(key.key_id)
+        done.keys = self._keys(log, signers)
         return done
+
+    def list_signer(self, heads: Log, content: bytes, written: list[str]) -> list[str]:
+        """Write the key that signed the list of keys, unless it was `written` already."""
+        try:
+            signer = dsse.open_envelope(content).key_id if content else ""
+        except EvidenceInvalid:
+            return []  # the copy tells that it cannot be read
+        return self._keys(heads, {signer}.difference(written))
+
+    def _keys(self, log: Log, key_ids: Iterable[str]) -> list[str]:
+        folder = COORDINATOR_KEYS if log is self._heads else str(node_keys(Path(), log.node))
+        found = list(log.keys.only(sorted(key_ids)))
+        for key in found:
+            self.file(f"{folder}/{key.key_id[:SHORT_ID]}.pub", key.pem())
+        return [key.key_id for key in found]
+
+    def _names(self, log: Log, envelope: bytes) -> None:
+        """Remember the list of keys that a countersignature of the coordinator's names."""
+        if log is not self._heads:
+            return
+        try:
+            found = heads_module.read(envelope)
+        except EvidenceInvalid:
+            return  # the copy tells that it cannot be read
+        key = log.keys.get(found.envelope.key_id)
+        number = 0 if self.named is None else self.named.number
+        if found.listed is None or found.listed.number <= number or key is None:
+            return
+        if found.envelope.signed_by(key):
+            self.named = found.listed
 
     def file(self, name: str, content: bytes) -> None:
         """Write one file."""

@@ -1,7 +1,7 @@
 """Under which names an archive keeps evidence, so that listing alone answers most questions. Pure.
 
     certificates/<digest>.json                            the certificate, once
-    ledgers/<node>/<number>/<digest>.<chain>.<version>    its place in the node's ledger
+    ledgers/<node>/<ledger>/<number>/<digest>.<chain>.<version>  its place in the node's ledger
     by-time/<year>/<month>/<day>/<issued>.<node>.<number>.<digest>
     by-device/<uuid>/<issued>.<node>.<number>.<digest>    likewise by-claim/ and by-run/
     heads/<number>/<digest>.json                          a countersignature of the coordinator
@@ -16,6 +16,11 @@ Decisions:
    a thousand rows instead of a thousand reads, and one that was changed is not empty any more.
 3. A row names the version of the certificate: a newer one laid over it is not read in its place.
    The row of the ledger is written last: what it names is complete.
+4. A ledger is named by its node and its own first entry. A node that lost its disk begins another
+   ledger under the old name: both are kept, each for itself, and neither makes the other look
+   tampered with.
+5. Each kind of name has a size that its content cannot have: what is larger was not put by us, and
+   is not read.
 """
 
 from __future__ import annotations
@@ -36,9 +41,18 @@ BY_TIME, BY_DEVICE, BY_CLAIM, BY_RUN = "by-time/", "by-device/", "by-claim/", "b
 LOOKUPS = (BY_CLAIM, BY_DEVICE, BY_RUN, BY_TIME)
 NODE_KEYS, COORDINATOR_KEYS, KEY_LISTS = "keys/nodes/", "keys/coordinator/", "keys/lists/"
 CANARY = "canary/"
-KNOWN = (CERTIFICATES, LEDGERS, HEADS, RUNS, KEYS, *LOOKUPS, CANARY)
+IDENTITY = "archive-id.json"
+"""Which archive this is: made once, by chance. Another bucket of the same name has another."""
+KNOWN = (CERTIFICATES, LEDGERS, HEADS, RUNS, KEYS, *LOOKUPS, CANARY, IDENTITY)
+LEDGER_ID = 16
+"""Hexadecimal digits of a ledger's first entry that tell it from others of the same node."""
+_MIB = 1024 * 1024
+_MOST_BYTES = {CERTIFICATES: _MIB, HEADS: _MIB, KEY_LISTS: 16 * _MIB, RUNS: 64 * _MIB}
+_MOST_REST_BYTES = 64 * 1024
 _HEX = r"[0-9a-f]{64}"
-_LEDGER = re.compile(rf"ledgers/([^/]+)/([0-9]{{12}})/({_HEX})\.({_HEX})\.([^/]+)")
+_LEDGER = re.compile(
+    rf"ledgers/([^/]+)/([0-9a-f]{{{LEDGER_ID}}})/([0-9]{{12}})/({_HEX})\.({_HEX})\.([^/]+)"
+)
 _CERTIFICATE = re.compile(rf"certificates/({_HEX})\.json")
 _NUMBERED = re.compile(rf"(?:heads|keys/lists)/([0-9]{{12}})/({_HEX})\.json")
 _RUN = re.compile(rf"runs/[^/]+/({_HEX})\.json")
@@ -50,6 +64,8 @@ class Row:
     """One entry of a node's ledger, as the name of its row says."""
 
     node: str
+    ledger: str
+    """Which of the node's ledgers; see `ledger_id`."""
     number: int
     digest: Digest
     chain: str
@@ -67,12 +83,31 @@ def certificate(digest: Digest) -> str:
     return f"{CERTIFICATES}{hex_of(digest)}.json"
 
 
+def ledger_id(first: Digest) -> str:
+    """What tells the ledger that begins with this certificate from others of its node."""
+    return hex_of(first)[:LEDGER_ID]
+
+
+def is_ledger_id(text: str) -> bool:
+    """Whether a ledger can be called so."""
+    return re.fullmatch(rf"[0-9a-f]{{{LEDGER_ID}}}", text) is not None
+
+
+def ledgers_of(node: str) -> str:
+    """Where the ledgers of a node are listed."""
+    return f"{LEDGERS}{layout.checked_name(node)}/"
+
+
 def row(found: Row) -> str:
     """Name of a ledger's row."""
-    version = quote(found.version, safe="")
+    return f"{row_stem(found)}{quote(found.version, safe='')}"
+
+
+def row_stem(found: Row) -> str:
+    """The same without the version: how each row of this entry begins."""
     return (
-        f"{LEDGERS}{layout.checked_name(found.node)}/{found.number:012d}/"
-        f"{hex_of(found.digest)}.{found.chain}.{version}"
+        f"{ledgers_of(found.node)}{found.ledger}/{found.number:012d}/"
+        f"{hex_of(found.digest)}.{found.chain}."
     )
 
 
@@ -81,8 +116,10 @@ def read_row(key: str) -> Row:
     match = _LEDGER.fullmatch(key)
     if match is None:
         raise EvidenceInvalid(f"{key} is not a ledger's row")
-    node, number, digest, chain, version = match.groups()
-    found = Row(node, int(number), Digest(f"sha256:{digest}"), chain, unquote(version))
+    node, ledger, number, digest, chain, version = match.groups()
+    if not layout.is_name(node):
+        raise EvidenceInvalid(f"{key} is a row of no node")
+    found = Row(node, ledger, int(number), Digest(f"sha256:{digest}"), chain, unquote(version))
     if found.number < 1 or row(found) != key:
         raise EvidenceInvalid(f"{key} is not spelled as a ledger's row")
     return found
@@ -147,7 +184,7 @@ def public_key(key_id: str, node: str = "") -> str:
 def key_owner(key: str) -> str:
     """The node whose key has this name, "" for the coordinator. Raises `EvidenceInvalid`."""
     match = _KEY.fullmatch(key)
-    if match is None:
+    if match is None or not (match[1] is None or layout.is_name(match[1])):
         raise EvidenceInvalid(f"{key} is no name of a public key")
     return match[1] or ""
 
@@ -174,3 +211,10 @@ def matches(key: str, content: bytes) -> bool:
         return not content
     expected = digest_named(key)
     return expected is None or expected == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def most_bytes(key: str) -> int:
+    """The size, bytes, that what is kept under this name can have at most."""
+    return next(
+        (size for kind, size in _MOST_BYTES.items() if key.startswith(kind)), _MOST_REST_BYTES
+    )

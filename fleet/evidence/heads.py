@@ -4,14 +4,15 @@ A node can cut the tail off its own ledger and nobody could tell from what is le
 coordinator signs, numbered and chained, how far each ledger had come: whoever removes or rewrites
 what was countersigned contradicts a second key.
 
-A countersignature names the nodes whose ledgers moved; the others stand as last named.
+A countersignature names the nodes whose ledgers moved; the others stand as last named. It names the
+newest list of keys as well: an older one put back, or none, contradicts it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,7 @@ from typing import Any, Self
 from fleet.clock import Clock
 from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
 from fleet.evidence import dsse
+from fleet.evidence.key_list import Named
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import SEGMENT_BYTES, Damage, Reader
 from fleet.evidence.writer import Writer
@@ -36,6 +38,8 @@ class Countersignature:
     previous: Digest | None
     heads: Mapping[NodeName, LedgerHead]
     issued_at: float
+    listed: Named | None = None
+    """The newest list of keys at the time; None: there was none."""
 
     @property
     def digest(self) -> Digest:
@@ -49,12 +53,14 @@ def countersign(
     number: int,
     key: dsse.Signer,
     now: float,
+    listed: Named | None = None,
 ) -> bytes:
     """Sign `heads` as countersignature `number`, which follows `previous` (None for the first).
 
-    Raises `InputInvalid` when there is nothing to sign or the number contradicts `previous`.
+    `listed` is the newest list of keys. Raises `InputInvalid` when there is nothing to sign or the
+    number contradicts `previous`.
     """
-    if not heads and number > 1:
+    if not heads and listed is None and number > 1:
         raise InputInvalid("there are no ledgers to countersign")
     if number < 1 or (number == 1) != (previous is None):
         raise InputInvalid(f"countersignature {number} cannot follow {previous}")
@@ -65,6 +71,7 @@ def countersign(
         "previous": previous,
         "issued_at": dsse.moment(now),
         "heads": spelled,
+        "key_list": None if listed is None else listed.as_json(),
         "signer": {"service": "fleetscrub coordinator", "key_id": key.key_id},
     }
     subject = [{"name": "ledger heads", "digest": {"sha256": digest}}]
@@ -80,7 +87,7 @@ def read(content: bytes) -> Countersignature:
     try:
         number, previous = found["number"], found["previous"]
         heads = {NodeName(n): LedgerHead.from_json(head) for n, head in found["heads"].items()}
-        issued_at = dsse.seconds_of(found["issued_at"])
+        issued_at, listed = dsse.seconds_of(found["issued_at"]), Named.from_json(found["key_list"])
         (subject,) = envelope.statement["subject"]
         spelled = hashlib.sha256(dsse.canonical(found["heads"])).hexdigest()
         if subject["digest"] != {"sha256": spelled}:
@@ -89,7 +96,7 @@ def read(content: bytes) -> Countersignature:
             raise EvidenceInvalid(f"its number is {number!r}")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EvidenceInvalid(f"is not a well-formed countersignature: {error!r}") from error
-    return Countersignature(envelope, number, previous, heads, issued_at)
+    return Countersignature(envelope, number, previous, heads, issued_at, listed)
 
 
 class HeadsLog:
@@ -103,6 +110,7 @@ class HeadsLog:
         self._reader = Reader(directory)
         self._previous: Digest | None = None
         self._latest: dict[NodeName, LedgerHead] = {}
+        self._listed: Named | None = None
 
     def close(self) -> None:
         """Let another process write."""
@@ -118,17 +126,29 @@ class HeadsLog:
         self.close()
 
     def record(
-        self, heads: Mapping[NodeName, LedgerHead], *, key: dsse.Signer, now: float
+        self,
+        heads: Mapping[NodeName, LedgerHead],
+        *,
+        key: dsse.Signer,
+        now: float,
+        listed: Named | None = None,
     ) -> Digest | None:
         """Countersign what moved since the last time; durable on return. None: nothing moved.
 
         A ledger that went backwards is countersigned as it is: the earlier countersignature stays
-        and convicts it. Raises `NotOwner` and `LedgerUnavailable`.
+        and convicts it. `listed` is the newest list of keys; one older than that last named is not.
+        Raises `NotOwner` and `LedgerUnavailable`.
         """
         with self._guard:
             writer = self._opened()
             moved = {node: head for node, head in heads.items() if self._moved(node, head)}
-            return self._append(writer, moved, key=key, now=now) if moved else None
+            before = self._listed.number if self._listed is not None else 0
+            if listed is None or listed.number <= before:
+                listed = self._listed
+            if not moved and listed == self._listed:
+                return None
+            envelope = self._signed(moved, key=key, now=now, listed=listed)
+            return self._append(writer, envelope)
 
     def begin(self, *, key: dsse.Signer, now: float) -> None:
         """Sign, once, that nothing was certified before: a log that is missing later was removed.
@@ -138,7 +158,7 @@ class HeadsLog:
         with self._guard:
             writer = self._opened()
             if self.count == 0:
-                self._append(writer, {}, key=key, now=now)
+                self._append(writer, self._signed({}, key=key, now=now, listed=None))
 
     def _opened(self) -> Writer:
         if self._writer is None:
@@ -146,15 +166,22 @@ class HeadsLog:
         self._follow()
         return self._writer
 
-    def _append(
-        self, writer: Writer, moved: Mapping[NodeName, LedgerHead], *, key: dsse.Signer, now: float
-    ) -> Digest:
+    def _signed(
+        self,
+        moved: Mapping[NodeName, LedgerHead],
+        *,
+        key: dsse.Signer,
+        now: float,
+        listed: Named | None,
+    ) -> bytes:
         number = self._reader.sequence.expected
         previous = self._previous
         if number > 1 and previous is None:
             # Everything before is damaged; name that instead of pretending to be the first.
             previous = Digest(f"unreadable:{number - 1}")
-        envelope = countersign(moved, previous, number=number, key=key, now=now)
+        return countersign(moved, previous, number=number, key=key, now=now, listed=listed)
+
+    def _append(self, writer: Writer, envelope: bytes) -> Digest:
         try:
             entry = writer.append(envelope)
         except LedgerUnavailable:
@@ -168,6 +195,12 @@ class HeadsLog:
         with self._guard:
             self._follow()
             return dict(self._latest)
+
+    def listed(self) -> Named | None:
+        """The newest list of keys that was countersigned."""
+        with self._guard:
+            self._follow()
+            return self._listed
 
     @property
     def count(self) -> int:
@@ -187,9 +220,11 @@ class HeadsLog:
     def _follow(self) -> None:
         if self._reader.lost():
             self._reader, self._previous, self._latest = Reader(self.directory), None, {}
+            self._listed = None
         for found in _readable(self._reader):
             self._previous = found.digest
             self._latest.update(found.heads)
+            self._listed = found.listed or self._listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +234,8 @@ class Countersigner:
     log: HeadsLog
     key: dsse.Signer
     clock: Clock
+    listed: Callable[[], Named | None] = lambda: None
+    """The newest list of keys; see `fleet.evidence.kept_list.named`."""
 
     def begin(self) -> None:
         """Sign the beginning of the log, once. Raises `NotOwner` and `LedgerUnavailable`."""
@@ -210,7 +247,7 @@ class Countersigner:
     def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
         """Countersign what moved; durable on return. Raises `NotOwner` and `LedgerUnavailable`."""
         try:
-            self.log.record(heads, key=self.key, now=self.clock.now())
+            self.log.record(heads, key=self.key, now=self.clock.now(), listed=self.listed())
         finally:
             # Held only while writing: a hanging coordinator must not lock out its successor.
             self.log.close()

@@ -31,6 +31,8 @@ class Judged:
     entry: Entry
     certificate: parsed.Certificate
     defects: tuple[Damage, ...] = ()
+    countersigned: bool = False
+    """Whether a valid countersignature covers it."""
 
     @property
     def sound(self) -> bool:
@@ -86,7 +88,8 @@ def judge(collection: Collection) -> Evidence:
             here = list(placed.get((entry.place.file, entry.number), ()))
             if log.rows is not None:  # an export has a file for each
                 here += placed.get((entry.place.file, None), ())
-            certificates.append(Judged(log.node, entry, certificate, tuple(here)))
+            covered = entry.number <= report.proven.get(log.name, 0)
+            certificates.append(Judged(log.node, entry, certificate, tuple(here), covered))
     taken = {id(damage) for one in certificates for damage in one.defects}
     of_nodes: dict[str, list[Damage]] = defaultdict(list)
     of_all: list[Damage] = []

@@ -5,6 +5,9 @@ A certificate issued at or after the revocation of its key is invalid, one issue
 valid. The time is the certificate's own word: whoever has a stolen key can write an earlier one,
 and then only the countersignatures made before the revocation tell the two apart; `fleet evidence
 keys revoke` says so.
+
+Lists are numbered and each names the one before it. Countersignatures name the newest one: an older
+list in its place, genuine as it is, contradicts them.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from fleet.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import Damage, Place
+from fleet.model import Digest
 
 PREDICATE_TYPE = "https://fleetscrub.dev/key-list/v1"
 MOST_BYTES = 16 * 1024 * 1024
@@ -36,6 +40,8 @@ class Listed:
     """When another took its place."""
     revoked_at: float | None = None
     reason: str = ""
+    told: bool = False
+    """Listed by an operator's word only: other keys of its node may be unknown to this list."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON-safe form."""
@@ -46,7 +52,32 @@ class Listed:
             "until": None if self.until is None else dsse.moment(self.until),
             "revoked_at": None if self.revoked_at is None else dsse.moment(self.revoked_at),
             "reason": self.reason,
+            "told": self.told,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One list, as a countersignature names it."""
+
+    number: int
+    digest: Digest
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-safe form; `from_json` reads it back."""
+        return {"number": self.number, "digest": self.digest}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any] | None) -> Self | None:
+        """Rebuild from `as_json`. Raises KeyError, TypeError or ValueError on anything else."""
+        if found is None:
+            return None
+        number, digest = found["number"], found["digest"]
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"not the number of a list of keys: {number!r}")
+        if not isinstance(digest, str):
+            raise TypeError(f"not the digest of a list of keys: {digest!r}")
+        return cls(number, Digest(digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +93,7 @@ class KeyList:
         """Kind and words of what speaks against a certificate of that time; None: nothing."""
         short, found = key_id[:SHORT_ID], self.keys.get(key_id)
         if found is None:
-            known = any(one.node == node for one in self.keys.values())
+            known = any(one.node == node and not one.told for one in self.keys.values())
             if not known or issued_at > self.issued_at:
                 return None  # a node or a key younger than the list: the next one names it
             return "unlisted-key", f"signed with key {short}, which the list of keys does not name"
@@ -102,7 +133,7 @@ def renewed(
             replaced = ring.current not in ("", key.key_id) or key.key_id in ended
             if replaced and one.until is None:
                 one = replace(one, until=now)
-            keys[key.key_id] = one
+            keys[key.key_id] = replace(one, told=False)
     return keys
 
 
@@ -177,10 +208,79 @@ def checked(content: bytes, ring: KeyRing, place: Place, damages: list[Damage]) 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A list as it is kept somewhere."""
+
+    content: bytes
+    place: Place
+    number: int | None = None
+    """What the name it is kept under says; None: names say nothing there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The list that counts."""
+
+    listed: KeyList
+    content: bytes
+    place: Place
+
+    @property
+    def name(self) -> Named:
+        """As a countersignature names it."""
+        return Named(self.listed.number, dsse.digest_of(self.content))
+
+
+def newest(found: Iterable[Kept], ring: KeyRing, damages: list[Damage]) -> Chosen | None:
+    """The list with the highest number that was signed; None: no key of the coordinator signed any.
+
+    The name that a list is kept under is nobody's word: one that says another number, two lists of
+    one number and a list that does not follow the one before it are damages.
+    """
+    good: dict[int, Chosen] = {}
+    for one in found:
+        listed = checked(one.content, ring, one.place, damages)
+        if listed is None:
+            continue
+        if one.number not in (None, listed.number):
+            detail = f"is list of keys {listed.number}, kept as number {one.number}"
+            damages.append(Damage("misnamed-key-list", detail, one.place))
+        other = good.setdefault(listed.number, Chosen(listed, one.content, one.place))
+        if other.content != one.content:
+            detail = f"is another list of keys {listed.number} than that at {other.place.file}"
+            damages.append(Damage("forked-key-list", detail, one.place))
+    for number, chosen in good.items():
+        before, previous = good.get(number - 1), chosen.listed.previous
+        expected = before.name.digest if before is not None else previous
+        if previous != expected or (number == 1) != (previous is None):
+            detail = f"list of keys {number} follows {previous}, which is not the one before it"
+            damages.append(Damage("forked-key-list", detail, chosen.place))
+    return good[max(good)] if good else None
+
+
+def behind(chosen: Chosen | None, named: Named | None) -> str:
+    """What is wrong with the newest list when a countersignature named `named`; "" for nothing."""
+    if named is None:
+        return ""
+    if chosen is None:
+        return f"list of keys {named.number}, which was countersigned, is not here"
+    found = chosen.name
+    if found.number < named.number:
+        return f"is list of keys {found.number}; list {named.number} was countersigned already"
+    if found.number == named.number and found.digest != named.digest:
+        return f"is another list of keys {named.number} than the one that was countersigned"
+    follows = found.number != named.number + 1 or chosen.listed.previous == named.digest
+    return "" if follows else f"does not follow list of keys {named.number}, as countersigned"
+
+
 def _listed(row: Mapping[str, Any]) -> Listed:
     def time_of(name: str) -> float | None:
         return None if row[name] is None else dsse.seconds_of(row[name])
 
     since = dsse.seconds_of(row["since"])
     key_id, node, reason = str(row["key_id"]), str(row["node"]), str(row["reason"])
-    return Listed(key_id, node, since, time_of("until"), time_of("revoked_at"), reason)
+    if not isinstance(row["told"], bool):
+        raise TypeError(f"not a yes or no: {row['told']!r}")
+    times = time_of("until"), time_of("revoked_at")
+    return Listed(key_id, node, since, *times, reason, row["told"])

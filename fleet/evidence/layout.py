@@ -14,9 +14,14 @@ COORDINATOR_STEM = "coordinator"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
+def is_name(node: str) -> bool:
+    """Whether a node can be called so: it is one path component."""
+    return _NAME.fullmatch(node) is not None
+
+
 def checked_name(node: str) -> NodeName:
     """`node`, if it can be one path component. Raises `InputInvalid`."""
-    if not _NAME.fullmatch(node):
+    if not is_name(node):
         raise InputInvalid(
             f"{node!r} is not a node name",
             remedy="use letters, digits, dots and dashes, as host names do",

@@ -2,40 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fleet.errors import EvidenceInvalid
 from fleet.evidence import filing, layout, parsed
 from fleet.evidence.archive import Archive
-from fleet.evidence.keys import KeyRing
-from fleet.evidence.log_feed import LogFeed
+from fleet.evidence.keys import SHORT_ID, KeyRing
+from fleet.evidence.log_feed import LogFeed, Whole
+from fleet.evidence.segments import Entry, Reader
 
 
 class LedgerFeed(LogFeed):
     """What of one node's ledger is still to be copied."""
 
-    def __init__(self, state: Path, node: str, *, place: str) -> None:
+    def __init__(self, state: Path, node: str, *, place: str, required: bool = True) -> None:
         """`place` is the archive's; nothing is read yet."""
         directory = layout.ledger_directory(state, node)
-        super().__init__(directory, layout.archive_cursor(state, node), place=place)
+        cursor = layout.archive_cursor(state, node)
+        super().__init__(directory, cursor, place=place, required=required)
         self._node = node
         self._keys = layout.node_keys_directory(state, node)
+        self._ledger = ""
+        self._remembered = ""
+        """Which ledger it was when the file was written."""
 
-    def opened(self, archive: Archive) -> None:
-        """Copy the node's public keys, old and present."""
-        for key in KeyRing.owned(self._keys, layout.NODE_STEM):
-            archive.keep(filing.public_key(key.key_id, self._node), key.pem())
+    def begin(self) -> None:
+        """Offer the node's public keys, old and present."""
+        self.offer(
+            Whole(
+                f"key {key.key_id[:SHORT_ID]}",
+                filing.public_key(key.key_id, self._node),
+                key.pem(),
+            )
+            for key in KeyRing.owned(self._keys, layout.NODE_STEM)
+        )
 
     def send(self, archive: Archive, item: Any) -> None:
-        """Copy an entry: the certificate, the rows that find it, and its row of the ledger last."""
+        """Copy a key, or an entry: certificate, rows that find it, its row of the ledger last."""
+        if isinstance(item, Whole):
+            archive.keep(item.key, item.content)
+            return
         envelope = self.envelope(item)
         certificate = parsed.read(envelope)
         kept = archive.keep(filing.certificate(item.digest), envelope)
         for key in filing.lookups(certificate, item.number):
             archive.keep(key, b"")
-        row = filing.Row(self._node, item.number, item.digest, item.chain, kept.version)
-        archive.keep(filing.row(row), b"")
+        ledger = self._ledger_id()
+        row = filing.Row(self._node, ledger, item.number, item.digest, item.chain, kept.version)
+        name = filing.row(row)
+        if not kept.fresh:  # a copy of a bucket has rows that name the versions of the first
+            stem = filing.row_stem(row)
+            name = next((one.key for one in archive.stored(stem) if not one.marker), name)
+        archive.keep(name, b"")
+
+    def _ledger_id(self) -> str:
+        """Which ledger this is, by its first entry; by the file where that cannot be read."""
+        with self._guard:
+            if not self._ledger:
+                first = next(_sound(self.directory), None)
+                if first is None:
+                    raise EvidenceInvalid(f"no entry of {self.directory} can be read")
+                if first.number == 1 or not filing.is_ledger_id(self._remembered):
+                    self._ledger = filing.ledger_id(first.digest)
+                else:
+                    self._ledger = self._remembered
+            return self._ledger
+
+    def forget(self) -> None:
+        """Offer everything again; it may be another ledger."""
+        super().forget()
+        self._ledger = ""
+        self._remembered = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What the file says."""
+        return {**super().as_json(), "ledger": self._ledger or self._remembered}
+
+    def load(self) -> dict[str, Any]:
+        """Read the file."""
+        found = super().load()
+        self._ledger, self._remembered = "", str(found.get("ledger", ""))
+        return found
 
     def issued_at(self, envelope: bytes) -> float:
         """When a certificate was issued. Raises `EvidenceInvalid`."""
         return parsed.read(envelope).issued_at
+
+
+def _sound(directory: Path) -> Iterator[Entry]:
+    for found in Reader(directory).poll():
+        if isinstance(found, Entry) and found.sound:
+            yield found

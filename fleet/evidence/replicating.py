@@ -3,6 +3,9 @@
 The local ledger comes first and waits for nobody: a feed names what it has that the archive may not
 have yet, and is copied from in the background, for days if it has to be. What was copied is written
 down behind the copying: after a crash some is put again, which changes nothing in an archive.
+
+What is written down is believed of one archive only, which is asked for its identity when it is
+opened and every hour: another one of the same name has nothing of what the first one has.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ BACKOFF_MAX_S = 300.0
 """Longest pause, s, between two tries while the archive is away."""
 AGAIN_S = 3600.0
 """Time, s, after which what the archive would not take is offered to it again."""
+UNNAMED = (
+    "these settings name no archive, and what is written down here does: whoever works with the"
+    " settings that name it (`--policy FILE`) copies it; evidence.policy = local gives it up"
+)
 SAVE_EVERY = 16
 """Copies after which it is written down how far they are: as many are made again after a crash."""
 
@@ -38,7 +45,10 @@ class Feed(Protocol):
     """What is to be copied, in order, and how. Safe for threads."""
 
     def opened(self, archive: Archive) -> None:
-        """Copy what everything else needs (public keys). Raises as the archive does."""
+        """This is what is copied to: ask it which archive it is, and offer what others need first.
+
+        What was copied to another is offered again. Raises as the archive does.
+        """
         ...
 
     def next(self) -> Item | None:
@@ -76,13 +86,17 @@ class Replicator:
     def __init__(
         self,
         feed: Feed,
-        opener: Opener,
+        opener: Opener | None,
         *,
         clock: Clock,
         required: bool = True,
         chance: Callable[[], float] = random.random,
+        place: str = "",
     ) -> None:
-        """`required`: whether a node may only go once all is copied. Asks the archive nothing."""
+        """`required`: whether a node may only go once all is copied. Asks the archive nothing.
+
+        Without an `opener` nothing is copied, and what is not in the archive is told all the same.
+        """
         self.feed = feed
         self._opener = opener
         self._clock = clock
@@ -96,33 +110,40 @@ class Replicator:
         self._next_at = float("-inf")
         self._again_at = clock.now() + AGAIN_S
         self._error = ""
-        self._place = ""
+        self._place = place
+        self._unsure = False
+        """Whether the archive may be another one by now."""
 
     def view(self) -> Replication:
         """How far it is."""
         try:
             count, oldest_at = self.feed.waiting()
         except errors.FleetError as error:  # what is read cannot be: the node is still shown
-            return Replication(archive=self._place, required=self._required, error=str(error))
+            return Replication(
+                archive=self._place, required=self._required, backlog=None, error=str(error)
+            )
         return Replication(
             archive=self._place,
             required=self._required,
             backlog=count,
             oldest_at=oldest_at,
-            error=self._error,
+            error=UNNAMED if count and self._opener is None else self._error,
             aside=tuple(self.feed.aside()),
         )
 
     def step(self, now: float) -> None:
         """Begin to copy when something is due at `now`, seconds since the epoch; never waits."""
-        if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+        if self._opener is None or self._stop.is_set():
+            return
+        if self._thread is not None and self._thread.is_alive():
             return
         if 0 < self._next_at - now <= BACKOFF_MAX_S:
             return
         if not 0 < self._again_at - now <= AGAIN_S:
             self._again_at = now + AGAIN_S
+            self._unsure = True
             self.feed.again()
-        if self._archive is not None and not self._is_due():
+        if self._archive is not None and not self._unsure and not self._is_due():
             return
         self._thread = threading.Thread(target=self.drain, name="archive", daemon=True)
         self._thread.start()
@@ -170,6 +191,7 @@ class Replicator:
             if self._stop.wait(max(1.0, left_s) if self._error else AGAIN_S):
                 return
             if not self._error:
+                self._unsure = True
                 self.feed.again()
 
     def close(self, *, wait_s: float = 0.0) -> None:
@@ -205,10 +227,15 @@ class Replicator:
 
     def _opened(self) -> Archive:
         if self._archive is None:
+            if self._opener is None:
+                raise errors.SettingsInvalid(UNNAMED, remedy="name the archive in the settings")
             archive = self._opener()
             self._place = archive.place
             self._save()  # that there is an archive is known from here on, also to other processes
             archive.prove()
             self.feed.opened(archive)
             self._archive = archive
+        elif self._unsure:
+            self.feed.opened(self._archive)
+        self._unsure = False
         return self._archive

@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import copies, dsse, key_list, layout, parsed
 from fleet.evidence.disk import read_regular, shown
-from fleet.evidence.key_list import KeyList
+from fleet.evidence.key_list import Chosen, Kept, KeyList
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import (
     TORN_SUFFIX,
@@ -33,6 +33,10 @@ from fleet.model import Digest
 OWN_KEYS = (
     "the keys come from the place that is verified: this shows that it is consistent, not"
     " who signed; name the public keys you trust with --key"
+)
+OWN_COORDINATOR = (
+    "the coordinator's keys come from the place that is verified: whoever cut a ledger can have"
+    " countersigned what is left; name the coordinator's public key with --coordinator-key"
 )
 
 
@@ -51,9 +55,15 @@ class Log:
     listed: KeyList | None = None
     """The coordinator's signed list of keys: when each was good."""
 
+    part: str = ""
+    """Which of the node's ledgers, where it has several: one that lost its disk began another."""
+
     @property
     def name(self) -> str:
-        return self.node or "coordinator"
+        """Whose it is, and which one where there are several."""
+        if not self.node:
+            return "coordinator"
+        return f"{self.node} (ledger {self.part})" if self.part else self.node
 
     @property
     def place(self) -> str:
@@ -108,7 +118,11 @@ class Collection:
     unsigned_index: bool = False
     """An export: its list of files and entries is nobody's signed word."""
     key_list: bytes = b""
-    """The coordinator's signed list of keys; empty: there is none."""
+    """The coordinator's newest list of keys, as it is; empty: there is none."""
+    listed: Chosen | None = None
+    """The same, if the coordinator signed it."""
+    lists: str = ""
+    """Where that list must be; "": it need not be here."""
     rest: Callable[[], Iterator[Damage | str]] | None = None
     """What can be told only once all ledgers were read: damages, and notes as text."""
 
@@ -154,9 +168,18 @@ def collect(
             f"{directory} holds no evidence",
             remedy="name a state directory, a ledger, or an export of `fleet evidence export`",
         )
+    trusting(found, trust, coordinator_keys)
+    return found
+
+
+def trusting(found: Collection, trust: Trust | None, coordinator_keys: KeyRing | None) -> None:
+    """Say whose word the keys are; a coordinator whose key is named must have countersigned."""
     if trust is None:
         found.notes.append(OWN_KEYS)
-    return found
+    if coordinator_keys is not None:
+        found.witness = found.witness or (found.ledgers[0].place if found.ledgers else "")
+    elif found.heads is not None or found.key_list:
+        found.notes.append(OWN_COORDINATOR)
 
 
 def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -> Collection:
@@ -172,26 +195,28 @@ def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -
             found.ledgers.append(Log(directory, bound.rings[node], node, owners=bound.owners))
     if layout.coordinator_directory(state).is_dir():
         found.witness = str(layout.heads_directory(state))
+    given = coordinator_keys
+    if given is None:
+        owned = KeyRing.owned(layout.coordinator_keys_directory(state), layout.COORDINATOR_STEM)
+        given = _noted(owned, found.notes)
     if segment_paths(layout.heads_directory(state)):
-        directory = layout.coordinator_keys_directory(state)
-        ring = coordinator_keys or _noted(
-            KeyRing.owned(directory, layout.COORDINATOR_STEM), found.notes
-        )
-        found.heads = Log(layout.heads_directory(state), ring)
-    if os.path.lexists(layout.key_list(state)):
-        given = coordinator_keys or KeyRing.owned(
-            layout.coordinator_keys_directory(state), layout.COORDINATOR_STEM
-        )
-        take_list(found, _content(layout.key_list(state)), layout.key_list(state), given)
+        found.heads = Log(layout.heads_directory(state), given)
+    found.lists = str(layout.key_list(state))
+    take_list(found, layout.key_list(state), given)
     return found
 
 
-def take_list(found: Collection, content: bytes, place: Path | str, ring: KeyRing) -> None:
-    """Have all ledgers judged by a signed list of keys; one that is not good is a damage."""
-    damages: list[Damage] = []
-    found.key_list = content
-    listed = key_list.checked(content, ring, Place(str(place)), damages)
-    found.damages += damages
+def take_list(found: Collection, path: Path, ring: KeyRing) -> None:
+    """Take the list of keys at `path`, if there is one."""
+    if os.path.lexists(path):
+        take_lists(found, [Kept(_content(path), Place(str(path)))], ring)
+
+
+def take_lists(found: Collection, lists: list[Kept], ring: KeyRing) -> None:
+    """Have all ledgers judged by the newest list of keys; one that is not good is a damage."""
+    found.listed = chosen = key_list.newest(lists, ring, found.damages)
+    found.key_list = chosen.content if chosen is not None else lists[-1].content
+    listed: KeyList | None = chosen.listed if chosen is not None else None
     for log in found.ledgers:
         log.listed = listed
 
@@ -227,6 +252,16 @@ def heads_log(directory: Path, keys: KeyRing | None = None) -> Log:
         )
     beside = directory.parent / "keys"
     return Log(directory, keys or KeyRing.owned(beside, layout.COORDINATOR_STEM))
+
+
+def take_heads(found: Collection, directory: Path, keys: KeyRing | None) -> None:
+    """Verify against countersignatures in `directory`, and the list of keys beside them."""
+    found.heads = heads_log(directory, keys)
+    beside = layout.key_list(directory.parent.parent)
+    if not found.key_list and beside.parent == directory.parent:
+        take_list(found, beside, found.heads.keys)
+    if keys is None and OWN_COORDINATOR not in found.notes:
+        found.notes.append(OWN_COORDINATOR)
 
 
 def _first_node(directory: Path) -> str:
@@ -299,18 +334,21 @@ def _export(directory: Path, trust: Trust | None, coordinator_keys: KeyRing | No
     listed = index["keys"]
     rings = {
         node: _listed(copies.node_keys(directory, node), listed["nodes"].get(node, []), found)
-        for node in index["nodes"]
+        for node in sorted({rows["node"] for rows in index["nodes"].values()})
     }
     bound = bind(rings, trust, found)
-    for node, rows in sorted(index["nodes"].items()):
+    for _, rows in sorted(index["nodes"].items()):
+        node = rows["node"]
         log = Log(directory, bound.rings[node], node, rows["entries"], owners=bound.owners)
+        log.part = rows["ledger"]
         found.ledgers.append(log)
     ring = _listed(directory / copies.COORDINATOR_KEYS, listed["coordinator"], found)
+    given = ring if coordinator_keys is None else coordinator_keys
     if index["heads"]["entries"]:
-        found.heads = Log(directory, coordinator_keys or ring, rows=index["heads"]["entries"])
+        found.heads = Log(directory, given, rows=index["heads"]["entries"])
+    found.lists = str(directory / copies.KEY_LIST)
     if copies.KEY_LIST in index["files"]:
-        place = directory / copies.KEY_LIST
-        take_list(found, _content(place), place, coordinator_keys or ring)
+        take_list(found, directory / copies.KEY_LIST, given)
     if listed["coordinator"] or index["counts"]["countersignatures"]:
         found.witness = str(directory / "heads")
     return found

@@ -46,8 +46,9 @@ class Drained(Message):
     left: tuple[Left, ...] = ()
     failed: dict[str, str] = Field(default_factory=dict)
     """Devices that could not be taken out of service, and why."""
-    uncopied: int = 0
-    """Certificates that are nowhere but on the node, where policy wants them in the archive."""
+    uncopied: int | None = 0
+    """Certificates that are nowhere but on the node, where policy wants them in the archive; None:
+    it cannot be told how many."""
     uncopied_because: str = ""
 
 
@@ -86,7 +87,7 @@ def settled(node: Node, drained: Drained, *, pause: Callable[[], bool]) -> Drain
 
     `pause` waits a moment and says whether to go on.
     """
-    while (drained.left or drained.uncopied) and pause():
+    while (drained.left or drained.uncopied != 0) and pause():
         view = node.view()
         drained = drained.model_copy(
             update={
@@ -98,10 +99,17 @@ def settled(node: Node, drained: Drained, *, pause: Callable[[], bool]) -> Drain
     return drained
 
 
-def uncopied(view: NodeView) -> int:
-    """Certificates that would be lost with the node, where policy forbids that."""
+def uncopied(view: NodeView) -> int | None:
+    """Certificates that would be lost with the node, where policy forbids that; None: who knows."""
     found = view.replication
     return found.backlog if found is not None and found.required else 0
+
+
+def counted(count: int | None) -> str:
+    """Subject and verb of a sentence about so many certificates."""
+    if count is None:
+        return "nobody can tell how many certificates are"
+    return f"{count} certificates are"
 
 
 def _because(view: NodeView) -> str:

@@ -12,7 +12,7 @@ from fleet.binding.claim import ClaimReading
 from fleet.kube.base import name_of, uid_of, version_of
 from fleet.messages import Message
 from fleet.model import HolderKind, Lease, State
-from fleet.repair.draining import uncopied
+from fleet.repair.draining import counted, uncopied
 from fleet.repair.facts import Api, Facts, called, hold_nodes, homes, node_of_slice, presumed
 from fleet.repair.finding import Kind, Orphan, covering
 from fleet.repair.fixing import Hands, Outcome, fix
@@ -97,11 +97,11 @@ def remove(facts: Facts, hands: Hands, *, followed: bool = False) -> tuple[Outco
 
 def _uncopied(facts: Facts) -> Iterator[Obstacle]:
     for node, view in sorted(facts.views.items()):
-        if count := uncopied(view):
+        if (count := uncopied(view)) != 0:
             error = view.replication.error if view.replication is not None else ""
             why = f": {error}" if error else ""
             yield Obstacle(
-                what=f"{count} certificates are on {node} only, not in the archive{why}",
+                what=f"{counted(count)} on {node} only, not in the archive{why}",
                 remedy=f"`fleet node drain {node} --wait 600` waits for them; the policy"
                 " evidence.policy = local gives them up",
             )

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from fleet import aws, errors
 from fleet.clock import Clock
+from fleet.evidence import layout
 from fleet.evidence.archive import Archive, Opener
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.ledger_feed import LedgerFeed
+from fleet.evidence.log_feed import is_required, place_named
 from fleet.evidence.replicating import Replicator
 from fleet.messages import Replication
 from fleet.settings import EvidencePolicy, EvidenceSettings
@@ -37,12 +39,21 @@ def opener(chosen: EvidenceSettings, clock: Clock, *, url: str = "") -> Opener:
 
 
 def of_node(chosen: EvidenceSettings, state: Path, node: str, clock: Clock) -> Replicator | None:
-    """What copies a node's ledger; None: no archive is named. Asks nothing yet."""
-    if not chosen.archive:
-        return None
-    feed = LedgerFeed(state, node, place=chosen.archive)
+    """What copies a node's ledger; None: no archive is named, nor was one. Asks nothing yet.
+
+    An archive that only whoever worked here before was told of (a campaign with a policy of its
+    own) is not copied to; what it lacks is told, and holds the node as policy then wanted it.
+    """
     required = chosen.policy is EvidencePolicy.REPLICATED
-    return Replicator(feed, opener(chosen, clock), clock=clock, required=required)
+    if chosen.archive:
+        feed = LedgerFeed(state, node, place=_spelled(chosen.archive), required=required)
+        return Replicator(feed, opener(chosen, clock), clock=clock, required=required)
+    cursor = layout.archive_cursor(state, node)
+    if not (place := place_named(cursor)):
+        return None
+    required = required and is_required(cursor)
+    feed = LedgerFeed(state, node, place=place, required=required)
+    return Replicator(feed, None, clock=clock, required=required, place=place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +63,11 @@ class CoordinatorCopies:
     feed: CoordinatorFeed
     replicator: Replicator
 
-    def copy(self, ended: RunRecord | None = None) -> None:
+    def copy(self, ended: RunRecord | None = None, *, waits: bool = True) -> None:
         """Something was signed or ended: copy it. An archive that answers is waited for shortly."""
         with suppress(errors.LedgerUnavailable):  # the log cannot be read; told by the view
             self.feed.take([] if ended is None else [ended])
-        self.replicator.go_on(wait_s=WAIT_S)
+        self.replicator.go_on(wait_s=WAIT_S if waits else 0.0)
 
     def view(self) -> Replication:
         """How far the copies are."""
@@ -72,8 +83,13 @@ def of_coordinator(
     """What copies a coordinator's countersignatures and runs; None: no archive is named."""
     if not chosen.archive:
         return None
-    feed = CoordinatorFeed(state, runs, place=chosen.archive)
+    feed = CoordinatorFeed(state, runs, place=_spelled(chosen.archive))
     required = chosen.policy is EvidencePolicy.REPLICATED
     return CoordinatorCopies(
         feed, Replicator(feed, opener(chosen, clock), clock=clock, required=required)
     )
+
+
+def _spelled(archive: str) -> str:
+    """One spelling for one place, with or without a slash at its end."""
+    return archive.rstrip("/")

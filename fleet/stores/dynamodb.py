@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fleet import aws, errors
 from fleet.clock import Clock
@@ -76,7 +78,7 @@ class DynamodbLeaseStore:
     def initialised(self) -> bool:
         """Whether the store has an epoch."""
         try:
-            return self._table.get(HEAD_KEY) is not None
+            return self._table.get(HEAD_KEY, self._table.attempts()) is not None
         except errors.SettingsInvalid as error:
             if error.fields.get("absent"):
                 return False
@@ -91,16 +93,20 @@ class DynamodbLeaseStore:
         """Mint the epoch in a table that is there, once."""
         attempts = self._table.attempts()
         while True:
-            found = self._table.get(HEAD_KEY)
+            # Looked at again where others have items: somebody may have made it this moment.
+            empty = dynamodb_founding.is_empty(self._table, attempts)
+            found = self._table.get(HEAD_KEY, attempts)
             if found is not None:
                 newest = dynamodb_sheet.read_head(found).head.newest
                 self._exchange.remember(newest)
                 return newest
-            dynamodb_founding.check_empty(self._table)
+            if not empty:
+                raise dynamodb_founding.occupied(self._table)
             now = self._clock.now()
             epoch = decisions.mint_epoch(now, secrets.randbits(10), self._exchange.seen.epoch)
             head = decisions.Head(Token(epoch, 0))
-            sheet = Sheet(StoredHead(head, self._table.home(), ""))
+            home = self._table.home(attempts, anew=True)
+            sheet = Sheet(StoredHead(head, home, ""))
             sheet.advanced = True
             sheet.record([decisions.entry(Event.INITIALISED, now, token=head.newest)])
             self._exchange.write(sheet, attempts)
@@ -108,20 +114,24 @@ class DynamodbLeaseStore:
     def adopt(self, at_least: Token, operator: str) -> Token:
         """Mint a newer epoch, take a restored table for the original, and grant again."""
         self._table.forget_home()
+        read = partial(self._exchange.read, placed=True)
 
         def act(sheet: Sheet) -> Token:
             now = self._clock.now()
             known = max(at_least, self._exchange.seen)
             sheet.head, before = decisions.adopt(sheet.head, known, now, secrets.randbits(10))
-            sheet.home = self._table.home()
+            sheet.home = sheet.here
             newest, detail = sheet.head.newest, decisions.adoption(operator, before)
             sheet.record([decisions.entry(Event.ADOPTED, now, token=newest, detail=detail)])
             return newest
 
-        return self._exchange.do(self._exchange.read, act)
+        return self._exchange.do(read, act, self._table.attempts())
 
     def reinstate(self, leases: Sequence[Lease]) -> list[bool | errors.FleetError]:
-        """Take in leases of claims that nodes have in their records."""
+        """Take in leases of claims that nodes have in their records.
+
+        Raises `StoreUnavailable` also when some are in already: whoever goes on has all of them.
+        """
 
         def act(sheet: Sheet, asked: Sequence[Lease]) -> list[bool | errors.FleetError]:
             now = self._clock.now()
@@ -132,17 +142,22 @@ class DynamodbLeaseStore:
             keys = [lease_key(lease.holder, lease.token) for lease in asked]
             return self._exchange.read(attempts, units, keys)
 
-        with self._granting:
-            return self._exchange.each(leases, read, act)
+        with self._alone() as attempts:
+            answers = self._exchange.each(leases, read, act, attempts)
+        for answer in answers:
+            if isinstance(answer, errors.StoreUnavailable):
+                raise answer
+        return answers
 
     def newest(self) -> Token:
         """The epoch and the last counter issued."""
-        return self._exchange.head()[0].head.newest
+        return self._exchange.head(self._table.attempts())[0].head.newest
 
     def suspended(self) -> Token | None:
         """The floor by which the store was found behind."""
-        found, seen = self._exchange.head()
-        if found.head.suspended is None and found.home != self._table.home():
+        attempts = self._table.attempts()
+        found, seen = self._exchange.head(attempts)
+        if found.head.suspended is None and found.home != self._exchange.here(found, attempts):
             return max(found.head.newest, seen)
         return found.head.suspended or (seen if seen > found.head.newest else None)
 
@@ -159,7 +174,8 @@ class DynamodbLeaseStore:
                 return error
             return None
 
-        refusal = self._exchange.do(self._exchange.read, act)
+        read = partial(self._exchange.read, placed=True)
+        refusal = self._exchange.do(read, act, self._table.attempts())
         if refusal is not None:
             raise refusal
 
@@ -171,7 +187,8 @@ class DynamodbLeaseStore:
         def read(asked: Sequence[AcquireRequest], attempts: Attempts) -> Sheet:
             units = {unit for request in asked for unit in request.units}
             kinds = [] if out_of_service_max is None else sorted(decisions.BUDGETED)
-            return self._exchange.read(attempts, units, prefixes=[f"{kind}:" for kind in kinds])
+            prefixes = [f"{kind}:" for kind in kinds]
+            return self._exchange.read(attempts, units, prefixes=prefixes, placed=True)
 
         def act(sheet: Sheet, asked: Sequence[AcquireRequest]) -> _Answers:
             now = self._clock.now()
@@ -183,9 +200,8 @@ class DynamodbLeaseStore:
                 budget = decisions.Budget(sheet.rows(), out_of_service_max, now)
             return [_acquire(sheet, request, budget, now) for request in asked]
 
-        # One of our threads at a time: of two at the head the service would cancel one.
-        with self._granting:
-            return self._exchange.each(requests, read, act)
+        with self._alone() as attempts:
+            return self._exchange.each(requests, read, act, attempts)
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
         """Prolong leases."""
@@ -201,7 +217,7 @@ class DynamodbLeaseStore:
                 answers.append(answer)
             return answers
 
-        return self._exchange.each(renewals, self._read_named, act)
+        return self._exchange.each(renewals, self._read_named, act, self._table.attempts())
 
     def release(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
         """Give leases back; whether anything was held."""
@@ -210,11 +226,13 @@ class DynamodbLeaseStore:
             now = self._clock.now()
             return [_release(sheet, release, now) for release in asked]
 
-        return self._exchange.each(releases, self._read_named, act)
+        return self._exchange.each(releases, self._read_named, act, self._table.attempts())
 
     def holder(self, unit: UnitId) -> Lease | None:
         """The lease in force on `unit`, with all its units."""
         sheet = self._exchange.read(self._table.attempts(), [unit])
+        if unit not in sheet.on([unit]):
+            return None
         rows = [row for row in sheet.rows() if not is_expired(row, self._clock.now())]
         return next(iter(decisions.gathered(rows)), None)
 
@@ -232,14 +250,27 @@ class DynamodbLeaseStore:
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """The newest entries first, by the clocks of who wrote them."""
-        self._exchange.head()
+        attempts = self._table.attempts()
+        self._exchange.head(attempts)
         found: list[HistoryEntry] = []
         wanted = min(limit, HISTORY_KEPT)
-        for item in self._table.query(HISTORY, newest_first=True, limit=min(wanted, 1000)):
+        most = min(wanted, 1000)
+        for item in self._table.query(HISTORY, attempts, newest_first=True, limit=most):
             found += reversed(dynamodb_sheet.read_story(item))
             if len(found) >= wanted:
                 break
         return found[:wanted]
+
+    @contextmanager
+    def _alone(self) -> Iterator[Attempts]:
+        """One of our threads at a time: of two at the head the service would cancel one."""
+        attempts = self._table.attempts()
+        while not self._granting.acquire(timeout=attempts.left_s):
+            attempts.go_on("other grants of this process were under way")
+        try:
+            yield attempts
+        finally:
+            self._granting.release()
 
     def _read_named(self, asked: Sequence[Renewal | Release], attempts: Attempts) -> Sheet:
         keys = [lease_key(one.holder, one.token) for one in asked]
@@ -250,7 +281,7 @@ class DynamodbLeaseStore:
         head = sheet.head
         if head.suspended is not None:
             return decisions.behind(head.newest, head.suspended)
-        if sheet.home != self._table.home():
+        if sheet.home != sheet.here:
             return errors.StoreBehind(
                 f"table {self._table.name} was restored or copied from {sheet.home}: it may have"
                 f" issued more than {head.newest}, nothing is granted",

@@ -1,16 +1,19 @@
 """What a lease store on DynamoDB does with its table: read a sheet, decide on it, write it back.
 
 Decisions are made anew on a new reading whenever somebody was faster, so none is ever written on
-top of something it has not seen.
+top of something it has not seen. Which table it is that answers is asked again before it is called
+a copy, when its head is none that could follow the one seen last, and twice a minute: a table may
+be deleted and restored under its name while a process lives.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fleet import errors
 from fleet.clock import Clock
@@ -25,6 +28,7 @@ from fleet.stores.dynamodb_sheet import (
     Item,
     Sheet,
     StoredHead,
+    StoredLease,
     StoredUnit,
     key_of,
 )
@@ -48,18 +52,27 @@ class Exchange:
         self._watch = Watch(clock)
         self._lock = threading.Lock()
         self._count = 0
+        self._last: tuple[Token, str] | None = None
         self.seen = NO_TOKEN
         """The newest token this process knows to have been issued."""
 
-    def head(self) -> tuple[StoredHead, Token]:
+    def head(self, attempts: Attempts) -> tuple[StoredHead, Token]:
         """The head, and the newest token this process knew before it asked."""
         seen = self.seen
-        found = self.table.get(HEAD_KEY)
+        found = self.table.get(HEAD_KEY, attempts)
         if found is None:
             raise decisions.uninitialised()
         stored = dynamodb_sheet.read_head(found)
         self.remember(stored.head.newest)
         return stored, seen
+
+    def here(self, found: StoredHead, attempts: Attempts) -> str:
+        """Which table this head was read from."""
+        newest, last = found.head.newest, self._last
+        self._last = (newest, found.write)
+        follows = last is None or newest > last[0] or found.write == last[1]
+        here = self.table.home(attempts, anew=not follows)
+        return here if here == found.home else self.table.home(attempts, anew=True)
 
     def read(
         self,
@@ -68,44 +81,59 @@ class Exchange:
         keys: Iterable[str] = (),
         *,
         prefixes: Iterable[str] = (),
+        placed: bool = False,
     ) -> Sheet:
-        """Head, units with their leases, leases by key and by the beginning of their key."""
-        wanted, named, begun = sorted(set(units)), sorted(set(keys)), list(prefixes)
+        """Head, units with their leases, leases by key with their units, by beginnings of keys.
+
+        A unit that names a lease which is not there, or is without it, is read again: the lease
+        was changing. When nothing has changed then, the table was restored amid a transaction, and
+        nobody has the unit. `placed`: with the table it was read from.
+        """
+        wanted, named = sorted(set(units)), sorted(set(keys))
+        loose_before: Mapping[UnitId, str] = {}
         while True:
             asked_at, seen = self._clock.monotonic(), self.seen
-            asked = [HEAD_KEY, *(key_of(UNIT, one) for one in wanted)]
-            items = by_key(self.table.read([*asked, *(key_of(LEASE, one) for one in named)]))
+            first = [HEAD_KEY, *(key_of(UNIT, one) for one in wanted)]
+            first += [key_of(LEASE, one) for one in named]
+            items = by_key(self.table.read(first, attempts))
             head = items.pop(("store", "head"), None)
             if head is None:
                 raise decisions.uninitialised()
-            found = {
-                UnitId(sk): dynamodb_sheet.read_unit(item)
-                for (pk, sk), item in items.items()
-                if pk == UNIT
-            }
+            found = _units(items, wanted)
             rest = {one.lease for one in found.values()} - {"", *named}
-            if rest:
-                items |= by_key(self.table.read(key_of(LEASE, one) for one in sorted(rest)))
-            for prefix in begun:
-                items |= by_key(self.table.query(LEASE, prefix=prefix))
+            items |= self._read(LEASE, rest, attempts)
+            for prefix in prefixes:
+                items |= by_key(self.table.query(LEASE, attempts, prefix=prefix))
             leases = {
                 sk: dynamodb_sheet.read_lease(item)
                 for (pk, sk), item in items.items()
                 if pk == LEASE
             }
-            if all(_is_of(unit, known, leases) for unit, known in found.items()):
+            loose = _loose(found, leases)
+            if loose.items() <= loose_before.items():
+                theirs = {one for key in named if key in leases for one in leases[key].lease.units}
+                theirs -= found.keys()
+                found |= _units(self._read(UNIT, theirs, attempts), theirs)
                 stored = dynamodb_sheet.read_head(head)
                 ends = self._watch.ends(leases, asked_at)
-                return Sheet(stored, leases, found, ends, seen)
+                here = self.here(stored, attempts) if placed else ""
+                return Sheet(stored, leases, found, ends, seen, here=here)
+            loose_before = loose
             attempts.go_on("a lease changed while it was read")
+
+    def _read(
+        self, pk: str, keys: Iterable[str], attempts: Attempts
+    ) -> dict[tuple[str, str], Mapping[str, Any]]:
+        return by_key(self.table.read((key_of(pk, one) for one in sorted(keys)), attempts))
 
     def listed(self, prefixes: Iterable[str]) -> list[Lease]:
         """Leases in force, none of them listed with a unit that moved on meanwhile."""
-        self.head()
+        attempts = self.table.attempts()
+        self.head(attempts)
         asked_at = self._clock.monotonic()
         found = {}
         for prefix in prefixes:
-            for item in self.table.query(LEASE, prefix=prefix):
+            for item in self.table.query(LEASE, attempts, prefix=prefix):
                 found[item["sk"]["S"]] = dynamodb_sheet.read_lease(item)
             if not prefix:
                 self._watch.keep_only(found)
@@ -123,27 +151,41 @@ class Exchange:
         asked: Sequence[_Q],
         read: Callable[[Sequence[_Q], Attempts], Sheet],
         act: Callable[[Sheet, Sequence[_Q]], list[_A | errors.FleetError]],
+        attempts: Attempts,
     ) -> list[_A | errors.FleetError]:
-        """The answers to all, as many in one transaction as fit into it."""
+        """The answers to all, as many in one transaction as fit into it.
+
+        What fails after others were answered, such as when the time is over, fails alone: what was
+        granted must come to be known.
+        """
         if not asked:
-            self.head()
+            self.head(attempts)
         answers: list[_A | errors.FleetError] = []
-        for start in range(0, len(asked), BATCH):
-            some = asked[start : start + BATCH]
+        parts = deque(asked[start : start + BATCH] for start in range(0, len(asked), BATCH))
+        while parts:
+            some = parts.popleft()
             try:
-                answers += self.do(partial(read, some), partial(_act_on, act, some))
+                answers += self.do(partial(read, some), partial(_act_on, act, some), attempts)
             except _TooMany as error:
                 if len(some) == 1:
                     answers.append(_too_many(error.count))
                     continue
                 middle = len(some) // 2
-                answers += self.each(some[:middle], read, act)
-                answers += self.each(some[middle:], read, act)
+                parts.extendleft((some[middle:], some[:middle]))
+            except errors.FleetError as error:
+                if not answers:
+                    raise
+                answers += [error] * len(some)
+                attempts.uncertain = False
         return answers
 
-    def do(self, read: Callable[[Attempts], Sheet], act: Callable[[Sheet], _A]) -> _A:
+    def do(
+        self,
+        read: Callable[[Attempts], Sheet],
+        act: Callable[[Sheet], _A],
+        attempts: Attempts,
+    ) -> _A:
         """What `act` answers on what was read, once what it changed is written."""
-        attempts = self.table.attempts()
         while True:
             sheet = read(attempts)
             answer = act(sheet)
@@ -160,6 +202,8 @@ class Exchange:
             attempts.go_on("another writer was faster")
             return False
         self.remember(sheet.head.newest)
+        if sheet.is_led:
+            self._last = (sheet.head.newest, write)
         self._watch.begin(sheet.written(write))
         return True
 
@@ -185,8 +229,27 @@ def _act_on(act: Callable[[Sheet, Sequence[_Q]], _A], asked: Sequence[_Q], sheet
     return act(sheet, asked)
 
 
-def _is_of(unit: UnitId, known: StoredUnit, leases: dict[str, dynamodb_sheet.StoredLease]) -> bool:
-    return not known.lease or (known.lease in leases and unit in leases[known.lease].lease.units)
+def _units(
+    items: Mapping[tuple[str, str], Mapping[str, Any]], asked: Iterable[UnitId]
+) -> dict[UnitId, StoredUnit]:
+    """The units asked for; one of which there is no item has no lease."""
+    found = {UnitId(sk): one for (pk, sk), one in items.items() if pk == UNIT}
+    return {
+        unit: dynamodb_sheet.read_unit(found[unit]) if unit in found else StoredUnit()
+        for unit in asked
+    }
+
+
+def _loose(
+    units: Mapping[UnitId, StoredUnit], leases: Mapping[str, StoredLease]
+) -> dict[UnitId, str]:
+    """Units that name a lease which is not there or does not name them, with its key."""
+    return {
+        unit: known.lease
+        for unit, known in units.items()
+        if known.lease
+        and (known.lease not in leases or unit not in leases[known.lease].lease.units)
+    }
 
 
 def _too_many(count: int) -> errors.InputInvalid:

@@ -6,6 +6,7 @@ under the account's KMS key for DynamoDB and a time to live for the history.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,36 +26,42 @@ _TURNING = ("CREATING", "UPDATING")
 def make(table: Table) -> None:
     """Make the table if there is none, and see that it is protected; repeating is harmless.
 
-    Raises `SettingsInvalid` for a table of another shape, `StoreUnavailable` when it does not
-    become active in time.
+    Raises `SettingsInvalid` for a table of another shape or one whose items somebody else's time to
+    live removes, `StoreUnavailable` when it does not become active in time.
     """
-    found = _described(table)
-    if found is None:
+    attempts = Attempts(table.patience_of(MAKING_S))
+    if _described(table, attempts) is None:
         create(table)
-    found = _active(table)
-    _check_shape(table, found)
-    _protect(table, found)
+    _check_shape(table, _active(table, attempts))
+    _check_lives(table, attempts)
+    _protect(table, attempts)
 
 
-def check_empty(table: Table) -> None:
-    """Raises `SettingsInvalid` when anything is in the table: then it is lost, or not ours."""
-    found = table.tried(partial(table.client.scan, TableName=table.name, Limit=1))
-    if found.get("Items"):
-        raise errors.SettingsInvalid(
-            f"table {table.name} has items, but no head of a lease store: it is another program's,"
-            " or its head was lost",
-            remedy="name another table in store.table; if it was ours, restore it to a moment"
-            " before (point-in-time recovery) and run `fleet store adopt`",
-        )
+def is_empty(table: Table, attempts: Attempts) -> bool:
+    """Whether nothing at all is in the table."""
+    asked: Any = {"TableName": table.name, "Limit": 1, "ConsistentRead": True}
+    found = table.tried(partial(table.client.scan, **asked), attempts)
+    return not found.get("Items") and not found.get("LastEvaluatedKey")
 
 
-def _described(table: Table) -> Any:
+def occupied(table: Table) -> errors.SettingsInvalid:
+    """The answer for a table with items and no head: then it is lost, or not ours."""
+    return errors.SettingsInvalid(
+        f"table {table.name} has items, but no head of a lease store: it is another program's,"
+        " or its head was lost",
+        remedy="name another table in store.table; if it was ours, restore it to a moment"
+        " before (point-in-time recovery) and run `fleet store adopt`",
+    )
+
+
+def _described(table: Table, attempts: Attempts) -> Any:
+    asked = partial(table.client.describe_table, TableName=table.name)
     try:
-        return aws.ask(partial(table.client.describe_table, TableName=table.name))["Table"]
-    except errors.CloudFailed as error:
-        if error.kind is Kind.ABSENT:
+        return table.tried(asked, attempts)["Table"]
+    except errors.SettingsInvalid as error:
+        if error.fields.get("absent"):
             return None
-        return table.tried(partial(table.client.describe_table, TableName=table.name))["Table"]
+        raise
 
 
 def create(table: Table) -> None:
@@ -78,10 +85,9 @@ def create(table: Table) -> None:
             table.refuse("make", error)
 
 
-def _active(table: Table) -> Any:
-    deadline = Attempts(table.patience_of(MAKING_S))
+def _active(table: Table, attempts: Attempts) -> Any:
     while True:
-        found = _described(table)
+        found = _described(table, attempts)
         status = "ABSENT" if found is None else found["TableStatus"]
         if status == "ACTIVE":
             return found
@@ -90,7 +96,7 @@ def _active(table: Table) -> Any:
                 f"table {table.name} is {status}",
                 remedy="restore or delete it, or name another one in store.table",
             )
-        deadline.go_on(f"table {table.name} is {status}")
+        attempts.go_on(f"table {table.name} is {status}")
 
 
 def _check_shape(table: Table, found: Any) -> None:
@@ -106,25 +112,65 @@ def _check_shape(table: Table, found: Any) -> None:
     )
 
 
-def _protect(table: Table, found: Any) -> None:
+def _lives(table: Table, attempts: Attempts) -> tuple[str, str]:
+    """Whether the service removes items by a time of theirs, and by which attribute."""
+    asked = partial(table.client.describe_time_to_live, TableName=table.name)
+    found = table.tried(asked, attempts)["TimeToLiveDescription"]
+    return found.get("TimeToLiveStatus", "DISABLED"), found.get("AttributeName", "")
+
+
+def _check_lives(table: Table, attempts: Attempts) -> None:
+    status, attribute = _lives(table, attempts)
+    if status != "DISABLED" and attribute != FORGET_AT:
+        raise errors.SettingsInvalid(
+            f"table {table.name} has a time to live on {attribute} ({status}): it would remove"
+            " leases and leave their units",
+            remedy=f"switch it off and wait until it is, then run `fleet store init`, which"
+            f" switches it on for {FORGET_AT}; or name another table in store.table",
+        )
+
+
+def _protect(table: Table, attempts: Attempts) -> None:
     client, name = table.client, table.name
-    if not found.get("DeletionProtectionEnabled"):
-        table.tried(partial(client.update_table, TableName=name, DeletionProtectionEnabled=True))
-        _active(table)
-    backups: Any = table.tried(partial(client.describe_continuous_backups, TableName=name))
-    recovery = backups["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
-    if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
-        wanted: Any = {"PointInTimeRecoveryEnabled": True}
-        table.tried(
-            partial(
-                client.update_continuous_backups,
-                TableName=name,
-                PointInTimeRecoverySpecification=wanted,
-            )
-        )
-    living: Any = table.tried(partial(client.describe_time_to_live, TableName=name))
-    if living["TimeToLiveDescription"].get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-        lives: Any = {"Enabled": True, "AttributeName": FORGET_AT}
-        table.tried(
-            partial(client.update_time_to_live, TableName=name, TimeToLiveSpecification=lives)
-        )
+
+    def recovers() -> bool:
+        asked = partial(client.describe_continuous_backups, TableName=name)
+        backups: Any = table.tried(asked, attempts)["ContinuousBackupsDescription"]
+        recovery = backups.get("PointInTimeRecoveryDescription", {})
+        return bool(recovery.get("PointInTimeRecoveryStatus") == "ENABLED")
+
+    def guarded() -> bool:
+        return bool(_active(table, attempts).get("DeletionProtectionEnabled"))
+
+    def lives() -> bool:
+        return _lives(table, attempts)[0] in ("ENABLED", "ENABLING")
+
+    wanted: Any = {"PointInTimeRecoveryEnabled": True}
+    forgets: Any = {"Enabled": True, "AttributeName": FORGET_AT}
+    recovery = partial(
+        client.update_continuous_backups, TableName=name, PointInTimeRecoverySpecification=wanted
+    )
+    guard = partial(client.update_table, TableName=name, DeletionProtectionEnabled=True)
+    _switch_on(table, attempts, is_on=guarded, switch=guard)
+    _active(table, attempts)
+    _switch_on(table, attempts, is_on=recovers, switch=recovery)
+    living = partial(client.update_time_to_live, TableName=name, TimeToLiveSpecification=forgets)
+    _switch_on(table, attempts, is_on=lives, switch=living)
+
+
+def _switch_on(
+    table: Table, attempts: Attempts, *, is_on: Callable[[], bool], switch: Callable[[], object]
+) -> None:
+    """Switch it on unless it is; refused because somebody else just did is as good."""
+    while not is_on():
+        attempts.begin()
+        try:
+            aws.ask(switch)
+        except errors.CloudFailed as error:
+            if error.kind is Kind.REFUSED and is_on():
+                return
+            if error.kind in (Kind.REFUSED, Kind.ABSENT, Kind.DENIED):
+                table.refuse("protect", error)
+            attempts.go_on(error.detail)
+        else:
+            return

@@ -9,7 +9,8 @@ Items (partition key ``pk``, sort key ``sk``):
 A run's heads are few (`RUNS_KEPT`) and small, so they are listed by one query. Its parts are
 written before the head that names them, under their own digest: of two runs of one id each has its
 own. A call with results of more devices than one transaction takes may store some and then fail:
-repeating it stores the rest.
+repeating it stores the rest. Each such transaction has the time of a call, and so has each run of
+those that are listed: how many there are is no matter of how well the store answers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from fleet import errors
 from fleet.clock import Clock
 from fleet.messages import DeviceResult
 from fleet.model import RunId
@@ -52,9 +55,9 @@ class DynamodbRunStore:
         count = -(-len(body) // PART_BYTES)
         attempts = self.table.attempts()
         while True:
-            found = self.table.get(key_of(RUN, record.id))
+            found = self.table.get(key_of(RUN, record.id), attempts)
             if found is not None:
-                stored = self.get(RunId(record.id))
+                stored = self._whole(found, attempts)
                 if decisions.is_same_run(stored, record):
                     return stored
                 raise decisions.taken(record.id)
@@ -69,12 +72,13 @@ class DynamodbRunStore:
                 "exit_reason": {"S": ""},
             }
             if self._swap(key_of(RUN, record.id), None, head, attempts):
-                self._trim()
+                with suppress(errors.StoreUnavailable):  # the run is there; the next one trims
+                    self._trim(attempts)
                 return record
 
     def append(self, run: RunId, results: Sequence[DeviceResult]) -> int:
         """Store results; returns how many were new."""
-        self._head(run)
+        self._head(run, self.table.attempts())
         by_device: dict[str, list[DeviceResult]] = {}
         for result in results:
             by_device.setdefault(result.uuid, []).append(result)
@@ -88,8 +92,9 @@ class DynamodbRunStore:
         attempts = self.table.attempts()
         writes: set[str] = set()
         while True:
-            head = self._head(run)
-            items = by_key(self.table.read(_result_key(run, device) for device in results))
+            head = self._head(run, attempts)
+            asked = (_result_key(run, device) for device in results)
+            items = by_key(self.table.read(asked, attempts))
             write, actions, added = new_write(), [], 0
             for device, some in results.items():
                 key = _result_key(run, device)
@@ -148,31 +153,36 @@ class DynamodbRunStore:
 
     def state(self, run: RunId) -> RunState:
         """The state alone: one read."""
-        return _state(self._head(run))
+        return _state(self._head(run, self.table.attempts()))
 
     def get(self, run: RunId) -> RunRecord:
         """The run with all its results."""
-        return self._whole(self._head(run))
+        attempts = self.table.attempts()
+        return self._whole(self._head(run, attempts), attempts)
 
     def runs(self, limit: int) -> list[RunRecord]:
         """The newest runs first."""
-        heads = sorted(self.table.query(RUN), key=_order, reverse=True)
-        return [self._whole(head) for head in heads[:limit]]
+        heads = sorted(self._heads(self.table.attempts()), key=_order, reverse=True)
+        return [self._whole(head, self.table.attempts()) for head in heads[:limit]]
 
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
-        heads = [one for one in self.table.query(RUN) if _state(one) is not RunState.FINISHED]
-        return [self._whole(head) for head in sorted(heads, key=_order)]
+        found = self._heads(self.table.attempts())
+        heads = [one for one in found if _state(one) is not RunState.FINISHED]
+        return [self._whole(head, self.table.attempts()) for head in sorted(heads, key=_order)]
 
-    def _head(self, run: RunId) -> Item:
-        found = self.table.get(key_of(RUN, run)) if run else None
+    def _heads(self, attempts: Attempts) -> list[Item]:
+        return list(self.table.query(RUN, attempts))
+
+    def _head(self, run: RunId, attempts: Attempts) -> Item:
+        found = self.table.get(key_of(RUN, run), attempts) if run else None
         if found is None:
             raise decisions.unknown(run)
         return found
 
-    def _whole(self, head: Item) -> RunRecord:
+    def _whole(self, head: Item, attempts: Attempts) -> RunRecord:
         run = head["sk"]["S"]
-        items = list(self.table.query(f"{RUN} {run}"))
+        items = list(self.table.query(f"{RUN} {run}", attempts))
         try:
             return _joined(head, items)
         except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error) as error:
@@ -181,10 +191,10 @@ class DynamodbRunStore:
     def _move(self, run: RunId, change: Callable[[Item], Item | None]) -> RunRecord:
         attempts = self.table.attempts()
         while True:
-            head = self._head(run)
+            head = self._head(run, attempts)
             after = change(head)
             if after is None or self._swap(key_of(RUN, run), head, after, attempts):
-                return self._whole(after or head)
+                return self._whole(after or head, attempts)
 
     def _swap(self, key: Item, before: Item | None, after: Item, attempts: Attempts) -> bool:
         write = new_write()
@@ -207,13 +217,13 @@ class DynamodbRunStore:
             next(iter(action.values()))["TableName"] = self.table.name
         return self.table.write(actions, attempts, write=write, mark=mark)
 
-    def _trim(self) -> None:
+    def _trim(self, attempts: Attempts) -> None:
         """Forget old finished runs, head last: what is left of one is found again."""
-        heads = [one for one in self.table.query(RUN) if _state(one) is RunState.FINISHED]
+        heads = [one for one in self._heads(attempts) if _state(one) is RunState.FINISHED]
         for head in sorted(heads, key=_order)[: -self._kept or None]:
-            parts = list(self.table.query(f"{RUN} {head['sk']['S']}"))
-            self.table.delete(key_of(one["pk"]["S"], one["sk"]["S"]) for one in parts)
-            self.table.delete([key_of(RUN, head["sk"]["S"])])
+            parts = list(self.table.query(f"{RUN} {head['sk']['S']}", attempts))
+            self.table.delete((key_of(one["pk"]["S"], one["sk"]["S"]) for one in parts), attempts)
+            self.table.delete([key_of(RUN, head["sk"]["S"])], attempts)
 
 
 def _part_key(run: str, digest: str, number: int) -> Item:

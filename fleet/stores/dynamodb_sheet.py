@@ -9,7 +9,8 @@ Items (partition key ``pk``, sort key ``sk``):
 
 Every item that is replaced is guarded by what was read of it, so that a transaction does all of
 what was decided, on exactly what it was decided on, or nothing. The unit's last token stays after
-release: it bears witness against a counter that went back.
+release: it bears witness against a counter that went back. A lease has a unit when both say so:
+a table restored amid a transaction may have the one without the other.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Sheet:
     """When each lease that was read ends for who reads it."""
     seen: Token = NO_TOKEN
     """The newest token known to have been issued before it was read."""
+    here: str = ""
+    """The table it was read from; "": not asked."""
     entries: list[HistoryEntry] = field(default_factory=list)
     head: decisions.Head = field(init=False)
     home: str = field(init=False)
@@ -83,6 +86,8 @@ class Sheet:
     """Whether the head is written again, also when it is what it was."""
     _leases_were: dict[str, StoredLease] = field(init=False)
     _units_were: dict[UnitId, StoredUnit] = field(init=False)
+    _given: set[UnitId] = field(default_factory=set)
+    """Written also when they are what they were: only now their lease is there."""
 
     def __post_init__(self) -> None:
         """What is given is what was read."""
@@ -109,20 +114,20 @@ class Sheet:
         found = {}
         for unit in units:
             key = self.units.get(unit, StoredUnit()).lease
-            if key:
+            if key in self.leases and unit in self.leases[key].lease.units:
                 found[unit] = replace(self._seen(key), units=frozenset({unit}))
         return found
 
     def put(self, lease: Lease, now: float) -> None:
         """Store a lease; its units leave the leases they belonged to."""
         key = lease_key(lease.holder, lease.token)
-        before = self.leases.get(key)
-        for unit in lease.units if before is None else lease.units - before.lease.units:
+        before, had = self.leases.get(key), self._units_of(key)
+        for unit in lease.units - had:
             known = self.units.get(unit, StoredUnit())
-            if known.lease and known.lease != key:
-                self._shrink(known.lease, unit)
+            self._shrink(known.lease, unit)
             self.units[unit] = StoredUnit(key, max(known.floor, lease.token))
-        units = lease.units if before is None else lease.units | before.lease.units
+            self._given.add(unit)
+        units = lease.units | had
         lasts_s = None if lease.expires_at is None else lease.expires_at - now
         if before is None or lasts_s is not None or before.lease.units != units:
             self.leases[key] = StoredLease(replace(lease, units=units), lasts_s, "", "")
@@ -131,12 +136,12 @@ class Sheet:
     def drop(self, holder: Holder, token: Token) -> None:
         """Remove a lease; its units keep their last token."""
         key = lease_key(holder, token)
-        stored = self.leases.pop(key, None)
-        for unit in () if stored is None else stored.lease.units:
+        for unit in self._units_of(key):
             known = self.units.get(unit, StoredUnit(key, token))
             # A unit that was not read belongs to the lease that names it.
             self._units_were.setdefault(unit, known)
             self.units[unit] = replace(known, lease="")
+        self.leases.pop(key, None)
 
     def written(self, write: str) -> dict[str, StoredLease | None]:
         """The leases that `write` changed, as it left them; None: removed."""
@@ -144,7 +149,7 @@ class Sheet:
         for key in self._leases_were.keys() | self.leases.keys():
             after = self.leases.get(key)
             if after is not self._leases_were.get(key):
-                found[key] = None if after is None else _named(after, write)
+                found[key] = after and replace(after, given=after.given or write, write=write)
         return found
 
     def record(self, entries: Iterable[HistoryEntry]) -> None:
@@ -157,23 +162,25 @@ class Sheet:
         `mark` is the key of the history entry, which is written once and never changed: what tells
         whether the transaction was carried out.
         """
-        found = [self._put_head(write)] if self._is_led() else []
+        found = [self._put_head(write)] if self.is_led else []
         for key in sorted(self._leases_were.keys() | self.leases.keys()):
             before, after = self._leases_were.get(key), self.leases.get(key)
             if before is not after:
                 found.append(_change_lease(key, before, after, write))
         for unit in sorted(self.units):
             was, now = self._units_were.get(unit), self.units[unit]
-            if was != now:
+            if was != now or unit in self._given:
                 found.append(_change_unit(unit, was, now))
         if self.entries:
-            found.append({"Put": {"Item": {**mark, **_story(self.entries, write)},
-                                  "ConditionExpression": "attribute_not_exists(pk)"}})  # fmt: skip
+            story = {**mark, **_story(self.entries, write)}
+            found.append({"Put": {"Item": story, **_unchanged("")}})
         for action in found:
             next(iter(action.values()))["TableName"] = table
         return found
 
-    def _is_led(self) -> bool:
+    @property
+    def is_led(self) -> bool:
+        """Whether the head is written."""
         return self.advanced or (self.head, self.home) != (self.found.head, self.found.home)
 
     def _put_head(self, write: str) -> Item:
@@ -181,29 +188,28 @@ class Sheet:
             raise errors.StoreUnavailable(
                 f"the store would go back from {self.found.head.newest} to {self.head.newest}"
             )
-        return {
-            "Put": {
-                "Item": head_item(StoredHead(self.head, self.home, write)),
-                **_unchanged(self.found.write),
-            }
-        }
+        item = head_item(StoredHead(self.head, self.home, write))
+        return {"Put": {"Item": item, **_unchanged(self.found.write)}}
 
     def _rows(self, key: str) -> list[Lease]:
-        if key not in self.leases:
-            return []
-        seen = self._seen(key)
-        return [replace(seen, units=frozenset({unit})) for unit in sorted(seen.units)]
+        units = sorted(self._units_of(key))
+        return [replace(self._seen(key), units=frozenset({unit})) for unit in units]
+
+    def _units_of(self, key: str) -> frozenset[UnitId]:
+        """The units of a lease that point to it, those not read among them."""
+        named = self.leases[key].lease.units if key in self.leases else frozenset()
+        return frozenset(one for one in named if self.units.get(one, StoredUnit(key)).lease == key)
 
     def _seen(self, key: str) -> Lease:
         return replace(self.leases[key].lease, expires_at=self.ends[key])
 
     def _shrink(self, key: str, unit: UnitId) -> None:
-        stored = self.leases[key]
-        left = stored.lease.units - {unit}
-        if left:
+        stored = self.leases.get(key)
+        left = frozenset() if stored is None else stored.lease.units - {unit}
+        if stored is not None and left:
             self.leases[key] = replace(stored, lease=replace(stored.lease, units=left))
         else:
-            del self.leases[key]
+            self.leases.pop(key, None)
 
 
 def lease_key(holder: Holder, token: Token) -> str:
@@ -319,10 +325,6 @@ def _change_lease(
         item["expires_at"] = {"N": repr(lease.expires_at)}
         item["lasts_s"] = {"N": repr(after.lasts_s)}
     return {"Put": {"Item": item, **guard}}
-
-
-def _named(stored: StoredLease, write: str) -> StoredLease:
-    return replace(stored, given=stored.given or write, write=write)
 
 
 def _unchanged(write: str) -> Item:

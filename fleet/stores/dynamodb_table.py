@@ -4,7 +4,8 @@
 2. Every write is a transaction with a client token, sent again as it is while its fate is unknown:
    within ten minutes the service carries one token out once. A condition that does not hold then
    may be our own doing: what the write left behind is looked for.
-3. Throttling, conflicts and absent answers are waited out with chance, until the time is over.
+3. Throttling, conflicts and absent answers are waited out with chance, until the time is over. All
+   requests of one call share its time: no new one begins when it is over.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ KEYS_MAX = 100
 """Keys of one read: the service's limit."""
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
 """First pause, s, and the longest: doubled each time, and all of it by chance (full jitter)."""
+HOME_TRUSTED_S = 30.0
+"""How long, s, a table is taken for the one it was: to delete and restore one takes minutes."""
 _UNCERTAIN = (
     "retry; the write may have been carried out: a lease granted is found by asking for it again"
 )
@@ -54,28 +57,38 @@ class Patience:
 
 
 class Attempts:
-    """The pauses of one call, and what it says when its time is over."""
+    """The time of one call, the pauses in it, and what it says when the time is over."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._began = patience.clock.monotonic()
         self._count = 0
+        self._last = ""
         self.uncertain = False
         """Whether a write of this call may have been carried out without our knowing."""
 
+    @property
+    def left_s(self) -> float:
+        """What is left of the time, s; 0.0: it is over."""
+        return max(0.0, self._began + self._patience.timeout_s - self._patience.clock.monotonic())
+
+    def begin(self) -> None:
+        """Before every request. Raises `StoreUnavailable` when the time is over."""
+        if self.left_s > 0.0:
+            return
+        tries = f" ({self._count} tries failed, the last: {self._last})" if self._count else ""
+        raise errors.StoreUnavailable(
+            f"the store on DynamoDB did not do it within {self._patience.timeout_s:g} s{tries}",
+            remedy=_UNCERTAIN if self.uncertain else "",
+        )
+
     def go_on(self, why: str) -> None:
         """Wait before the next one. Raises `StoreUnavailable` when the time is over."""
-        patience = self._patience
-        left_s = self._began + patience.timeout_s - patience.clock.monotonic()
-        if left_s <= 0:
-            raise errors.StoreUnavailable(
-                f"the store on DynamoDB did not do it within {patience.timeout_s:g} s"
-                f" ({self._count + 1} tries, the last: {why})",
-                remedy=_UNCERTAIN if self.uncertain else "",
-            )
         longest_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self._count, 10))
-        self._count += 1
-        patience.pause(min(left_s, longest_s * (0.1 + 0.9 * patience.chance())))
+        self._count, self._last = self._count + 1, why
+        self.begin()
+        patience = self._patience
+        patience.pause(min(self.left_s, longest_s * (0.1 + 0.9 * patience.chance())))
 
 
 class Table:
@@ -90,7 +103,7 @@ class Table:
         self.client = client
         self.name = name
         self.patience = patience
-        self._home = ""
+        self._home: tuple[str, float, float] | None = None
 
     def attempts(self) -> Attempts:
         """The tries of one call that begins now."""
@@ -100,32 +113,47 @@ class Table:
         """The same patience for longer or shorter, s."""
         return replace(self.patience, timeout_s=timeout_s)
 
-    def home(self) -> str:
-        """What tells this table from its copies: restored ones, and those of other regions."""
-        if not self._home:
-            found = self.tried(lambda: self.client.describe_table(TableName=self.name))["Table"]
-            made = found["CreationDateTime"].timestamp()
-            self._home = f"{found['TableArn']} of {made:.3f}"
-        return self._home
+    def home(self, attempts: Attempts, *, anew: bool = False) -> str:
+        """What tells this table from its copies: restored ones, and those of other regions.
+
+        Asked for `anew` when told to, and when it was for the last time `HOME_TRUSTED_S` ago.
+        """
+        known, clock = self._home, self.patience.clock
+        now = clock.monotonic(), clock.now()  # a host that was asleep has not counted the time
+        if known is not None and not anew:
+            home, *asked_at = known
+            if all(0.0 <= n - a <= HOME_TRUSTED_S for n, a in zip(now, asked_at, strict=True)):
+                return home
+        describe = partial(self.client.describe_table, TableName=self.name)
+        found = self.tried(describe, attempts)["Table"]
+        home = f"{found['TableArn']} of {found['CreationDateTime'].timestamp():.3f}"
+        self._home = (home, *now)
+        return home
 
     def forget_home(self) -> None:
         """Look again which table it is, when next asked."""
-        self._home = ""
+        self._home = None
 
-    def get(self, key: Item) -> Item | None:
+    def get(self, key: Item, attempts: Attempts) -> Item | None:
         """One item as it is now."""
-        return self.tried(lambda: self._get(key))
+        return self.tried(lambda: self._get(key), attempts)
 
-    def read(self, keys: Iterable[Item]) -> list[Item]:
+    def read(self, keys: Iterable[Item], attempts: Attempts) -> list[Item]:
         """The items of these keys that there are, each as it is at some moment of the call."""
         wanted = list(keys)
         found: list[Item] = []
         for start in range(0, len(wanted), KEYS_MAX):
-            found += self._batch(wanted[start : start + KEYS_MAX])
+            found += self._batch(wanted[start : start + KEYS_MAX], attempts)
         return found
 
     def query(
-        self, pk: str, *, prefix: str = "", newest_first: bool = False, limit: int | None = None
+        self,
+        pk: str,
+        attempts: Attempts,
+        *,
+        prefix: str = "",
+        newest_first: bool = False,
+        limit: int | None = None,
     ) -> Iterator[Item]:
         """The items of one partition whose sort keys begin with `prefix`, in their order.
 
@@ -146,7 +174,7 @@ class Table:
             **({} if limit is None else {"Limit": limit}),
         }
         while True:
-            page: Any = self.tried(lambda: self.client.query(**asked))
+            page: Any = self.tried(lambda: self.client.query(**asked), attempts)
             yield from page["Items"]
             if not page.get("LastEvaluatedKey"):
                 return
@@ -160,13 +188,18 @@ class Table:
         `write` names this transaction. `mark` is the key of an item that carries the name when it
         was carried out; None where doing it twice is harmless.
         """
-        unknown = False
+        unknown, before = False, attempts.uncertain
         while True:
+            attempts.begin()
             try:
                 self._transact(actions, write)
             except errors.CloudFailed as error:
                 if error.kind is Kind.UNMET:
-                    return unknown and mark is not None and self._is_marked(mark, write)
+                    if not unknown or mark is None:
+                        return False
+                    done = self._is_marked(mark, write, attempts)
+                    attempts.uncertain = before
+                    return done
                 if error.kind is Kind.CONFLICT and not unknown:
                     return False
                 if error.kind not in _RETRIED:
@@ -175,17 +208,19 @@ class Table:
                 attempts.uncertain = attempts.uncertain or unknown
                 attempts.go_on(error.detail)
             else:
+                attempts.uncertain = before
                 return True
 
-    def delete(self, keys: Iterable[Item]) -> None:
+    def delete(self, keys: Iterable[Item], attempts: Attempts) -> None:
         """Remove items, one after the other, without a guard."""
         for key in keys:
-            self.tried(partial(self.client.delete_item, TableName=self.name, Key=key))
+            remove = partial(self.client.delete_item, TableName=self.name, Key=key)
+            self.tried(remove, attempts)
 
-    def tried(self, call: Callable[[], _T]) -> _T:
+    def tried(self, call: Callable[[], _T], attempts: Attempts) -> _T:
         """What a request that may be repeated answers."""
-        attempts = self.attempts()
         while True:
+            attempts.begin()
             try:
                 return aws.ask(call)
             except errors.CloudFailed as error:
@@ -212,12 +247,12 @@ class Table:
     def _get(self, key: Item) -> Item | None:
         return self.client.get_item(TableName=self.name, Key=key, ConsistentRead=True).get("Item")
 
-    def _batch(self, keys: Sequence[Item]) -> list[Item]:
-        attempts = self.attempts()
+    def _batch(self, keys: Sequence[Item], attempts: Attempts) -> list[Item]:
         found: list[Item] = []
         left: Any = {self.name: {"Keys": list(keys), "ConsistentRead": True}} if keys else {}
         while left:
-            page: Any = self.tried(partial(self.client.batch_get_item, RequestItems=left))
+            ask = partial(self.client.batch_get_item, RequestItems=left)
+            page: Any = self.tried(ask, attempts)
             found += page["Responses"].get(self.name, [])
             left = page.get("UnprocessedKeys")
             if left:
@@ -228,8 +263,8 @@ class Table:
         asked: Any = {"TransactItems": list(actions), "ClientRequestToken": write}
         aws.ask(lambda: self.client.transact_write_items(**asked))
 
-    def _is_marked(self, mark: Item, write: str) -> bool:
-        found = self.get(mark)
+    def _is_marked(self, mark: Item, write: str, attempts: Attempts) -> bool:
+        found = self.get(mark, attempts)
         return found is not None and found.get("write") == {"S": write}
 
 

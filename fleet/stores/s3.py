@@ -2,10 +2,11 @@
 
 1. Every object is put on condition that there is none of its name (If-None-Match). A lost answer is
    tried again as it is: 412 says that something is there, and what is there is read and compared.
-   Our own bytes are success; others are `EvidenceConflict`. 409 is another request at the same
-   moment: tried again. (B27)
+   Our own bytes are success, in the oldest version that has them; others are `EvidenceConflict`.
+   409 is another request at the same moment: tried again. (B27)
 2. Nothing is believed that was not read back: content, retention, and at the start, with a canary,
-   that the bucket refuses what it must refuse. (B48)
+   that the bucket refuses what it must refuse. (B48) Empty rows that only find a certificate are
+   the exception: one that is missing is told by `verify`, and no proof is lost with it.
 3. There is no deletion in here, nor a right to it in deploy/aws/iam-evidence.json.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ from fleet.clock import Clock, SystemClock
 from fleet.evidence import filing
 from fleet.evidence.archive import Reference, Stored
 from fleet.settings import RetentionMode
+from fleet.stores import s3_reading
+from fleet.stores.s3_reading import Found
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -33,17 +37,16 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 PAUSE_S, PAUSE_MAX_S = 0.05, 5.0
 """First pause, s, and the longest: doubled each time, and all of it by chance (full jitter)."""
-MOST_BYTES = 1024 * 1024 * 1024
 PAGE_KEYS = 1000
 """Names of one page of a listing: the service's limit, and what a listing keeps in memory."""
 _RETRIED = frozenset({Kind.UNCERTAIN, Kind.THROTTLED, Kind.CONFLICT})
-_DIFFERS = "DigestDiffers"
-_CHANGED = frozenset(
-    {"FlexibleChecksumError", "IncompleteReadError", "ResponseStreamingError", _DIFFERS}
-)
-"""A content that is not what its checksum, its length or its name says."""
 CHANGED_TRIES = 3
 """Reads of such a content before it is believed: an answer may have been cut on its way."""
+_KEPT = "nothing is lost: it is on the node and tried again"
+_ASK_AGAIN = (
+    "it is away, or the way to it is: ask again later; region, endpoint and network are those of"
+    " this host (docs/s3.md)"
+)
 _T = TypeVar("_T")
 
 
@@ -64,19 +67,6 @@ class Patience:
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], None] = time.sleep
     chance: Callable[[], float] = random.random
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One version as it was read."""
-
-    content: bytes
-    version: str
-    mode: str
-    until: float
-    """End of its retention, seconds since the epoch; 0.0: it has none."""
-    at: float
-    """When it was stored, by the service's clock."""
 
 
 class S3Archive:
@@ -109,29 +99,57 @@ class S3Archive:
 
         s3_proof.prove(self)
 
+    def identity(self) -> str:
+        """See `Archive.identity`. It is an object's chance content and its version, the oldest.
+
+        So a copy of a bucket is another archive than the bucket, and what somebody lays over the
+        object changes nothing.
+        """
+        key = filing.IDENTITY
+        if not (there := self._versions(key)):
+            until = self.patience.clock.now() + self.keeping.days * DAY_S
+            version = self.put(key, secrets.token_hex(16).encode(), until=until)
+            if version and (made := self.found(key, version)) is not None:
+                self._judge_retention(key, made, until)
+            there = self._versions(key)
+        if not there:
+            raise errors.SettingsInvalid(
+                f"{self.place}/{key} was put and is not listed",
+                remedy="the bucket forgets what it is given: use another",
+            )
+        found = self.found(key, there[0].version)
+        content = found.content if found is not None else b""  # what it is does not matter
+        return f"{hashlib.sha256(content).hexdigest()[:32]}.{there[0].version}"
+
     def keep(self, key: str, content: bytes) -> Reference:
         """Store under `key`, read back, compare; see `Archive.keep`."""
+        if len(content) > filing.most_bytes(key):
+            raise errors.EvidenceInvalid(
+                f"{key} has {len(content)} bytes, more than the {filing.most_bytes(key)} that an"
+                " archive keeps under such a name",
+                remedy="on the node it stays the evidence; keep it another way besides",
+            )
         until = self.patience.clock.now() + self.keeping.days * DAY_S
         version = self.put(key, content, until=until)
-        if version and not content:
+        if version and key.startswith(filing.LOOKUPS):
             return self._reference(key, version, content)
-        found = self.found(key, version)
+        found = self.found(key, version) if version else self._ours(key, content)
         if found is None or found.content != content:
-            found = None if version else self._ours(key, content)
-        if found is None:
             raise errors.EvidenceConflict(
                 f"{self.place}/{key} holds other bytes than those to be kept under this name",
                 remedy="`fleet evidence verify` names every version; keep both for inquiry. What is"
                 " on the node is not touched and stays the evidence",
                 key=key,
             )
+        if not version and not found.mode:
+            found = self._retained(key, found, until)
         self._judge_retention(key, found, until if version else 0.0)
         return self._reference(key, found.version, content, fresh=bool(version))
 
     def put(self, key: str, content: bytes, *, until: float) -> str:
         """One conditional put, tried until its fate is known. "": something was there before."""
         checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
-        encryption: dict[str, Any] = {"ServerSideEncryption": "AES256"}
+        encryption: dict[str, Any] = {}  # the bucket's own default, whatever it is
         if self.keeping.kms_key:
             encryption = {
                 "ServerSideEncryption": "aws:kms",
@@ -156,37 +174,29 @@ class S3Archive:
         if until <= self.patience.clock.now():
             raise errors.InputInvalid(f"{key} would be kept until a time that is over")
         try:
-            return self.tried(once, f"put {key}")
+            return self.tried(once, f"put {key}", remedy=_KEPT)
         except errors.CloudFailed as error:
             if error.fields["kind"] is Kind.UNMET:
                 return ""
             raise self.unfit(error, f"{key} cannot be put") from error
 
     def found(self, key: str, version: str = "") -> Found | None:
-        """One version as it is there; None: there is none, or its checksum does not match."""
+        """One version as it is there; None: there is none, or it is not what its name says."""
         chosen: dict[str, Any] = {"VersionId": version} if version else {}
 
         def once() -> Found:
             answer: Any = self.client.get_object(
                 Bucket=self.bucket, Key=self.prefix + key, ChecksumMode="ENABLED", **chosen
             )
-            until = answer.get("ObjectLockRetainUntilDate")
-            content = answer["Body"].read(MOST_BYTES)
-            if not filing.matches(key, content):  # not every service sends the checksum back
-                told = f"{key} does not hold what its name says"
-                raise errors.CloudFailed(told, kind=Kind.UNCERTAIN, code=_DIFFERS)
-            return Found(
-                content=content,
-                version=str(answer.get("VersionId", "")),
-                mode=str(answer.get("ObjectLockMode", "")),
-                until=until.timestamp() if until is not None else 0.0,
-                at=answer["LastModified"].timestamp(),
-            )
+            return s3_reading.read(key, answer)
 
         try:
             return self.tried(once, f"get {key}")
         except errors.CloudFailed as error:
-            if error.fields["kind"] is Kind.ABSENT or error.fields["code"] in _CHANGED:
+            code = error.fields["code"]
+            if error.fields["kind"] is Kind.ABSENT or code in s3_reading.NOT_OURS:
+                return None
+            if version and code in s3_reading.NO_VERSION:
                 return None
             raise self.unfit(error, f"{key} cannot be read") from error
 
@@ -195,7 +205,8 @@ class S3Archive:
         found = self.found(key, version)
         if found is None:
             raise errors.InputInvalid(
-                f"{self.place}/{key} is not there, or not as it was put",
+                f"{self.place}/{key} is not there, or not as it was put, or larger than"
+                f" {filing.most_bytes(key)} bytes",
                 remedy="see `fleet evidence verify`",
             )
         return found.content
@@ -231,7 +242,7 @@ class S3Archive:
         try:
             return self.tried(
                 lambda: self.client.list_object_versions(Bucket=self.bucket, **asked),
-                f"list {prefix}",
+                f"list {prefix or 'its names'}",
             )
         except errors.CloudFailed as error:
             raise self.unfit(error, f"{prefix or 'it'} cannot be listed") from error
@@ -251,13 +262,47 @@ class S3Archive:
         return self.keeping.mode is RetentionMode.COMPLIANCE
 
     def _ours(self, key: str, content: bytes) -> Found | None:
-        """Our own bytes below a newer version that somebody laid over them."""
-        for one in self.stored(key):
-            if one.key == key and not one.marker and one.size == len(content):
+        """The oldest version with our own bytes, whatever somebody laid over or put before it.
+
+        Always the same one: a name that contains its version is then the same name again.
+        """
+        for one in self._versions(key):
+            if one.size == len(content):
                 found = self.found(key, one.version)
                 if found is not None and found.content == content:
                     return found
         return None
+
+    def _versions(self, key: str) -> list[Stored]:
+        """All contents of one name, the oldest first."""
+        return [one for one in self.stored(key) if one.key == key and not one.marker][::-1]
+
+    def _retained(self, key: str, found: Found, until: float) -> Found:
+        """Our own bytes that were put without a retention, by a plain copy of a bucket: add one."""
+        mode: Any = "COMPLIANCE" if self._compliant else "GOVERNANCE"
+        retention: Any = {
+            "Mode": mode,
+            "RetainUntilDate": datetime.fromtimestamp(int(until), tz=UTC),
+        }
+        try:
+            self.tried(
+                lambda: self.client.put_object_retention(
+                    Bucket=self.bucket,
+                    Key=self.prefix + key,
+                    VersionId=found.version,
+                    Retention=retention,
+                ),
+                f"retain {key}",
+                remedy=_KEPT,
+            )
+        except errors.CloudFailed as error:
+            raise errors.EvidenceConflict(
+                f"{self.place}/{key} was put by others without a retention, and gets none:"
+                f" {error.detail}",
+                remedy="allow s3:PutObjectRetention (deploy/aws/iam-evidence.json)",
+                key=key,
+            ) from error
+        return self.found(key, found.version) or found
 
     def _judge_retention(self, key: str, found: Found, until: float) -> None:
         """What was put now is kept as asked; what was there is kept at all, after its storing."""
@@ -277,8 +322,11 @@ class S3Archive:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         return Reference(self.place, key, version, digest, fresh)
 
-    def tried(self, call: Callable[[], _T], what: str) -> _T:
-        """Ask until it is answered. Raises `CloudFailed`, or `LedgerUnavailable` after the time."""
+    def tried(self, call: Callable[[], _T], what: str, *, remedy: str = _ASK_AGAIN) -> _T:
+        """Ask until it is answered.
+
+        Raises `CloudFailed`, or `LedgerUnavailable` with `remedy` after the time.
+        """
         patience, count = self.patience, 0
         began = patience.clock.monotonic()
         while True:
@@ -287,14 +335,14 @@ class S3Archive:
             except errors.CloudFailed as error:
                 if error.fields["kind"] not in _RETRIED:
                     raise
-                if error.fields["code"] in _CHANGED and count + 1 >= CHANGED_TRIES:
+                if error.fields["code"] in s3_reading.CHANGED and count + 1 >= CHANGED_TRIES:
                     raise
                 left_s = began + patience.timeout_s - patience.clock.monotonic()
                 if left_s <= 0:
                     raise errors.LedgerUnavailable(
                         f"the archive {self.place} did not {what} within"
                         f" {patience.timeout_s:g} s ({count + 1} tries, the last: {error.detail})",
-                        remedy="nothing is lost: it is on the node and tried again",
+                        remedy=remedy,
                     ) from error
             longest_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(count, 10))
             count += 1

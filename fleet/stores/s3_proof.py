@@ -2,12 +2,14 @@
 
 Settings of a bucket say what it should do; services that only look like S3, and doubles of it, say
 so and do otherwise. So the configuration is read, and then a canary is put and read back: its
-retention, its encryption, and that a second put of the same name is refused.
+retention, its encryption with the key that was asked for, and that a second put of the same name is
+refused. Its name is made by chance: nobody can put another object there before.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING
 
 from fleet import errors
@@ -15,9 +17,10 @@ from fleet.evidence import filing
 
 if TYPE_CHECKING:
     from fleet.stores.s3 import S3Archive
+    from fleet.stores.s3_reading import Found
 
 CANARY_S = 86_400
-"""How long, s, a canary is kept: it proves a day, and what it costs is gone after one."""
+"""A canary is kept for two of these, s, at most: to the end of the day after its own (UTC)."""
 _MAKE = (
     "a bucket can only be made so, or changed so by versioning and then Object Lock:"
     " `aws s3api create-bucket --object-lock-enabled-for-bucket --bucket {bucket}` (docs/s3.md)"
@@ -67,7 +70,7 @@ def _canary(archive: S3Archive) -> list[str]:
     day = now - now % CANARY_S
     until = day + 2 * CANARY_S
     mode = archive.keeping.mode.value.upper()
-    key = f"{filing.CANARY}{day}.{mode.lower()}.json"
+    key = f"{filing.CANARY}{day}.{secrets.token_hex(8)}.{mode.lower()}.json"
     content = json.dumps({"kept_until": until, "mode": mode}, sort_keys=True).encode()
     archive.put(key, content, until=until)
     found = archive.found(key)
@@ -81,11 +84,30 @@ def _canary(archive: S3Archive) -> list[str]:
         against.append("by its own clock the retention of a canary was over when it was stored")
     if not found.version or found.version == "null":
         against.append("an object in it has no version")
+    against += _encryption(archive, found)
     if archive.put(key, content, until=until):
         against.append("it stores a second object of a name on condition that there is none")
     elif _overwritten(archive, key):
         against.append("it says no to a second object of a name and stores it")
     return against
+
+
+def _encryption(archive: S3Archive, found: Found) -> list[str]:
+    """What was asked for is compared; where nothing was, the bucket's own default is as good."""
+    asked = archive.keeping.kms_key
+    if not asked:
+        return []
+    kept = f"{found.encryption or 'nothing'} {found.kms_key}".rstrip()
+    alias = asked.rpartition(":")[2].startswith("alias/")  # answered as the key behind it
+    same = alias or _key_id(asked) == _key_id(found.kms_key)
+    if found.encryption.startswith("aws:kms") and found.kms_key and same:
+        return []
+    return [f"a canary was to be encrypted with KMS key {asked} and is with {kept}"]
+
+
+def _key_id(key: str) -> str:
+    """The key itself: a setting may leave out what an ARN says besides."""
+    return key.rpartition("/")[2]
 
 
 def _overwritten(archive: S3Archive, key: str) -> bool:

@@ -15,6 +15,7 @@ from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
 from fleet import errors
 from fleet.binding.ports import Abandonment
 from fleet.clock import ManualClock
+from fleet.evidence.ledger import LedgerHead
 from fleet.leases import ClosedBy, Closure
 from fleet.messages import Acceptance, NodeView, ScrubOrder
 from fleet.model import Holder, HolderKind, NodeName, Token
@@ -69,10 +70,11 @@ class Ref:
         """What the actor answers."""
         if self.actor.error is not None:
             return self.actor.error
-        told: dict[str, Callable[..., str]] = {
+        told: dict[str, Callable[..., object]] = {
             "view": self._view,
             "scrub": self._accepted,
             "abandon": self._closed,
+            "head": lambda: {"count": 2, "chain": "0" * 64, "units": {"u": "sha256:1"}},
             "quarantine_add": lambda *_: "{}",
         }
         return told[self.method](*self.arguments)
@@ -176,6 +178,14 @@ def test_orders_and_abandonments_are_answered_one_by_one(cluster: Cluster) -> No
     assert cluster.actors["a"].asked[-1] == ("quarantine_add", ("gpu-0", "smoke", "me", ("x",)))
     with pytest.raises(errors.IllegalTransition):
         cluster.nodes.quarantine_add("b", "gpu-0", detail="smoke", operator="me")
+
+
+def test_ends_of_ledgers_are_read_for_countersigning(cluster: Cluster) -> None:
+    """E3: every node's, in one batch; one that does not answer is an error in its place."""
+    cluster.actors["b"].error = errors.RayUnavailable("the actor died")
+    found = cluster.nodes.heads()
+    assert kinds(found) == {"a": LedgerHead, "b": errors.RayUnavailable, "c": LedgerHead}
+    assert cluster.actors["a"].asked == [("head", ())]
 
 
 def test_a_silent_node_is_waited_for_once(cluster: Cluster) -> None:

@@ -21,6 +21,8 @@ class MemoryArchive:
     place: str = "s3://memory/fleet"
     away: str = ""
     unfit: str = ""
+    name: str = "first"
+    """Its identity: another bucket of the same name has another."""
     before: Callable[[str], None] = lambda _key: None
     objects: dict[str, list[tuple[Stored, bytes]]] = field(default_factory=dict)
     puts: Counter[str] = field(default_factory=Counter)
@@ -35,9 +37,16 @@ class MemoryArchive:
         if self.unfit:
             raise errors.SettingsInvalid(self.unfit)
 
+    def identity(self) -> str:
+        """As it was made."""
+        self._answer()
+        return self.name
+
     def keep(self, key: str, content: bytes) -> Reference:
         """One version for a name."""
         self._answer()
+        if len(content) > filing.most_bytes(key):
+            raise errors.EvidenceInvalid(f"{key} is too large")
         self.before(key)
         self.puts[key] += 1
         there = self.objects.get(key)
@@ -45,7 +54,7 @@ class MemoryArchive:
             self.lay(key, content)
         elif not any(found == content for _, found in there):
             raise errors.EvidenceConflict(f"{key} is another", key=key)
-        stored, _ = next(one for one in self.objects[key] if one[1] == content)
+        stored, _ = next(one for one in reversed(self.objects[key]) if one[1] == content)
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         return Reference(self.place, key, stored.version, digest, there is None)
 
@@ -61,7 +70,8 @@ class MemoryArchive:
         """A version; the newest without one."""
         self._answer()
         for stored, content in self.objects.get(key, ()):
-            if version in ("", stored.version) and filing.matches(key, content):
+            fits = len(content) <= filing.most_bytes(key) and filing.matches(key, content)
+            if version in ("", stored.version) and fits:
                 return content
         raise errors.InputInvalid(f"{key} {version} is not there")
 

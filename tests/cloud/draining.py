@@ -20,8 +20,8 @@ from fleet.stores.s3 import S3Archive
 from tests.cloud.buckets import opened
 
 
-def drain(archive: S3Archive, state: Path, node: str, *, dies_after: int) -> bool:
-    """Copy; whether all was copied."""
+def drain(archive: S3Archive, state: Path, node: str, *, dies_after: int) -> str:
+    """Copy; "" once all was copied, else what was in the way."""
     puts = 0
 
     def count(**_: Any) -> None:
@@ -33,7 +33,11 @@ def drain(archive: S3Archive, state: Path, node: str, *, dies_after: int) -> boo
     events: Any = archive.client.meta.events
     events.register("after-call.s3.PutObject", count)
     feed = LedgerFeed(state, node, place=archive.place)
-    return Replicator(feed, lambda: archive, clock=SystemClock()).drain()
+    copies = Replicator(feed, lambda: archive, clock=SystemClock())
+    if copies.drain():
+        return ""
+    view = copies.view()
+    return view.error or "; ".join(view.aside) or f"{view.backlog} are left"
 
 
 def killed(state: Path, node: str, *, endpoint: str, bucket: str, after: int) -> None:

@@ -48,6 +48,16 @@ def failing(error: Exception) -> errors.CloudFailed:
         ("InternalServerError", 500, Kind.UNCERTAIN),
         ("NeverHeardOf", 503, Kind.UNCERTAIN),
         ("ValidationException", 400, Kind.REFUSED),
+        ("InvalidToken", 400, Kind.DENIED),
+        ("ExpiredToken", 400, Kind.THROTTLED),
+        ("ExpiredTokenException", 400, Kind.THROTTLED),
+        ("RequestTimeout", 400, Kind.UNCERTAIN),
+        ("IncompleteBody", 400, Kind.THROTTLED),
+        ("BadDigest", 400, Kind.THROTTLED),
+        ("XAmzContentSHA256Mismatch", 400, Kind.THROTTLED),
+        ("KMS.ThrottlingException", 400, Kind.THROTTLED),
+        ("KMS.AccessDeniedException", 400, Kind.DENIED),
+        ("KMS.DisabledException", 400, Kind.REFUSED),
     ],
 )
 def test_an_answer_says_whether_it_was_carried_out(code: str, status: int, kind: Kind) -> None:
@@ -82,11 +92,16 @@ def test_a_cancelled_transaction_is_read_item_by_item(reasons: list[str], kind: 
         (exceptions.EndpointConnectionError(endpoint_url="x"), Kind.UNCERTAIN),
         (exceptions.ConnectionClosedError(endpoint_url="x"), Kind.UNCERTAIN),
         (exceptions.NoCredentialsError(), Kind.DENIED),
+        (exceptions.SSOTokenLoadError(error_msg="x"), Kind.DENIED),
+        (exceptions.CredentialRetrievalError(provider="x", error_msg="x"), Kind.THROTTLED),
+        (exceptions.TokenRetrievalError(provider="x", error_msg="x"), Kind.THROTTLED),
+        (exceptions.MetadataRetrievalError(error_msg="x"), Kind.THROTTLED),
         (exceptions.ParamValidationError(report="x"), Kind.REFUSED),
     ],
 )
 def test_no_answer_is_no_answer(error: Exception, kind: Kind) -> None:
-    """B43: what was sent and not answered may have been carried out."""
+    """B43: what was sent and not answered may have been carried out; what was not sent because a
+    source of credentials did not answer is sent later, and no right that is missing (B6)."""
     assert failing(error).kind is kind
 
 

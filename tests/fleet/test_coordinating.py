@@ -13,6 +13,10 @@ from fleet import coordinating, errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.running import Loop
 from fleet.dra.asking import AskedClaim
+from fleet.evidence import layout
+from fleet.evidence.heads import HeadsLog
+from fleet.evidence.sources import collect
+from fleet.evidence.verify import verify
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES
 from fleet.kube.memory.cluster import MemoryCluster
@@ -75,7 +79,8 @@ def host() -> Iterator[Host]:
 
 def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
     """B1, B42: wiped under the claim's token, held, then conditions; the next one starts from
-    API, store and node alone, and two at once bind it once.
+    API, store and node alone, and two at once bind it once. E3: what was certified before one
+    began is countersigned.
     """
     first, second = (Loop(coordinating.of_host(host.plan, host.kubeconfig)) for _ in range(2))
     asked = host.pending("a")
@@ -99,9 +104,15 @@ def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
         device = next(d for d in host.site.door.view().devices if d.name == found.devices[0].device)
         assert (device.state, device.certified_under) == ("CLEAN", str(lease.token))
     assert first.view().open_claims == 2
-    for loop in (first, second):
+    log = HeadsLog(layout.heads_directory(host.site.state))
+    third = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    host.until(lambda: bool(log.latest()), third.turn, said=third.view())
+    for loop in (first, second, third):
         loop.stop()
         loop.run()
+    report = verify(collect(host.site.state))
+    assert report.ok
+    assert report.countersigned == report.certificates > 0, "no campaign has to run for that"
 
 
 def test_a_server_without_claims_is_said_so(host: Host) -> None:

@@ -84,7 +84,7 @@ def test_b62_killed_in_the_middle_of_a_drain(cloud: CloudServer, tmp_path: Path)
     archive = opened(cloud.endpoint, bucket)
     assert 0 < certificates(archive) < 4
     assert verify(archived.collect(archive)).ok, "what is there so far verifies"
-    assert draining.drain(archive, tmp_path, "node-1", dies_after=0)
+    assert draining.drain(archive, tmp_path, "node-1", dies_after=0) == ""
     report = verify(archived.collect(archive))
     assert (report.certificates, report.defects) == (4, [])
     assert doubled(archive) == []

@@ -10,9 +10,10 @@ import pytest
 from fleet.cli import archive as naming
 from fleet.clock import SystemClock
 from fleet.errors import InputInvalid
+from fleet.evidence import filing
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
-from tests.cloud.buckets import make_bucket, opened
+from tests.cloud.buckets import client, make_bucket, opened
 from tests.cloud.server import CloudServer
 from tests.fleet.cli.test_evidence import Run, run_fixture
 from tests.fleet.evidence.samples import Site, device_named
@@ -49,7 +50,7 @@ def test_an_archive_is_listed_verified_and_copied(
     assert (code, json.loads(out)["certificates"]) == (0, 2)
     code, out, _ = run("list", place, "--device", "node-1-a", *state, "--json")
     (row,) = json.loads(out)
-    assert row["place"]["file"].startswith(f"{place}/ledgers/node-1/000000000001/")
+    assert row["place"]["file"].startswith(f"{place}/ledgers/node-1/")
     assert run("export", place, "--to", tmp_path / "copy", *state)[0] == 0
     code, out, _ = run("verify", "--directory", tmp_path / "copy")
     assert (code, "2 certificates" in out) == (0, True)
@@ -65,6 +66,35 @@ def test_what_is_in_the_way_of_a_copy_is_told(run: Run, site: Site, bucket: str)
     assert (code, "holds no evidence" in complaint) == (2, True)
     with pytest.raises(InputInvalid, match="no archive"):
         naming.opened("bucket/fleet", site.state)
+
+
+def test_a_list_of_keys_is_copied_as_it_is_signed(
+    run: Run, cloud: CloudServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3: a revocation is in the archive at once, or exit 1 and the backlog say that it is not."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", cloud.endpoint)
+    site, name = Site(tmp_path), "lists-of-keys"
+    site.certify("node-1", rounds=1)
+    site.countersign()
+    LedgerFeed(site.state, "node-1", place=f"s3://{name}/fleet").save()
+    state = ("--state", site.state)
+    code, out, _ = run("keys", "list", *state, "--json")
+    assert (code, json.loads(out)["number"]) == (1, 1)
+    assert f"make the bucket {name}" in json.loads(out)["not_in_the_archive"]
+    told = run("list", *state)[1].replace("\n", " ")
+    assert f"coordinator: evidence: 3 not in the archive s3://{name}/fleet" in told
+    client(cloud.endpoint).create_bucket(
+        Bucket=name,
+        ObjectLockEnabledForBucket=True,
+        CreateBucketConfiguration={"LocationConstraint": "eu-central-1"},
+    )
+    revoke = ("keys", "revoke", site.key("node-1").key_id, "--reason", "leaked", *state, "--json")
+    code, out, complaint = run(*revoke)
+    assert (code, json.loads(out)["not_in_the_archive"]) == (0, ""), complaint
+    archive = opened(cloud.endpoint, name)
+    (kept,) = archive.stored(filing.KEY_LISTS)
+    assert filing.number_of(kept.key) == 2
+    assert [one.key for one in archive.stored(filing.COORDINATOR_KEYS)]
 
 
 def test_the_backlog_is_shown_with_the_certificates(run: Run, site: Site) -> None:

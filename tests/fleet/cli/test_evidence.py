@@ -137,6 +137,23 @@ def test_verify_with_trusted_keys(run: Run, site: Site, tmp_path: Path) -> None:
     assert run("verify", "--directory", ledger, "--key", tmp_path / "empty")[0] == 2
 
 
+def test_verify_says_until_when_and_what_is_left_out(run: Run, site: Site, tmp_path: Path) -> None:
+    """E3: the time of the newest countersignature; a part of the evidence is not called whole."""
+    code, out, _ = run("verify", "--state", site.state)
+    assert (code, "the newest of 2023-11-14T22:1" in out.replace("\n", " ")) == (0, True)
+    run("export", tmp_path / "part", "--state", site.state, "--node", "node-2")
+    assert "--coordinator-key" in (tmp_path / "part" / "README.txt").read_text()
+    code, out, _ = run("verify", "--directory", tmp_path / "part")
+    told = out.replace("\n", " ")
+    assert (code, "evidence is whole" in told, "what is here is whole" in told) == (0, False, True)
+    assert "node-1, 4 entries, is countersigned and is not here" in told
+    other = Site(tmp_path / "other")
+    other.certify(rounds=1)
+    other.countersign()
+    stranger = ("--coordinator-key", layout.coordinator_keys_directory(other.state))
+    assert run("verify", "--directory", tmp_path / "part", *stranger)[0] == 1
+
+
 def test_export_then_verify_the_copy(run: Run, site: Site, tmp_path: Path) -> None:
     """An export made by the command verifies by itself; a second one over it is exit 2."""
     target = tmp_path / "export"

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from fleet.evidence import layout
+from fleet.evidence.export import export
+from fleet.evidence.heads import HeadsLog
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.journal.lock import OwnerLock
 from tests.fleet.cli.test_evidence import Run, run_fixture
-from tests.fleet.evidence.samples import Site
+from tests.fleet.evidence.samples import START, Site
 
 __all__ = ["run_fixture"]
 
@@ -61,6 +63,84 @@ def test_a_revoked_key_counts_for_what_is_older(run: Run, site: Site) -> None:
     (row,) = [row for row in found["keys"] if row["key_id"] == old]
     assert (row["reason"], row["revoked_at"] is None) == ("the disk was sold", False)
     assert verify(collect(site.state)).ok
+
+
+def test_a_key_of_another_host_is_revoked_by_its_id_or_file(
+    run: Run, site: Site, tmp_path: Path
+) -> None:
+    """E3: state directories per host: the coordinator's has never seen the node's keys."""
+    far = Site(tmp_path / "far")
+    far.certify("far", rounds=1)
+    key, file = far.key("far").key_id, layout.node_key(far.state, "far").with_suffix(".pub")
+    code, _, complaint = run("keys", "revoke", key, "--reason", "x", "--state", site.state)
+    assert (code, "--node NODE" in complaint) == (2, True)
+    found = listed(run, site, "keys", "revoke", str(file), "--node", "far", "--reason", "leaked")
+    (row,) = [row for row in found["keys"] if row["key_id"] == key]
+    assert (row["node"], row["told"], row["revoked_at"] is None) == ("far", True, False)
+    again = listed(run, site, "keys", "revoke", key, "--reason", "again")
+    assert [row["reason"] for row in again["keys"] if row["key_id"] == key] == ["leaked"]
+    mine = site.key("node-1").key_id
+    asked = ("keys", "revoke", mine, "--node", "far", "--reason", "x", "--state", site.state)
+    code, _, complaint = run(*asked)
+    assert (code, "key of node-1, not of far" in complaint) == (2, True)
+
+
+def test_a_node_without_coordinator_gets_a_new_key_alone(
+    run: Run, site: Site, tmp_path: Path
+) -> None:
+    """E3: its host lists no keys, and says what to run where they are listed."""
+    far = Site(tmp_path / "far")
+    far.certify("node-1", rounds=1)
+    with HeadsLog(layout.heads_directory(far.state)) as log:  # as every host of a node begins one
+        log.begin(key=far.coordinator, now=START)
+    old = far.key("node-1").key_id
+    found = listed(run, far, "keys", "rotate", "node-1")
+    assert (found["old"], found["new"] != old) == (old, True)
+    assert f"revoke {old} --node node-1" in found["at_the_coordinator"]
+    assert not layout.key_list(far.state).exists()
+    assert listed(run, site, *found["at_the_coordinator"].split()[2:])["number"] == 2
+    far.keys.clear()
+    far.certify("node-1", rounds=1)
+    assert verify(collect(far.state)).certificates == 4
+    code, out, _ = run("keys", "rotate", "node-1", "--state", far.state)
+    assert (code, "on the coordinator's host" in out.replace("\n", " ")) == (0, True)
+
+
+def test_a_node_that_is_not_there_is_not_made(run: Run, site: Site) -> None:
+    """A name misspelled is told and leaves nothing behind."""
+    code, _, complaint = run("keys", "rotate", "nod-1", "--state", site.state)
+    assert (code, "no node nod-1" in complaint) == (2, True)
+    assert not layout.node_directory(site.state, "nod-1").exists()
+
+
+def test_keys_are_shown_while_the_coordinators_is_replaced(
+    run: Run, site: Site, tmp_path: Path
+) -> None:
+    """E3: until the next start nothing is signed, and a copy has both keys after it."""
+    listed(run, site, "keys", "list")
+    layout.coordinator_key(site.state).unlink()
+    assert listed(run, site, "keys", "list")["number"] == 1
+    mine = site.key("node-1").key_id
+    asked = ("keys", "revoke", mine, "--reason", "x", "--state", site.state)
+    code, _, complaint = run(*asked)
+    assert (code, "start the coordinator once" in complaint) == (2, True)
+    assert site.coordinator.key_id  # the next start
+    assert listed(run, site, "keys", "list")["number"] == 2
+    export(collect(site.state), tmp_path / "copy")
+    assert verify(collect(tmp_path / "copy")).ok
+    assert len(list((tmp_path / "copy/keys/coordinator").iterdir())) == 2
+
+
+def test_a_list_is_countersigned_at_once(run: Run, site: Site) -> None:
+    """E3: an older list put back is a defect, and none is signed on top of it."""
+    listed(run, site, "keys", "list")
+    old = layout.key_list(site.state).read_bytes()
+    listed(run, site, "keys", "revoke", site.key("node-1").key_id, "--reason", "leaked")
+    assert verify(collect(site.state)).ok
+    layout.key_list(site.state).write_bytes(old)
+    assert [one.code for one in verify(collect(site.state)).defects] == ["old-key-list"]
+    code, _, complaint = run("keys", "list", "--state", site.state)
+    assert (code, "list 2 was countersigned already" in complaint) == (1, True)
 
 
 def test_what_must_not_be_done_is_refused(run: Run, site: Site, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
+from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, UnitId
 from tests.fleet.cli.fleets import certify, occupy
+from tests.fleet.evidence.samples import Site
 from tests.standin.server import StandIn
 
 
@@ -52,6 +54,26 @@ def test_a_drained_node_gives_nobody_a_device(
     assert "drained: fans" in told
     assert "node-02" not in told
     assert main(["node", "drain", "node-9", "--reason", "x", "--state", str(state)]) == 2
+
+
+def test_proof_that_is_on_the_node_only_holds_it(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B62: a campaign had a policy with an archive; verbs without it do not let the node go."""
+    line = ["node", "drain", "node-01", "--reason", "fans", "--operator", "me", "--state"]
+    assert main([*line, str(state)]) == 0, "it has no proof yet"
+    Site(state).certify("node-01", rounds=1)
+    LedgerFeed(state, "node-01", place="s3://gone/fleet").save()
+    capsys.readouterr()
+    assert main([*line, str(state)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2 certificates are on it only, not in the archive yet: these settings name no" in told
+    main(["status", "--state", str(state)])
+    assert "evidence: 2 not in the archive s3://gone/fleet" in capsys.readouterr().out
+    assert main(["uninstall", "--plan", "--state", str(state)]) == 1
+    assert "2 certificates are on node-01 only" in capsys.readouterr().out
+    LedgerFeed(state, "node-01", place="s3://gone/fleet", required=False).save()
+    assert main([*line, str(state)]) == 0, "that policy gave them up"
 
 
 def test_a_forgotten_node_comes_back_held(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

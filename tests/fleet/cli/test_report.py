@@ -89,6 +89,24 @@ def test_only_trusted_keys_count(copy: Path, tmp_path: Path, capsys: Capture) ->
     assert "unknown-key" in document["devices"][0]["missing"][0]["what"]
 
 
+def test_a_node_left_out_is_told_of_the_fleet(tmp_path: Path, capsys: Capture) -> None:
+    """E3: exit 1 though every device that is there has an answer."""
+    site = Site(tmp_path / "state")
+    for node in ("node-1", "node-2"):
+        with site.ledger(node) as ledger:
+            done = site.issue(
+                ledger, device_named(node), node=node, backend="nvidia", simulated=False
+            )
+            ledger.append(done.envelope)
+    site.countersign()
+    export(collect(site.state), tmp_path / "export", node="node-2")
+    asked = ["report", "--requirement", "B3", "--directory", str(tmp_path / "export")]
+    assert main(asked) == 1
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert "fleet: the ledger of node-1, 1 entries, is countersigned and is not here" in told
+    assert "1 of 1 devices have a valid answer; of the fleet 1 things are missing" in told
+
+
 def test_a_period_narrows_the_wipes(copy: Path, capsys: Capture) -> None:
     """E3: --since and --until count wipes between them; a date alone is the whole day."""
     asked = ["report", "--requirement", "B1", "--directory", str(copy), "--json"]

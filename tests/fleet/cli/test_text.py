@@ -101,5 +101,8 @@ def test_a_backlog_is_told_with_its_age_and_why() -> None:
         "    no answer",
         "    set aside: entry 3: another is there",
     ]
+    unknown = Replication(backlog=None, error="the ledger cannot be read")
+    (line, _) = text.replication("node-1", unknown)
+    assert "unknown how many not in the archive" in line
     assert list(text.replication("node-1", Replication())) == []
     assert list(text.replication("node-1", None)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fleet.compliance.mapping import requirement
 from fleet.compliance.report import Asked, ComplianceReport, Period, compare, known
 from fleet.evidence.certificate import Reset
+from fleet.evidence.export import export
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
 from fleet.model import Device, Digest
@@ -88,6 +90,7 @@ def test_validation_is_never_answered_by_a_certificate(site: Real) -> None:
 def test_a_wipe_without_reset_does_not_answer_for_sram(site: Real) -> None:
     """B3: SEC21-05 names SRAM; the same wipe answers Clear."""
     newest = site.wipe(device_named("a"))
+    site.countersign()
     report = ask(site, "SEC21-05")
     assert (report.exit_code, report.answered) == (1, 1)
     (missing,) = next(one for one in report.devices if one.device == "a").missing
@@ -164,12 +167,55 @@ def test_a_ledger_that_is_not_whole_answers_for_none_of_its_devices(site: Real) 
     assert any("tail-cut" in what for what in whats(report, "a"))
 
 
+def partial(site: Site, tmp_path: Path, **choice: str) -> ComplianceReport:
+    """The report on a copy of a part."""
+    export(collect(site.state), tmp_path / "copy", **choice)
+    evidence = judge(collect(tmp_path / "copy"))
+    return compare(requirement("SEC21-05"), evidence, known(evidence), period=NOW)
+
+
+def test_a_node_that_is_left_out_of_a_copy_is_missing(site: Real, tmp_path: Path) -> None:
+    """E3: countersignatures name it, so that a copy without it does not answer for the fleet."""
+    with site.ledger("node-2") as ledger:
+        one = site.issue(ledger, device_named("c"), node="node-2", reset=RESET, **REAL)
+        ledger.append(one.envelope)
+    site.countersign()
+    report = partial(site, tmp_path, node="node-2")
+    assert (report.exit_code, report.answered, len(report.devices)) == (1, 1, 1)
+    assert "node-1" in report.missing[0].what
+
+
+def test_what_a_copy_leaves_out_behind_the_countersignature_is_missing(
+    site: Real, tmp_path: Path
+) -> None:
+    """E3: an entry left out and not countersigned may be a newer wipe of the device asked about."""
+    assert partial(site, tmp_path, device="a").exit_code == 0
+    shutil.rmtree(tmp_path / "copy")
+    site.wipe(device_named("b"), reset=RESET)
+    report = partial(site, tmp_path, device="a")
+    assert (report.exit_code, report.missing) == (1, ())
+    assert "entry 5 is left out" in whats(report, "a")[0]
+
+
+@pytest.mark.parametrize("wanted", ["SEC21-05", "NIST-800-88-VERIFICATION"])
+def test_a_wipe_that_is_not_countersigned_does_not_answer(site: Real, wanted: str) -> None:
+    """E3: where the claim says that nothing was cut off, a second key must have signed the end."""
+    site.wipe(device_named("a"), reset=RESET)
+    report = ask(site, wanted)
+    assert (report.exit_code, report.answered) == (1, 1)
+    assert "not countersigned" in whats(report, "a")[0]
+    assert report.devices[0].answering == 2
+    site.countersign()
+    assert ask(site, wanted).exit_code == 0
+
+
 def test_a_period_asks_about_every_wipe_in_it(site: Real) -> None:
     """E3: with a period each wipe must answer, and wipes outside it do not count."""
     first = site.at
     site.wipe(device_named("a"))
     middle = site.at
     site.wipe(device_named("a"), reset=RESET)
+    site.countersign()
     assert ask(site, "SEC21-05").exit_code == 0
     assert "SRAM" in whats(ask(site, "SEC21-05", period=Period(since=first)), "a")[0]
     early = ask(site, "SEC21-05", period=Period(until=first + 4))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.backends.base import Coverage, ResetScrub
-from fleet.evidence import layout
+from fleet.evidence import kept_list, layout
 from fleet.evidence.certificate import Attested, Issued, Reset, issue
 from fleet.evidence.heads import HeadsLog
 from fleet.evidence.keys import SigningKey
@@ -169,7 +169,8 @@ class Site:
         self.at += 1
         ends = {node: self.ledger(node).head() for node in layout.nodes(self.state)}
         with HeadsLog(layout.heads_directory(self.state)) as log:
-            log.record(ends, key=self.coordinator, now=self.at)
+            listed = kept_list.named(self.state)
+            log.record(ends, key=self.coordinator, now=self.at, listed=listed)
 
     def segment(self, node: str = "node-1") -> Path:
         """The first file of the node's ledger."""

@@ -39,6 +39,11 @@ def test_an_archive_adds_and_never_changes(archive: Archive) -> None:
         archive.read(filing.certificate(digest_of(b"")))
 
 
+def test_an_archive_says_which_it_is(archive: Archive) -> None:
+    """Promise 5: the same word each time, and never none."""
+    assert archive.identity() == archive.identity() != ""
+
+
 def test_a_listing_is_sorted_and_a_folder_is_named(archive: Archive) -> None:
     """Names come in order, folders end with a slash."""
     for key in ("ledgers/b/1", "ledgers/a/2", "ledgers/a/1", "ledgers/c"):

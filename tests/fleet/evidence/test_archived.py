@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import archived, filing, parsed
+from fleet.evidence import archived, dsse, filing, key_list, layout, parsed
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
+from fleet.evidence.judged import judge
+from fleet.evidence.key_list import Listed
 from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
@@ -67,10 +72,21 @@ def judged(archive: MemoryArchive) -> Report:
     return verify(archived.collect(archive))
 
 
+def prefix_of(archive: MemoryArchive, number: int, node: str = "node-1") -> str:
+    """How the name of that row begins."""
+    ledger = next(k for k in archive.objects if k.startswith(f"ledgers/{node}/")).split("/")[2]
+    return f"ledgers/{node}/{ledger}/{number:012d}/"
+
+
 def row_of(archive: MemoryArchive, number: int, node: str = "node-1") -> str:
     """Name of a ledger's row."""
-    (key,) = (k for k in archive.objects if k.startswith(f"ledgers/{node}/{number:012d}/"))
+    (key,) = (k for k in archive.objects if k.startswith(prefix_of(archive, number, node)))
     return key
+
+
+def unfolded(key: str) -> str:
+    """A name without the ledger's identity."""
+    return re.sub(r"(ledgers/[^/]+/)[0-9a-f]{16}/", r"\1", key)
 
 
 def content_of(archive: MemoryArchive, number: int) -> str:
@@ -110,6 +126,11 @@ def _change(archive: MemoryArchive) -> None:
     archive.objects[content_of(archive, 3)] = [(stored, content.replace(b"sig", b"gis"))]
 
 
+def _swell(archive: MemoryArchive) -> None:
+    (stored, content), *_ = archive.objects[(key := _of(filing.RUNS)(archive))]
+    archive.objects[key] = [(replace(stored, size=300_000_000), content)]
+
+
 def _of(prefix: str) -> Callable[[MemoryArchive], str]:
     return lambda archive: min(key for key in archive.objects if key.startswith(prefix))
 
@@ -147,6 +168,32 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
         "extra-object",
         "ledgers/node-1/x",
     ),
+    "ledger of no node": (
+        lambda a: a.lay(f"ledgers/a b/000000000001/{'0' * 64}.{'0' * 64}.v", b""),
+        "extra-object",
+        "ledgers/a b/",
+    ),
+    "key of no node": (
+        lambda a: a.lay(f"keys/nodes/a b/{'0' * 64}.pub", b"nothing"),
+        "key-unusable",
+        "keys/nodes/a b/",
+    ),
+    "row without a ledger": (
+        lambda a: a.lay(f"ledgers/node-1/000000000001/{'0' * 64}.{'0' * 64}.v", b""),
+        "extra-object",
+        "ledgers/node-1/000000000001/",
+    ),
+    "ledger of another name": (
+        lambda a: a.lay(f"ledgers/node-1/{'0' * 16}/{row_of(a, 1).split('/', 3)[3]}", b""),
+        "extra-object",
+        "ledgers/node-1/000000000001/",
+    ),
+    "key that fills the memory": (
+        lambda a: a.lay(_of("keys/nodes/node-1")(a), b"x" * (64 * 1024 + 1)),
+        "oversized-object",
+        "keys/nodes/node-1/",
+    ),
+    "run that fills the memory": (_swell, "oversized-object", "runs/"),
     "stranger's certificate": (
         lambda a: a.lay(filing.certificate(Digest(f"sha256:{'0' * 64}")), b"{}"),
         "extra-object",
@@ -187,13 +234,40 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
 }
 
 
+def test_an_older_list_of_keys_hides_no_revocation(site: Site, archive: MemoryArchive) -> None:
+    """E3, B48: the highest signed number counts, under whatever name; each way back is told."""
+    coordinator = KeyRing([site.coordinator.public()])
+    made: list[bytes] = []
+    for number in (1, 2):
+        previous = dsse.digest_of(made[-1]) if made else None
+        listed = {k: Listed(k, "node-1", 0.0) for k in [site.key("node-1").key_id]}
+        if number == 2:
+            listed = {k: replace(one, revoked_at=START) for k, one in listed.items()}
+        key = site.coordinator
+        made.append(key_list.sign(listed, number=number, previous=previous, key=key, now=START))
+        archive.lay(filing.key_list(number, dsse.digest_of(made[-1])), made[-1])
+
+    def told() -> set[str]:
+        found = archived.collect(archive, coordinator_keys=coordinator)
+        assert found.key_list == made[1]
+        return {damage.code for damage in verify(found).defects}
+
+    assert told() == {"revoked-key"}
+    archive.lay(filing.key_list(999, dsse.digest_of(made[0])), made[0])
+    assert told() == {"revoked-key", "misnamed-key-list"}
+    newest = filing.key_list(2, dsse.digest_of(made[1]))
+    archive.lay(newest, b"{}")
+    archive.lay(newest, b"", marker=True)
+    assert {"overwritten-object", "hidden-object", "revoked-key"} <= told()
+
+
 @pytest.mark.parametrize("kind", TAMPERINGS)
 def test_tampering_is_found_and_located(archive: MemoryArchive, kind: str) -> None:
     """E3: missing, changed and extra objects are found, each at its own name."""
     change, code, place = TAMPERINGS[kind]
     change(archive)
     report = judged(archive)
-    found = [(damage.code, damage.place.file) for damage in report.defects]
+    found = [(damage.code, unfolded(damage.place.file)) for damage in report.defects]
     assert any(c == code and p.startswith(f"{PLACE}/{place}") for c, p in found), found
 
 
@@ -203,6 +277,56 @@ def test_b48_a_forged_newest_version_is_named_and_not_read(archive: MemoryArchiv
     report = judged(archive)
     assert {damage.code for damage in report.defects} == {"overwritten-object"}
     assert (report.certificates, report.omitted) == (8, 0)
+
+
+def test_a_copy_of_a_bucket_is_verified_with_the_versions_it_has(archive: MemoryArchive) -> None:
+    """E3: restored or copied elsewhere, an archive has other versions and is proof all the same."""
+    copied = MemoryArchive()
+    for key, versions in archive.objects.items():
+        stored, content = versions[0]
+        copied.objects[key] = [(replace(stored, version=f"other-{stored.version}"), content)]
+    report = judged(copied)
+    assert report.ok, report.defects
+    assert (report.certificates, report.countersigned) == (8, 6)
+    (note,) = (note for note in report.notes if "node-1/" in note and "another version" in note)
+    assert ": 6 certificates were read" in note
+    stored, content = copied.objects[content_of(copied, 3)][0]
+    copied.objects[content_of(copied, 3)] = [(stored, content.replace(b"sig", b"gis"))]
+    assert "missing-file" in {damage.code for damage in judged(copied).defects}
+
+
+def test_a_replaced_node_has_two_ledgers_of_which_none_convicts_the_other(tmp_path: Path) -> None:
+    """B62, promise 5: a disk that was lost is not tampering, and each ledger is verified."""
+    site, archive = Site(tmp_path / "state"), MemoryArchive()
+    site.certify("node-1")
+    site.certify("node-2", rounds=1)
+    site.countersign()
+    copy(site, archive)
+    shutil.rmtree(layout.node_directory(site.state, "node-1"))
+    site.keys.clear()
+    site.certify("node-1", rounds=1)
+    site.countersign()
+    copy(site, archive)
+    report = judged(archive)
+    assert report.ok, report.defects
+    assert (report.ledgers, report.certificates, report.countersigned) == (3, 8, 8)
+    assert {one.node for one in judge(archived.collect(archive)).certificates} == {
+        "node-1",
+        "node-2",
+    }
+    export(archived.collect(archive), tmp_path / "copy")
+    copied = verify(collect(tmp_path / "copy"))
+    assert copied.ok, copied.defects
+    assert (copied.ledgers, copied.certificates, copied.countersigned) == (3, 8, 8)
+    rows = [key for key in archive.objects if key.startswith("ledgers/node-1/")]
+    ledgers = {key.split("/")[2] for key in rows}
+    assert len(ledgers) == 2
+    for ledger in ledgers:
+        cut = MemoryArchive(objects=dict(archive.objects))
+        rows = [key for key in cut.objects if key.startswith(f"ledgers/node-1/{ledger}/")]
+        del cut.objects[max(rows)]
+        found = {(damage.code, damage.place.file) for damage in judged(cut).defects}
+        assert ("tail-cut", f"{PLACE}/ledgers/node-1/{ledger}") in found
 
 
 def test_an_upload_that_was_not_finished_is_proof_and_no_defect(
@@ -234,9 +358,12 @@ def test_keys_that_are_trusted_replace_those_found(site: Site, archive: MemoryAr
     """Who signed is shown by keys from elsewhere only."""
     stranger = SigningKey.load_or_create(site.state.parent / "other" / "x.key").public()
     trust = Trust(KeyRing([stranger]))
-    report = verify(archived.collect(archive, trust))
+    coordinator = KeyRing([site.coordinator.public()])
+    report = verify(archived.collect(archive, trust, coordinator_keys=coordinator))
     assert {damage.code for damage in report.defects} >= {"unknown-key"}
     assert not any("come from the place" in note for note in report.notes)
+    notes = verify(archived.collect(archive, trust)).notes
+    assert any("coordinator's keys come from the place" in note for note in notes)
 
 
 def test_a_place_without_evidence_is_told(archive: MemoryArchive) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.evidence import filing, key_list, layout
+from fleet.evidence import filing, kept_list, key_list, layout
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.replicating import Replicator
 from fleet.stores.base import RunRecord, RunState
@@ -83,6 +83,23 @@ def test_what_waits_and_what_is_refused_is_told(site: Site) -> None:
     del archive.objects[key]
     feed.again()
     assert copies.drain()
+
+
+def test_a_list_signed_meanwhile_is_seen_and_goes_first(site: Site) -> None:
+    """E3: another process signs lists: each is backlog at once, and countersignatures name it."""
+    archive = MemoryArchive()
+    copies = copied(site, archive)
+    site.at = START
+    before = kept_list.read(site.state)
+    kept_list.signed(site.state, before, {}, key=site.coordinator, now=START + 5)
+    assert (copies.view().backlog, copies.view().oldest_at) == (1, START + 5)
+    site.certify("node-1", rounds=1)
+    site.countersign()
+    order: list[str] = []
+    archive.before = order.append
+    assert copies.drain()
+    assert [key.split("/")[0] for key in order] == ["keys", "heads"]
+    assert len(list(archive.stored(filing.KEY_LISTS))) == 2
 
 
 def test_a_list_that_cannot_be_read_holds_nothing_up(site: Site) -> None:

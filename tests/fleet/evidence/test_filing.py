@@ -15,6 +15,7 @@ from tests.fleet.evidence.samples import Site, device_named
 
 DIGEST = digest_of(b"x")
 CHAIN = "c" * 64
+LEDGER = filing.ledger_id(DIGEST)
 
 
 @pytest.fixture(name="found")
@@ -33,20 +34,25 @@ def found_fixture(tmp_path: Path) -> parsed.Certificate:
 
 def test_a_row_is_read_back_from_its_name() -> None:
     """A listing alone rebuilds a ledger: node, number, digest, chain and version."""
-    row = filing.Row("node-1", 12, DIGEST, CHAIN, "a/b+c=~.d")
+    row = filing.Row("node-1", LEDGER, 12, DIGEST, CHAIN, "a/b+c=~.d")
     assert filing.read_row(filing.row(row)) == row
-    names = [filing.row(filing.Row("n", number, DIGEST, CHAIN, "v")) for number in (9, 10, 100)]
+    rows = [filing.Row("n", LEDGER, number, DIGEST, CHAIN, "v") for number in (9, 10, 100)]
+    names = [filing.row(row) for row in rows]
     assert names == sorted(names), "numbers sort as text"
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        "ledgers/n/12",
-        f"ledgers/n/000000000000/{'a' * 64}.{CHAIN}.v",
-        f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a/b",
-        f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.a b",
-        f"ledgers/n/000000000001/{'A' * 64}.{CHAIN}.v",
+        f"ledgers/n/{LEDGER}/12",
+        f"ledgers/n/{LEDGER}/000000000000/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/n/{LEDGER}/000000000001/{'a' * 64}.{CHAIN}.a/b",
+        f"ledgers/n/{LEDGER}/000000000001/{'a' * 64}.{CHAIN}.a b",
+        f"ledgers/n/{LEDGER}/000000000001/{'A' * 64}.{CHAIN}.v",
+        f"ledgers/n/000000000001/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/n/{LEDGER.upper()}/000000000001/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/a b/{LEDGER}/000000000001/{'a' * 64}.{CHAIN}.v",
+        f"ledgers/../{LEDGER}/000000000001/{'a' * 64}.{CHAIN}.v",
     ],
 )
 def test_another_spelling_is_no_row(key: str) -> None:
@@ -58,7 +64,7 @@ def test_another_spelling_is_no_row(key: str) -> None:
 def test_a_name_that_leads_elsewhere_is_refused() -> None:
     """A node's name is one component of a path."""
     with pytest.raises(InputInvalid):
-        filing.row(filing.Row("../x", 1, DIGEST, CHAIN, "v"))
+        filing.row(filing.Row("../x", LEDGER, 1, DIGEST, CHAIN, "v"))
 
 
 def test_a_certificate_is_found_by_time_device_claim_and_run(found: parsed.Certificate) -> None:
@@ -101,3 +107,15 @@ def test_numbers_and_owners_are_read_from_names(tmp_path: Path) -> None:
     for wrong in (filing.number_of, filing.key_owner):
         with pytest.raises(EvidenceInvalid):
             wrong("keys/x")
+
+
+def test_each_kind_of_name_has_a_size_that_its_content_cannot_have() -> None:
+    """B48: what fills a reader's memory is known by its size, before it is read."""
+    mib = 1024 * 1024
+    started = "2023-11-14T22:13:20.250000Z"
+    assert filing.most_bytes(filing.certificate(DIGEST)) == mib
+    assert filing.most_bytes(filing.head(3, DIGEST)) == mib
+    assert filing.most_bytes(filing.key_list(3, DIGEST)) == 16 * mib
+    assert filing.most_bytes(filing.run("run-1", started, DIGEST)) == 64 * mib
+    rest = (filing.public_key("0" * 64, "n"), filing.IDENTITY, f"{filing.CANARY}x", "by-time/x")
+    assert {filing.most_bytes(key) for key in rest} == {64 * 1024}

@@ -12,6 +12,7 @@ from fleet.clock import ManualClock
 from fleet.errors import EvidenceInvalid, InputInvalid, NotOwner
 from fleet.evidence import dsse, heads, layout
 from fleet.evidence.heads import HeadsLog, countersign
+from fleet.evidence.key_list import Named
 from fleet.evidence.ledger import LedgerHead
 from fleet.model import Digest, NodeName, UnitId
 from tests.fleet.evidence.samples import START, Site, codes, rewrite
@@ -60,6 +61,7 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], object]] = {
     "heads": lambda s: s["predicate"]["heads"].update(other=HEAD.as_json()),
     "head": lambda s: s["predicate"].update(heads={"n": {"count": "1"}}),
     "number": lambda s: s["predicate"].update(number="1"),
+    "list of keys": lambda s: s["predicate"].pop("key_list"),
     "time": lambda s: s["predicate"].pop("issued_at"),
     "subject": lambda s: s["subject"].clear(),
 }
@@ -113,6 +115,23 @@ def test_one_coordinator_writes(site: Site) -> None:
         assert log.record(ENDS, key=site.coordinator, now=START)
         with pytest.raises(NotOwner):
             HeadsLog(directory).record(ENDS, key=site.coordinator, now=START)
+
+
+def test_a_list_of_keys_is_named_once_and_never_an_older_one(site: Site) -> None:
+    """E3: a new list is countersigned though no ledger moved; the newest is named ever after."""
+    first, second = (Named(n, Digest(f"sha256:{n:064}")) for n in (1, 2))
+    with HeadsLog(layout.heads_directory(site.state)) as log:
+        log.begin(key=site.coordinator, now=START)
+        for listed in (first, first, second, first):
+            log.record({}, key=site.coordinator, now=START, listed=listed)
+        log.record(ENDS, key=site.coordinator, now=START)
+        assert [one.listed for one in log.entries()] == [None, first, second, second]
+        assert log.listed() == second
+    for wrong in ({"number": 0, "digest": "x"}, {"number": True, "digest": "x"}, {"number": 1}):
+        with pytest.raises((KeyError, ValueError)):
+            Named.from_json(wrong)
+    with pytest.raises(TypeError):
+        Named.from_json({"number": 1, "digest": 2})
 
 
 def test_damaged_predecessor_is_named_not_hidden(site: Site) -> None:

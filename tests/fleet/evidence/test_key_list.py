@@ -10,7 +10,7 @@ import pytest
 from fleet import errors
 from fleet.evidence import dsse, key_list, layout
 from fleet.evidence.export import export
-from fleet.evidence.key_list import KeyList, Listed
+from fleet.evidence.key_list import Kept, KeyList, Listed, Named
 from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.segments import Damage, Place
 from fleet.evidence.sources import collect
@@ -135,6 +135,66 @@ def test_a_revocation_is_never_put_off() -> None:
     assert listed[OLD] == replace(one, revoked_at=50.0, reason="stolen")
     assert key_list.revoked(listed, listed[OLD], at=60.0, reason="later") == listed
     assert key_list.revoked(listed, listed[OLD], at=40.0, reason="sooner")[OLD].revoked_at == 40.0
+
+
+def test_a_key_told_by_an_operator_convicts_no_other(site: Site) -> None:
+    """E3: revoked where its node is unknown, the list says nothing of that node's other keys."""
+    told = Listed(OTHER, "node-1", START, revoked_at=START, told=True)
+    sign(site, told)
+    assert found(site) == []
+    known = key_list.renewed(
+        KeyList(1, None, {OTHER: told}),
+        {"node-1": KeyRing.owned(layout.node_keys_directory(site.state, "node-1"), "node")},
+        now=START,
+    )
+    assert not known[site.key("node-1").key_id].told
+    assert known[OTHER].told
+
+
+def lists(site: Site) -> list[bytes]:
+    """Three that follow each other."""
+    made: list[bytes] = []
+    for number in (1, 2, 3):
+        previous = dsse.digest_of(made[-1]) if made else None
+        made.append(
+            key_list.sign({}, number=number, previous=previous, key=site.coordinator, now=START)
+        )
+    return made
+
+
+def chosen(site: Site, *kept: tuple[bytes, int]) -> tuple[int, list[str]]:
+    """Number of the list that counts, and what is wrong."""
+    damages: list[Damage] = []
+    ring = KeyRing([site.coordinator.public()])
+    told = [Kept(content, Place(f"lists/{number}"), number) for content, number in kept]
+    one = key_list.newest(told, ring, damages)
+    return one.listed.number if one else 0, [damage.code for damage in damages]
+
+
+def test_the_highest_signed_number_counts_whatever_names_say(site: Site) -> None:
+    """E3: an old genuine list kept under a higher number hides no revocation, and is told."""
+    first, second, third = lists(site)
+    assert chosen(site, (first, 1), (second, 2), (third, 3)) == (3, [])
+    assert chosen(site, (first, 1), (third, 3)) == (3, []), "one that was never copied"
+    assert chosen(site, (third, 3), (first, 999)) == (3, ["misnamed-key-list"])
+    assert chosen(site, (b"", 1)) == (0, ["unreadable-key-list"])
+    other = key_list.sign({}, number=2, previous=None, key=site.coordinator, now=START)
+    assert chosen(site, (first, 1), (other, 2)) == (2, ["forked-key-list"])
+    assert "forked-key-list" in chosen(site, (second, 2), (other, 2))[1]
+
+
+def test_a_list_stands_or_falls_with_the_countersignature(site: Site) -> None:
+    """E3: older, other, gone and not following are told apart; newer is not yet countersigned."""
+    ring, damages = KeyRing([site.coordinator.public()]), list[Damage]()
+    made = [key_list.newest([Kept(one, Place("x"))], ring, damages) for one in lists(site)]
+    names = [one.name for one in made if one is not None]
+    assert key_list.behind(made[1], names[1]) == key_list.behind(made[1], None) == ""
+    assert key_list.behind(made[2], names[1]) == key_list.behind(made[2], names[0]) == ""
+    assert "list 3 was countersigned already" in key_list.behind(made[1], names[2])
+    assert "is not here" in key_list.behind(None, names[0])
+    stranger = Named(2, names[0].digest)
+    assert "another list of keys 2" in key_list.behind(made[1], stranger)
+    assert "does not follow" in key_list.behind(made[2], stranger)
 
 
 def test_a_list_says_what_was_signed(tmp_path: Path) -> None:

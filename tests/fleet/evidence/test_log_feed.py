@@ -75,6 +75,19 @@ def test_what_was_set_aside_is_remembered_and_offered_by_the_next_process(site: 
     assert feed(site).waiting() == (0, 0.0)
 
 
+def test_what_was_set_aside_is_remembered_by_those_who_could_not_offer_it(site: Site) -> None:
+    """B62, promise 7: starts while the archive is away forget no entry that is not copied."""
+    found = feed(site)
+    found.done(found.next(), "entry 1: another is there")
+    passed(found, 5)
+    for _ in range(3):
+        found = feed(site)
+        assert (found.next().number, found.waiting()[0]) == (1, 1)
+        found.save()
+    passed(found, 1)
+    assert feed(site).waiting() == (0, 0.0)
+
+
 def test_a_damaged_entry_stops_nothing(site: Site) -> None:
     """What cannot be read is told by `verify`, here and in the archive; the rest is copied."""
     paths = sorted(layout.ledger_directory(site.state, "node-1").glob("*.jsonl"))

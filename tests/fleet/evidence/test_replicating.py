@@ -37,7 +37,7 @@ def replicator(site: Site, archive: MemoryArchive, clock: ManualClock | None = N
 
 
 def test_the_whole_ledger_is_copied_once(site: Site, archive: MemoryArchive) -> None:
-    """E3: each certificate once, with its rows; what comes later is copied later."""
+    """E3, E5: each certificate once, with its rows; what comes later is copied later."""
     copies = replicator(site, archive)
     assert copies.view().backlog == 4
     assert copies.view().oldest_at == START + 13
@@ -109,6 +109,20 @@ def test_an_archive_that_is_away_is_asked_again_ever_later(
     assert (copies.view().backlog, copies.view().error) == (0, "")
 
 
+def test_a_ledger_that_cannot_be_read_is_no_proof_that_all_is_copied(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """Promise 5: how much is missing is then unknown, which holds a node as any backlog does."""
+    copies = replicator(site, archive)
+    path = site.segment()
+    path.rename(path.with_suffix(".away"))
+    path.symlink_to(path.with_suffix(".away"))
+    view = copies.view()
+    assert (view.backlog, view.required) == (None, True)
+    assert view.error
+    assert not copies.drain()
+
+
 def test_an_archive_that_cannot_keep_gets_nothing(site: Site, archive: MemoryArchive) -> None:
     """B48: what was not proven is not trusted; it is proven again at every try."""
     archive.unfit = "its versioning is off"
@@ -151,6 +165,76 @@ def test_another_ledger_is_copied_from_its_beginning(site: Site, archive: Memory
     assert replicator(site, archive).view().backlog == 6
     other = LedgerFeed(site.state, "node-1", place="s3://elsewhere")
     assert other.waiting()[0] == 6
+
+
+def test_another_archive_of_the_same_name_is_copied_to_from_the_beginning(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """Promise 5: a bucket made anew, or another service behind the endpoint, has nothing yet."""
+    assert replicator(site, archive).drain()
+    other = MemoryArchive(name="second")
+    copies = replicator(site, other)
+    assert copies.drain()
+    assert (certificates(other), copies.view().backlog) == (4, 0)
+    assert len(list(other.stored("keys/nodes/node-1/"))) == 1
+    puts = sum(archive.puts.values())
+    assert replicator(site, archive).drain(), "the first again: nothing is lost, nothing doubled"
+    assert sum(archive.puts.values()) > puts
+    assert doubled(archive) == []
+
+
+def test_an_archive_that_is_replaced_under_a_running_node_is_noticed(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """Promise 5: every hour the archive is asked which it is, also when nothing is to be copied."""
+    clock = ManualClock(START)
+    copies = replicator(site, archive, clock)
+    assert copies.drain()
+    archive.objects.clear()
+    archive.name = "second"
+    clock.advance(AGAIN_S)
+    copies.step(clock.now())
+    copies.close(wait_s=10.0)
+    assert (certificates(archive), copies.view().backlog) == (4, 0)
+    assert len(list(archive.stored("keys/nodes/node-1/"))) == 1
+
+
+def test_b27_a_key_that_is_refused_holds_up_no_certificate(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """B27 c: other bytes under a key's name: told, counted, remembered, offered again later."""
+    clock = ManualClock(START)
+    name = filing.public_key(site.key("node-1").public().key_id, "node-1")
+    archive.lay(name, b"x")
+    copies = replicator(site, archive, clock)
+    assert not copies.drain()
+    view = copies.view()
+    assert (view.backlog, view.oldest_at, view.error) == (1, 0.0, "")
+    assert view.aside[0].startswith("key ")
+    assert certificates(archive) == 4
+    assert replicator(site, archive).view().backlog == 1, "also before it was offered again"
+    del archive.objects[name]
+    clock.advance(AGAIN_S)
+    copies.step(clock.now())
+    copies.close(wait_s=10.0)
+    assert copies.view().backlog == 0
+    assert replicator(site, archive).view().backlog == 0
+
+
+def test_without_an_archive_what_is_missing_is_told_and_nothing_is_copied(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """Promise 5: who was not told of the archive cannot say that all is there."""
+    archive.away = "the line is cut"
+    assert not replicator(site, archive).drain()
+    feed = LedgerFeed(site.state, "node-1", place="s3://memory/fleet")
+    copies = Replicator(feed, None, clock=ManualClock(START), place="s3://memory/fleet")
+    copies.step(START)
+    copies.close(wait_s=1.0)
+    view = copies.view()
+    assert (view.archive, view.backlog) == ("s3://memory/fleet", 4)
+    assert "name no archive" in view.error
+    assert not copies.drain()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"through":"x"}', b"[1]"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -12,20 +13,23 @@ from typing import Any
 
 import pytest
 
-from fleet.evidence import dsse, layout
+from fleet.errors import EvidenceInvalid
+from fleet.evidence import copies, dsse, kept_list, layout, parsed
 from fleet.evidence.certificate import PREDICATE_TYPE
 from fleet.evidence.dsse import digest_of
+from fleet.evidence.export import export
 from fleet.evidence.heads import HeadsLog, countersign
-from fleet.evidence.keys import SigningKey
+from fleet.evidence.key_list import Listed
+from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import GENESIS, next_chain, spell_line
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.model import NodeName
-from tests.fleet.evidence.samples import Site, rewrite
+from fleet.model import Digest, NodeName, UnitId
+from tests.fleet.evidence.samples import START, Site, rewrite
 
 Predicate = dict[str, Any]
-LEDGER, HEADS, KEY, DIRECTORY = "ledger", "heads", "key", "directory"
+LEDGER, HEADS, KEY, DIRECTORY, LISTS = "ledger", "heads", "key", "directory", "list of keys"
 A, B = "SIM-node-1-a/0", "SIM-node-1-b/0"
 
 
@@ -42,14 +46,39 @@ class Kind:
 
 @pytest.fixture(name="site", scope="module")
 def site_fixture(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """node-1 with six certificates (a, b, a, b, a, b), node-2 with two, countersigned twice."""
+    """node-1 with six certificates (a, b, a, b, a, b), node-2 with two, countersigned twice.
+
+    The second countersignature names list of keys 2; list 1 is kept in the file `first`.
+    """
     site = Site(tmp_path_factory.mktemp("site") / "state")
     site.certify("node-1", rounds=2)
     site.countersign()
     site.certify("node-1", rounds=1)
     site.certify("node-2", rounds=1)
+    listed = {
+        site.key(node).key_id: Listed(site.key(node).key_id, node, START)
+        for node in ("node-1", "node-2")
+    }
+    for _ in range(2):
+        before = kept_list.read(site.state)
+        kept_list.signed(site.state, before, listed, key=site.coordinator, now=site.at)
+        first(site.state).exists() or shutil.copy(layout.key_list(site.state), first(site.state))
     site.countersign()
     return site
+
+
+def first(state: Path) -> Path:
+    """The list of keys that was signed first."""
+    return layout.coordinator_directory(state) / "first"
+
+
+def forked(state: Path) -> None:
+    """Another list of keys 2, by the coordinator's own key."""
+    one = shutil.copy(first(state), layout.key_list(state))
+    assert one
+    before = kept_list.present(state)
+    key = SigningKey.load(layout.coordinator_key(state))
+    kept_list.signed(state, before, {}, key=key, now=2e9)
 
 
 def segment(state: Path, node: str = "node-1") -> Path:
@@ -279,6 +308,16 @@ KINDS: dict[str, Kind] = {
     "countersignatures gone": Kind(
         lambda state: heads(state).unlink(), "missing-heads", "heads directory", entry=None
     ),
+    "older list of keys put back": Kind(
+        lambda state: shutil.copy(first(state), layout.key_list(state)),
+        "old-key-list",
+        LISTS,
+        entry=None,
+    ),
+    "list of keys taken away": Kind(
+        lambda state: layout.key_list(state).unlink(), "missing-key-list", LISTS, entry=None
+    ),
+    "another list of keys of the same number": Kind(forked, "old-key-list", LISTS, entry=None),
     "public key cut": Kind(shortened_key, "key-unusable", KEY, entry=None),
 }
 
@@ -292,6 +331,7 @@ def place_of(state: Path, file: str) -> str:
             KEY: layout.node_key(state, "node-1").with_suffix(".pub"),
             DIRECTORY: layout.ledger_directory(state, "node-1"),
             "heads directory": layout.heads_directory(state),
+            LISTS: layout.key_list(state),
         }.get(file, segment(state).with_name(file))
     )
 
@@ -318,3 +358,133 @@ def test_nothing_is_found_where_nothing_was_done(site: Site) -> None:
     """E3: the evidence that is tampered with is whole before."""
     report = verify(collect(site.state))
     assert (report.ok, report.countersigned) == (True, 8)
+
+
+# --- copies, remade by a careful forger with genuine certificates ---------------------------------
+
+Index = dict[str, Any]
+
+
+def remade(copy: Path, index: Index) -> None:
+    """Write the index, its counts and all checksums anew: nobody signs them."""
+    for name in {str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file()}:
+        if name not in (copies.INDEX, copies.SUMS):
+            index["files"][name] = hashlib.sha256((copy / name).read_bytes()).hexdigest()
+    index["files"] = {n: d for n, d in index["files"].items() if (copy / n).exists()}
+    index["counts"] = copies.counts(index)
+    (copy / copies.INDEX).write_bytes(dsse.canonical(index))
+    names = sorted([*index["files"], copies.INDEX])
+    sums = [f"{hashlib.sha256((copy / n).read_bytes()).hexdigest()}  {n}\n" for n in names]
+    (copy / copies.SUMS).write_text("".join(sums))
+
+
+def cut_and_unwitnessed(copy: Path, index: Index) -> None:
+    """The newest wipe gone, and with it whatever tells that a coordinator ever worked."""
+    _, file = index["nodes"]["node-1"]["entries"].pop()
+    (copy / file).unlink()
+    for folder in ("heads", "keys/coordinator"):
+        shutil.rmtree(copy / folder)
+    (copy / copies.KEY_LIST).unlink(missing_ok=True)
+    index["heads"]["entries"], index["keys"]["coordinator"] = [], []
+
+
+def hidden(copy: Path, index: Index) -> None:
+    """The newest wipe said to be left out."""
+    row = index["nodes"]["node-1"]["entries"][-1]
+    (copy / row[1]).unlink()
+    row[1] = None
+
+
+def left_out(copy: Path, index: Index) -> None:
+    """A whole node said to be left out."""
+    index["complete"] = False
+    shutil.rmtree(copy / "certificates/node-1")
+    shutil.rmtree(copy / "keys/nodes/node-1")
+    del index["nodes"]["node-1"], index["keys"]["nodes"]["node-1"]
+
+
+def vouched_for_by_himself(copy: Path, index: Index) -> None:
+    """The newest wipe gone, and what is left countersigned with a key of the forger's own."""
+    cut_and_unwitnessed(copy, index)
+    key = SigningKey.load_or_create(copy.parent / "forger.key")
+    chain = GENESIS
+    units: dict[UnitId, Digest] = {}
+    for digest, file in index["nodes"]["node-1"]["entries"]:
+        chain = next_chain(chain, digest)
+        units |= dict.fromkeys(parsed.read((copy / file).read_bytes()).chain, digest)
+    count = len(index["nodes"]["node-1"]["entries"])
+    ends = {NodeName("node-1"): LedgerHead(count, chain, units)}
+    envelope = countersign(ends, None, number=1, key=key, now=2e9)
+    (copy / "heads").mkdir()
+    (copy / "heads/1.json").write_bytes(envelope)
+    (copy / "keys/coordinator").mkdir()
+    (copy / f"keys/coordinator/{key.key_id[:16]}.pub").write_bytes(key.public().pem())
+    index["heads"]["entries"] = [[digest_of(envelope), "heads/1.json"]]
+    index["keys"]["coordinator"] = [key.key_id]
+
+
+@dataclass(frozen=True)
+class Remade:
+    """One way to remake a copy, and what is told of it."""
+
+    change: Callable[[Path, Index], None]
+    code: str = ""
+    """Defect found with the coordinator's key; "" for none, where `doubt` is told."""
+    doubt: str = ""
+    note: str = ""
+    """What is told when the nodes' keys alone are given."""
+
+
+REMADE = {
+    "tail cut, countersignatures and their keys gone": Remade(
+        cut_and_unwitnessed, "missing-heads", note="tail not proven beyond entry 0"
+    ),
+    "newest wipe left out": Remade(
+        hidden, doubt=f"newest certificate of unit {B}, entry 6, is left out", note="left out"
+    ),
+    "node left out": Remade(
+        left_out,
+        doubt="ledger of node-1, 6 entries, is countersigned and is not here",
+        note="node-1",
+    ),
+    "tail cut, countersigned by the forger": Remade(
+        vouched_for_by_himself, "unknown-key", note="name the coordinator's public key"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REMADE)
+def test_a_remade_copy_never_hides_a_wipe_in_silence(site: Site, tmp_path: Path, kind: str) -> None:
+    """E3, B48: with the genuine keys of nodes and coordinator each is a defect, or told and missing
+    in the report; with the nodes' keys alone a note says what is not proven.
+    """
+    one, copy = REMADE[kind], tmp_path / "copy"
+    export(collect(site.state), copy)
+    index = json.loads((copy / copies.INDEX).read_bytes())
+    one.change(copy, index)
+    remade(copy, index)
+    keys = KeyRing([site.key(node).public() for node in ("node-1", "node-2")])
+    report = verify(collect(copy, keys, coordinator_keys=KeyRing([site.coordinator.public()])))
+    assert {damage.code for damage in report.defects} == ({one.code} if one.code else set())
+    assert [one.doubt in doubt.words for doubt in report.doubts] == [True] * bool(one.doubt)
+    assert any(one.note in note for note in verify(collect(copy, keys)).notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda state: heads(state).unlink(), "countersignatures are not at"),
+        (lambda state: shutil.copy(first(state), layout.key_list(state)), "list 2 was counters"),
+        (lambda state: layout.key_list(state).unlink(), "countersigned, is not here"),
+    ],
+)
+def test_what_was_taken_away_is_not_laundered_by_a_copy(
+    site: Site, tmp_path: Path, change: Callable[[Path], object], match: str
+) -> None:
+    """E3: the copy of a place that `verify` finds a defect of would be whole: there is none."""
+    state = tmp_path / "state"
+    shutil.copytree(site.state, state)
+    change(state)
+    with pytest.raises(EvidenceInvalid, match=match):
+        export(collect(state), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

@@ -448,9 +448,11 @@ def test_keys_given_replace_those_found(site: Site, tmp_path: Path) -> None:
     """With the caller's keys only they count; without, the report says that it proves less."""
     mine = [site.key(node).public() for node in ("node-1", "node-2")]
     assert any("who signed" in note for note in verify(collect(site.state)).notes)
-    trusted = verify(collect(site.state, KeyRing(mine)))
+    assert any("--coordinator-key" in n for n in verify(collect(site.state, KeyRing(mine))).notes)
+    coordinator = KeyRing([site.coordinator.public()])
+    trusted = verify(collect(site.state, KeyRing(mine), coordinator_keys=coordinator))
     assert trusted.ok
-    assert not any("who signed" in note for note in trusted.notes)
+    assert not any("come from the place" in note for note in trusted.notes)
     only = verify(collect(site.state, KeyRing(mine[:1])))
     assert {d.code for d in only.defects} == {"unknown-key"}
     stranger = SigningKey.load_or_create(tmp_path / "x" / "s.key").public()

@@ -84,5 +84,8 @@ def test_proof_that_is_nowhere_else_is_waited_for_and_named() -> None:
 
     done = settled(node, done, pause=pause)
     assert (done.uncopied, done.uncopied_because) == (0, "")
+    node.fake.replication = Replication(backlog=None, error="the ledger cannot be read")
+    done = settled(node, drain(node, detail="x", operator="me"), pause=lambda: False)
+    assert (done.uncopied, done.uncopied_because) == (None, "the ledger cannot be read")
     node.fake.replication = Replication(backlog=3, required=False)
     assert drain(node, detail="x", operator="me").uncopied == 0

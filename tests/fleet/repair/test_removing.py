@@ -134,5 +134,8 @@ def test_proof_that_is_on_a_node_only_is_in_the_way(site: Site) -> None:
     assert "2 certificates are on n1 only" in one.what
     assert "no answer" in one.what
     assert "drain n1 --wait" in one.remedy
+    site.n1.replication = Replication(backlog=None, error="the ledger cannot be read")
+    (one,) = obstacles(site.facts())
+    assert "nobody can tell how many certificates are on n1 only" in one.what
     site.n1.replication = Replication(backlog=2, required=False)
     assert obstacles(site.facts()) == ()

@@ -8,6 +8,7 @@ from fleet import bootstrap
 from fleet.campaign.report import ExitReason
 from fleet.clock import SystemClock
 from fleet.evidence import archived, layout
+from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.verify import verify
 from fleet.model import NodeName, RunId
 from fleet.settings import EvidencePolicy, EvidenceSettings, Settings
@@ -34,6 +35,19 @@ def test_the_policy_says_who_waits(tmp_path: Path) -> None:
         copies = archiving.of_node(settings, tmp_path, "node-1", SystemClock())
         assert copies is not None
         assert copies.view().required is required
+
+
+def test_an_archive_that_was_named_before_is_not_forgotten(tmp_path: Path) -> None:
+    """Promise 5: settings without an archive do not make of what is missing there nothing."""
+    Site(tmp_path).certify("node-1", rounds=1)
+    LedgerFeed(tmp_path, "node-1", place="s3://bucket/fleet").save()
+    for policy, required in ((EvidencePolicy.REPLICATED, True), (EvidencePolicy.LOCAL, False)):
+        settings = EvidenceSettings(policy=policy)
+        copies = archiving.of_node(settings, tmp_path, "node-1", SystemClock())
+        assert copies is not None
+        view = copies.view()
+        assert (view.archive, view.backlog) == ("s3://bucket/fleet", 2)
+        assert view.required is required
 
 
 def test_a_coordinator_copies_what_it_signs_and_what_ends(

@@ -10,7 +10,7 @@ from fleet.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores.base import Event, Renewal
 from fleet.stores.dynamodb import DynamodbLeaseStore, DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_sheet import HEAD_KEY
-from fleet.stores.dynamodb_table import Patience
+from fleet.stores.dynamodb_table import Patience, Table
 from fleet.stores.dynamodb_watch import SKEW_S
 from tests.cloud.proxy import Fault, Proxy
 from tests.cloud.server import REGION, CloudServer
@@ -126,6 +126,27 @@ def test_a_service_that_is_away_is_said_so_in_time(
     )
 
 
+def test_who_waits_for_other_grants_of_the_process_waits_within_the_time(
+    stores: DynamodbStores, table_name: str, proxy: Proxy, clock: ManualClock
+) -> None:
+    """B6: threads take their turns, and none waits for those before it longer than a call may
+    take."""
+    client = aws.dynamodb(aws.Place(REGION, proxy.endpoint), timeout_s=10.0)
+    far = DynamodbLeaseStore(Table(client, table_name, Patience(0.2)), clock)
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        with pytest.raises(errors.StoreUnavailable) as found:
+            far.acquire([ask(claim("b"), "u2")])
+        told.append(found.value.detail)
+
+    proxy.before_next(READ, meanwhile)
+    with pytest.raises(errors.StoreUnavailable):
+        far.acquire([ask(claim("a"), "u1")])
+    assert "other grants of this process" in told[0]
+    assert stores.leases.leases() == []
+
+
 def test_lists_are_whole_whatever_the_pages(
     stores: DynamodbStores, opened: Opener, proxy: Proxy
 ) -> None:
@@ -230,7 +251,7 @@ def test_an_older_head_suspends_the_store_for_all(
 ) -> None:
     """DESIGN 4: found out by who has seen more, or by the last token of a unit; it is durable."""
     table = stores.runs.table
-    older = table.get(HEAD_KEY)
+    older = table.get(HEAD_KEY, table.attempts())
     assert older is not None
     lease = granted(stores.leases, ask(claim("a"), "u1"))
     assert stores.leases.release([closed(claim("a"), lease.token)]) == [True]
@@ -267,7 +288,7 @@ def test_a_head_that_makes_no_sense_is_not_an_empty_store(
 ) -> None:
     """Promise 5: what cannot be read is refused with the way out, never taken for 'free'."""
     table = stores.runs.table
-    head = {**(table.get(HEAD_KEY) or {}), **change}
+    head = {**(table.get(HEAD_KEY, table.attempts()) or {}), **change}
     item = {name: one for name, one in head.items() if one}
     table.client.put_item(TableName=table_name, Item=item)
     for act in (stores.leases.leases, lambda: stores.leases.acquire([ask(claim("b"), "u1")])):

@@ -35,7 +35,8 @@ def test_a_run_larger_than_an_item_comes_back_whole(stores: DynamodbStores) -> N
     )
     large = record().model_copy(update={"targets": targets})
     assert stores.runs.create(large) == large
-    parts = list(stores.runs.table.query(f"run {RUN}", prefix="body"))
+    table = stores.runs.table
+    parts = list(table.query(f"run {RUN}", table.attempts(), prefix="body"))
     assert len(parts) > 1
     results = [result(f"gpu-{n}") for n in range(2 * DEVICES_AT_ONCE + 1)]
     assert stores.runs.append(RUN, results) == len(results)
@@ -48,8 +49,8 @@ def test_a_body_that_lost_a_part_is_not_a_run(stores: DynamodbStores) -> None:
     """B62: a run is resumed from all it was created from, or not at all."""
     stores.runs.create(record())
     table = stores.runs.table
-    (body,) = table.query(f"run {RUN}", prefix="body")
-    table.delete([{"pk": body["pk"], "sk": body["sk"]}])
+    (body,) = table.query(f"run {RUN}", table.attempts(), prefix="body")
+    table.delete([{"pk": body["pk"], "sk": body["sk"]}], table.attempts())
     with pytest.raises(errors.SettingsInvalid, match="cannot be understood"):
         stores.runs.get(RunId(RUN))
     assert stores.runs.state(RUN) is RunState.RUNNING

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet import errors
-from fleet.model import Lease, Token
+from fleet.model import Lease, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.dynamodb_sheet import (
     LEASE,
@@ -93,6 +93,26 @@ def test_a_lease_dropped_leaves_the_last_token_of_its_units() -> None:
     sheet.drop(stored.lease.holder, stored.lease.token)
     assert keys(sheet) == {("Delete", LEASE, key), ("Update", "unit", "u1")}
     assert sheet.written("w1") == {key: None}
+
+
+def test_a_lease_and_its_units_have_each_other_or_nothing() -> None:
+    """Promise 9: of a table restored amid a transaction, a unit without its lease is free and a
+    lease without its unit has it no more; what is written is guarded by what was read all the
+    same."""
+    key, stored = held("r", 2, "u1", "u2")
+    lease = stored.lease
+    torn = Sheet(HEAD, {}, {unit: StoredUnit(key, Token(7, 2)) for unit in lease.units})
+    assert torn.on(lease.units) == {}
+    torn.put(replace(lease, units=units("u1")), START)
+    torn.put(Lease(units("u2"), claim("a"), Token(7, 4)), START)
+    updates = [one["Update"] for one in torn.actions("t", {}, "w1") if "Update" in one]
+    assert [one["ExpressionAttributeValues"][":was"] for one in updates] == [{"S": key}] * 2
+    known = {UnitId("u1"): StoredUnit(), UnitId("u2"): StoredUnit(key)}
+    kept = Sheet(HEAD, {key: stored}, known, {key: lease.expires_at})
+    assert [row.units for row in kept.held(lease.holder, lease.token)] == [units("u2")]
+    assert [row.units for row in kept.rows()] == [units("u2")]
+    kept.drop(lease.holder, lease.token)
+    assert keys(kept) == {("Delete", LEASE, key), ("Update", "unit", "u2")}
 
 
 def test_a_head_is_never_lowered() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from botocore import exceptions
 
 from fleet import aws, errors
 from fleet.aws import Kind
@@ -12,7 +16,14 @@ from fleet.clock import ManualClock
 from fleet.stores import dynamodb_founding
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.dynamodb_sheet import HEAD_KEY, key_of
-from fleet.stores.dynamodb_table import PAUSE_MAX_S, Attempts, Patience, Table, new_write
+from fleet.stores.dynamodb_table import (
+    HOME_TRUSTED_S,
+    PAUSE_MAX_S,
+    Attempts,
+    Patience,
+    Table,
+    new_write,
+)
 from tests.cloud.proxy import Fault, Proxy
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import START, ask, claim, granted
@@ -61,8 +72,12 @@ def test_more_keys_than_one_read_takes_are_all_read(stores: DynamodbStores) -> N
     granted(stores.leases, ask(claim("a"), "u1"))
     granted(stores.leases, ask(claim("b"), "u140"))
     keys = [HEAD_KEY, *(key_of("unit", f"u{number}") for number in range(150))]
-    assert {item["sk"]["S"] for item in table.read(keys)} == {"head", "u1", "u140"}
-    assert table.read([]) == []
+    assert {item["sk"]["S"] for item in table.read(keys, table.attempts())} == {
+        "head",
+        "u1",
+        "u140",
+    }
+    assert table.read([], table.attempts()) == []
 
 
 def test_a_client_token_is_carried_out_once_by_a_service_that_keeps_it(
@@ -83,9 +98,68 @@ def test_a_client_token_is_carried_out_once_by_a_service_that_keeps_it(
 
 def test_a_table_knows_which_one_it_is(stores: DynamodbStores, opened: Opener) -> None:
     """DESIGN 4: the same for every process, another for every other table."""
-    home = stores.runs.table.home()
-    assert opened().runs.table.home() == home
-    assert stores.runs.table.name in home
+    table, other = stores.runs.table, opened().runs.table
+    home = table.home(table.attempts())
+    assert other.home(other.attempts()) == home
+    assert table.name in home
+
+
+def test_a_table_is_taken_for_itself_for_seconds_only(clock: ManualClock) -> None:
+    """DESIGN 4: less than it takes to delete and restore one; an answer is not asked for twice."""
+    asked: list[float] = []
+
+    def describe_table(**_: Any) -> Any:
+        asked.append(clock.monotonic())
+        return {"Table": {"TableArn": "arn", "CreationDateTime": datetime.fromtimestamp(7, UTC)}}
+
+    client: Any = SimpleNamespace(describe_table=describe_table)
+    table = Table(client, "t", Patience(10.0, clock, clock.advance))
+    for pause_s in (0.0, HOME_TRUSTED_S, 1.0, 1.0):
+        clock.advance(pause_s)
+        assert table.home(table.attempts()) == "arn of 7.000"
+    assert asked == [0.0, HOME_TRUSTED_S + 1.0]
+    table.home(table.attempts(), anew=True)
+    assert len(asked) == 3
+
+
+def test_credentials_that_cannot_be_had_just_now_are_waited_for(clock: ManualClock) -> None:
+    """B6: a hiccup of their source is no refusal; one that lasts is a store that is away."""
+    hiccup = exceptions.CredentialRetrievalError(provider="iam-role", error_msg="timed out")
+    answers: list[Any] = [hiccup, {"Item": {"pk": {"S": "a"}}}]
+
+    def get_item(**_: Any) -> Any:
+        answer = answers.pop(0) if answers else hiccup
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    client: Any = SimpleNamespace(get_item=get_item)
+    table = Table(client, "t", Patience(10.0, clock, clock.advance))
+    assert table.get(HEAD_KEY, table.attempts()) == {"pk": {"S": "a"}}
+    with pytest.raises(errors.StoreUnavailable, match="CredentialRetrievalError"):
+        table.get(HEAD_KEY, table.attempts())
+
+
+def test_no_request_begins_when_the_time_of_its_call_is_over(
+    stores: DynamodbStores, clock: ManualClock
+) -> None:
+    """B6: all requests of a call share one deadline, also where each is answered at once."""
+    table = stores.runs.table
+    attempts = table.attempts()
+    assert table.get(HEAD_KEY, attempts)
+    clock.advance(10.0)
+    with pytest.raises(errors.StoreUnavailable, match="within 10 s") as told:
+        table.write([], attempts, write=new_write(), mark=None)
+    assert "nothing was granted" in told.value.remedy
+    for act in (
+        lambda: table.get(HEAD_KEY, attempts),
+        lambda: table.read([HEAD_KEY], attempts),
+        lambda: list(table.query("lease", attempts)),
+        lambda: table.delete([HEAD_KEY], attempts),
+        lambda: table.home(attempts, anew=True),
+    ):
+        with pytest.raises(errors.StoreUnavailable):
+            act()
 
 
 def _wait_out(attempts: Attempts) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet import errors
+from fleet.aws import Kind
 from fleet.evidence import filing
 from fleet.evidence.dsse import digest_of
 from fleet.stores.s3 import S3Archive, open_s3
@@ -19,6 +21,7 @@ from tests.cloud.server import CloudServer
 
 CONTENT = b'{"a":1}'
 KEY = filing.certificate(digest_of(CONTENT))
+ROW = filing.row(filing.Row("n", "0" * 16, 1, digest_of(CONTENT), "c" * 64, "v"))
 POLICY = Path("deploy/aws/iam-evidence.json")
 
 
@@ -57,7 +60,7 @@ def forge(cloud: CloudServer, bucket: str, content: bytes, key: str = KEY) -> No
 
 
 def test_what_is_kept_is_listed_and_read_back(archive: S3Archive) -> None:
-    """E3: an object is put with checksum, retention and encryption, listed, and read by version."""
+    """E3: an object is put with checksum and retention, listed, and read by its version."""
     reference = archive.keep(KEY, CONTENT)
     assert (reference.fresh, reference.digest) == (True, digest_of(CONTENT))
     (row,) = archive.stored(filing.CERTIFICATES)
@@ -67,8 +70,6 @@ def test_what_is_kept_is_listed_and_read_back(archive: S3Archive) -> None:
     assert found is not None
     assert found.mode == "COMPLIANCE"
     assert found.until - found.at == pytest.approx(KEEPING.days * 86_400, abs=3)
-    head = archive.client.head_object(Bucket=archive.bucket, Key=f"fleet/{KEY}")
-    assert head["ServerSideEncryption"] == "AES256"
 
 
 def test_kept_twice_is_kept_once(archive: S3Archive) -> None:
@@ -83,7 +84,7 @@ def test_b27_a_lost_answer_is_our_own_object(lossy: Lossy, bucket: str) -> None:
     archive = opened(lossy.endpoint, bucket)
     lossy.next("PUT", Fault.LOSE_ANSWER)
     assert archive.keep(KEY, CONTENT).digest == digest_of(CONTENT)
-    assert [method for method, _ in lossy.seen] == ["PUT", "PUT", "GET"]
+    assert [method for method, _ in lossy.seen] == ["PUT", "PUT", "GET", "GET"]
     assert versions(archive) == [CONTENT]
 
 
@@ -135,6 +136,107 @@ def test_b48_a_forged_newest_version_is_not_ours(
     assert archive.keep(KEY, CONTENT).version == reference.version
 
 
+def test_b27_of_our_own_versions_the_oldest_counts(
+    cloud: CloudServer, archive: S3Archive, bucket: str
+) -> None:
+    """B27, promise 7: our own bytes laid over ours change no name that contains a version."""
+    reference = archive.keep(KEY, CONTENT)
+    forge(cloud, bucket, CONTENT)
+    forge(cloud, bucket, b"forged")
+    again = archive.keep(KEY, CONTENT)
+    assert (again.version, again.fresh) == (reference.version, False)
+
+
+@pytest.mark.parametrize(("key", "content"), [(KEY, CONTENT), (ROW, b"")])
+def test_b48_what_was_copied_without_a_retention_gets_one(
+    cloud: CloudServer, archive: S3Archive, bucket: str, key: str, content: bytes
+) -> None:
+    """B48: a bucket filled by plain copies is kept from then on, and holds up nothing."""
+    forge(cloud, bucket, content, key)
+    reference = archive.keep(key, content)
+    assert not reference.fresh
+    found = archive.found(key, reference.version)
+    assert found is not None
+    assert found.mode == "COMPLIANCE"
+    assert found.until - found.at > (KEEPING.days - 1) * 86_400
+
+
+def test_b48_a_copy_that_cannot_be_retained_holds_up_no_other(
+    cloud: CloudServer, lossy: Lossy, bucket: str
+) -> None:
+    """B48, promise 9: it is that object's trouble, and set aside as such."""
+    forge(cloud, bucket, CONTENT)
+    archive = opened(lossy.endpoint, bucket)
+    events: Any = archive.client.meta.events
+
+    def deny(**_: Any) -> None:
+        raise errors.CloudFailed("AccessDenied: no", kind=Kind.DENIED, code="AccessDenied")
+
+    events.register("before-call.s3.PutObjectRetention", deny)
+    with pytest.raises(errors.EvidenceConflict, match="without a retention, and gets none"):
+        archive.keep(KEY, CONTENT)
+
+
+def test_b48_the_row_that_completes_an_entry_is_read_back(lossy: Lossy, bucket: str) -> None:
+    """B48: a retention that is lost at the last put is found, not only at the first."""
+    archive = opened(lossy.endpoint, bucket)
+    archive.keep(KEY, CONTENT)
+    lossy.dropped = ("x-amz-object-lock",)
+    with pytest.raises(errors.SettingsInvalid, match="not kept as asked: mode none"):
+        archive.keep(ROW, b"")
+
+
+def test_an_archive_is_known_from_another_of_its_name(
+    cloud: CloudServer, archive: S3Archive, bucket: str
+) -> None:
+    """Promise 5: chance made it; what is laid over it, or copied elsewhere, is not it."""
+    first = archive.identity()
+    assert archive.identity() == first
+    kept = archive.found(filing.IDENTITY)
+    assert kept is not None
+    assert kept.mode == "COMPLIANCE"
+    forge(cloud, bucket, b"other", filing.IDENTITY)
+    client(cloud.endpoint).delete_object(Bucket=bucket, Key=f"fleet/{filing.IDENTITY}")
+    assert opened(cloud.endpoint, bucket).identity() == first
+    copied = make_bucket(cloud.endpoint)
+    forge(cloud, copied, kept.content, filing.IDENTITY)
+    assert opened(cloud.endpoint, copied).identity() not in ("", first)
+    huge = make_bucket(cloud.endpoint)
+    forge(cloud, huge, b"x" * (64 * 1024 + 1), filing.IDENTITY)
+    assert opened(cloud.endpoint, huge).identity() not in ("", first)
+
+
+def test_what_is_too_large_for_its_name_is_neither_put_nor_read(
+    cloud: CloudServer, archive: S3Archive, bucket: str
+) -> None:
+    """B48: an object that fills the reader's memory is told, whoever laid it there."""
+    name, large = filing.public_key("0" * 64, "n"), b"x" * (64 * 1024 + 1)
+    with pytest.raises(errors.EvidenceInvalid, match="more than the 65536"):
+        archive.keep(name, large)
+    forge(cloud, bucket, large, name)
+    with pytest.raises(errors.InputInvalid, match="larger than 65536 bytes"):
+        archive.read(name)
+
+
+def test_a_version_that_was_never_made_is_absent(archive: S3Archive) -> None:
+    """E3: services say it in several ways; rows of a copied bucket name such versions."""
+    archive.keep(KEY, CONTENT)
+    assert archive.found(KEY, "Hq7nXcL2vT9sWm4kJp0aBd3eFg5hIu6y") is None
+
+
+def test_a_key_is_named_only_where_it_was_asked_for(cloud: CloudServer, bucket: str) -> None:
+    """E3: without a key of ours the bucket's own default encryption decides, KMS included."""
+    sent: list[dict[str, Any]] = []
+    for key in ("", "arn:aws:kms:eu-central-1:1:key/k"):
+        archive = opened(cloud.endpoint, bucket, keeping=replace(KEEPING, kms_key=key))
+        events: Any = archive.client.meta.events
+        events.register("before-call.s3.PutObject", lambda params, **_: sent.append(params))
+        archive.keep(filing.public_key("0" * 64, f"n{len(sent)}"), b"x")
+    plain, named = ({name.lower() for name in one["headers"]} for one in sent)
+    assert not any("server-side-encryption" in name for name in plain)
+    assert "x-amz-server-side-encryption-aws-kms-key-id" in named
+
+
 def test_b48_a_service_that_ignores_retention_keeps_nothing(lossy: Lossy, bucket: str) -> None:
     """B48: retention accepted and ignored is found at every object that is read back."""
     lossy.dropped = ("x-amz-object-lock",)
@@ -153,8 +255,13 @@ def test_a_service_that_is_away_is_told_apart(lossy: Lossy, bucket: str) -> None
     """Nothing is lost while the archive is away: it is told as such, with how it was tried."""
     lossy.rule = lambda *_: Fault.LOSE_REQUEST
     archive = opened(lossy.endpoint, bucket)
-    with pytest.raises(errors.LedgerUnavailable, match="did not put certificates/"):
+    with pytest.raises(errors.LedgerUnavailable, match="did not put certificates/") as caught:
         archive.keep(KEY, CONTENT)
+    assert "nothing is lost" in caught.value.remedy
+    with pytest.raises(errors.LedgerUnavailable, match="did not list its names within") as caught:
+        list(archive.stored(""))
+    assert "ask again later" in caught.value.remedy
+    assert "on the node" not in caught.value.remedy
 
 
 def test_a_bucket_that_is_not_there_is_named(cloud: CloudServer) -> None:
@@ -176,18 +283,25 @@ def test_a_listing_comes_in_pages(archive: S3Archive) -> None:
     assert [row.key for row in rows if row.marker] == [keys[1]]
 
 
-def test_the_rights_listed_are_those_used(archive: S3Archive) -> None:
+def test_the_rights_listed_are_those_used(cloud: CloudServer, archive: S3Archive) -> None:
     """Least privilege: deploy/aws/iam-evidence.json allows the calls made, and no other."""
     made: set[str] = set()
     events: Any = archive.client.meta.events
     events.register("before-call.s3", lambda model, params, **_: made.update(rights(model, params)))
     archive.prove()
+    archive.identity()
     archive.keep(KEY, CONTENT)
+    forge(cloud, archive.bucket, b"", ROW)
+    archive.keep(ROW, b"")
     archive.read(KEY, archive.keep(KEY, CONTENT).version)
     assert list(archive.stored(""))
     statements = json.loads(POLICY.read_text())["Statement"]
     allowed = {right for one in statements if one["Effect"] == "Allow" for right in one["Action"]}
-    denied = {right for one in statements if one["Effect"] == "Deny" for right in one["Action"]}
+    denies = [one for one in statements if one["Effect"] == "Deny"]
+    denied = {right for one in denies if "Condition" not in one for right in one["Action"]}
+    (bounded,) = (one for one in denies if "Condition" in one)
+    assert bounded["Action"] == ["s3:PutObject"]
+    assert bounded["Condition"] == {"Null": {"s3:if-none-match": "true"}}, "over an object: never"
     assert made == allowed
     assert not made & denied
     assert {"s3:DeleteObject", "s3:DeleteObjectVersion", "s3:BypassGovernanceRetention"} <= denied
@@ -198,6 +312,7 @@ def rights(model: Any, params: dict[str, Any]) -> set[str]:
     versioned = "versionId" in params["query_string"]
     return {
         "PutObject": {"s3:PutObject", "s3:PutObjectRetention"},
+        "PutObjectRetention": {"s3:PutObjectRetention"},
         "GetObject": {
             "s3:GetObjectVersion" if versioned else "s3:GetObject",
             "s3:GetObjectRetention",

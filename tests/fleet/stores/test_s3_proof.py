@@ -22,15 +22,31 @@ def lossy(cloud: CloudServer) -> Iterator[Lossy]:
         yield found
 
 
-def test_b48_a_bucket_that_keeps_is_proven_as_often_as_asked(cloud: CloudServer) -> None:
-    """B48: a canary a day and mode, not one for every start."""
+def test_b48_a_bucket_that_keeps_is_proven_whatever_lies_there(cloud: CloudServer) -> None:
+    """B48, promise 9: no object that others laid there before, or a deletion, stops a start."""
     archive = opened(cloud.endpoint, make_bucket(cloud.endpoint))
     archive.prove()
+    (first,) = archive.stored(filing.CANARY)
+    there = client(cloud.endpoint)
+    there.put_object(Bucket=archive.bucket, Key=f"fleet/{first.key}", Body=b"{}")
+    there.delete_object(Bucket=archive.bucket, Key=f"fleet/{first.key}")
     archive.prove()
-    assert len(list(archive.stored(filing.CANARY))) == 1
     weaker = replace(KEEPING, mode=RetentionMode.GOVERNANCE)
     opened(cloud.endpoint, archive.bucket, keeping=weaker).prove()
-    assert len(list(archive.stored(filing.CANARY))) == 2
+    assert len({one.key for one in archive.stored(filing.CANARY)}) == 3
+
+
+def test_b48_the_key_that_was_asked_for_is_compared(cloud: CloudServer, lossy: Lossy) -> None:
+    """B48: a service that encrypts with another key, or not at all, is found with a canary."""
+    bucket, name = make_bucket(cloud.endpoint), "arn:aws:kms:eu-central-1:1:key/k-1"
+    for asked in (name, "k-1", "alias/evidence"):
+        opened(cloud.endpoint, bucket, keeping=replace(KEEPING, kms_key=asked)).prove()
+    lossy.dropped = ("x-amz-server-side-encryption",)
+    with pytest.raises(errors.SettingsInvalid, match=r"KMS key arn.* and is with nothing"):
+        opened(lossy.endpoint, bucket, keeping=replace(KEEPING, kms_key=name)).prove()
+    lossy.dropped = ("x-amz-server-side-encryption-aws-kms-key-id",)
+    with pytest.raises(errors.SettingsInvalid, match=r"KMS key arn.* and is with aws:kms"):
+        opened(lossy.endpoint, bucket, keeping=replace(KEEPING, kms_key=name)).prove()
 
 
 def test_b48_a_bucket_without_lock_is_refused(cloud: CloudServer) -> None:

@@ -1,0 +1,77 @@
+"""Countersigns the nodes' ledgers while claims are served, and copies that to the archive.
+
+A campaign countersigns at its end. A cluster that only serves claims has none: without this its
+certificates would never be countersigned, and lists of keys signed meanwhile never be copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from fleet import errors
+from fleet.binding.running import Views
+from fleet.evidence.ledger import LedgerHead
+from fleet.model import NodeName
+
+LOG = logging.getLogger(__name__)
+
+PERIOD_S = 300.0
+"""Period, s: how long a wipe may stay one that could be cut off unseen."""
+AGAIN_S = 30.0
+"""The same after one that failed."""
+
+Ends = Callable[[], Mapping[str, LedgerHead | errors.FleetError]]
+"""The end of each node's ledger, or why it is not known."""
+
+
+class Signing(Protocol):
+    """What countersigns; see `fleet.coordinator.Coordinator`."""
+
+    def sign_heads(self, heads: Mapping[NodeName, LedgerHead], *, waits: bool = True) -> None: ...
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Begin `work` beside the loop: no claim waits for ledgers to be read, or for an archive."""
+    threading.Thread(target=work, name="countersigning", daemon=True).start()
+
+
+class Countersigning:
+    """A `fleet.binding.running.Follower`. Steps on one thread."""
+
+    def __init__(
+        self, coordinator: Signing, ends: Ends, *, begin: Callable[..., None] = in_thread
+    ) -> None:
+        """`begin` runs what it is given, once at a time."""
+        self._coordinator = coordinator
+        self._ends = ends
+        self._begin = begin
+        self._busy = threading.Lock()
+        self._error: errors.FleetError | None = None
+        self._next_at = float("-inf")
+
+    def step(self, views: Views, now: float) -> None:  # noqa: ARG002 - a follower's signature
+        """Begin to, when it is time. Raises why the last time failed, until one went well."""
+        due = not 0.0 < self._next_at - now <= PERIOD_S
+        if due and self._busy.acquire(blocking=False):
+            self._next_at = now + (AGAIN_S if self._error else PERIOD_S)
+            self._begin(self._sign)
+        if self._error is not None:
+            raise self._error
+
+    def _sign(self) -> None:
+        try:
+            found = self._ends()
+            ends = {NodeName(n): e for n, e in found.items() if isinstance(e, LedgerHead)}
+            self._coordinator.sign_heads(ends, waits=False)
+            failed = [error for error in found.values() if isinstance(error, errors.FleetError)]
+            self._error = failed[0] if failed and not ends else None
+        except errors.FleetError as error:
+            self._error = error
+        except Exception as error:
+            LOG.exception("the ledgers were not countersigned")
+            self._error = errors.LedgerUnavailable(f"{type(error).__name__}: {error}")
+        finally:
+            self._busy.release()

@@ -1,0 +1,117 @@
+"""What verification found: defects, notes, and what a copy that leaves out cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.errors import EvidenceInvalid
+from fleet.evidence import dsse
+from fleet.evidence.keys import SHORT_ID
+from fleet.evidence.segments import Damage, Place
+from fleet.evidence.sources import Log
+from fleet.model import UnitId
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something that a copy may leave out, and that its answers need: no defect, and no proof."""
+
+    words: str
+    node: str
+    units: frozenset[UnitId] = frozenset()
+    """Units it is about; empty: the whole node."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What verification found. Exit code of a command: 1 if there are defects."""
+
+    defects: list[Damage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ledgers: int = 0
+    certificates: int = 0
+    omitted: int = 0
+    units: int = 0
+    simulated: int = 0
+    countersignatures: int = 0
+    countersigned: int = 0
+    """Certificates covered by a valid countersignature."""
+    oldest: float | None = None
+    newest: float | None = None
+
+    countersigned_at: float | None = None
+    """When the newest valid countersignature was made; what is newer can be cut off unseen."""
+    proven: dict[str, int] = field(default_factory=dict)
+    """How many entries of each ledger, by its name, valid countersignatures cover."""
+    doubts: list[Doubt] = field(default_factory=list)
+
+    unsigned_index: bool = False
+    """The evidence is an export, whose index nobody signed."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is evidence and nothing is wrong with it: none is not whole."""
+        return not self.defects and self.certificates > 0
+
+    def doubt(self, found: Doubt) -> None:
+        """Add it, and a note that says so."""
+        self.doubts.append(found)
+        self.notes.append(f"{found.node}: {found.words}" if found.units else found.words)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-safe form."""
+        at = self.countersigned_at
+        return {
+            "ok": self.ok,
+            "defects": [
+                {
+                    "code": damage.code,
+                    "detail": damage.detail,
+                    "file": damage.place.file,
+                    "offset": damage.place.offset,
+                    "entry": damage.place.entry,
+                    "unit": damage.place.unit,
+                }
+                for damage in self.defects
+            ],
+            "notes": self.notes,
+            "ledgers": self.ledgers,
+            "certificates": self.certificates,
+            "omitted": self.omitted,
+            "units": self.units,
+            "simulated": self.simulated,
+            "countersignatures": self.countersignatures,
+            "countersigned": self.countersigned,
+            "countersigned_at": at and dsse.moment(at),
+            "unsigned_index": self.unsigned_index,
+        }
+
+    def raise_for_defects(self) -> None:
+        """Raise `EvidenceInvalid` naming the first defect, with all of them in ``findings``."""
+        if self.defects:
+            first = self.defects[0]
+            raise EvidenceInvalid(
+                f"{len(self.defects)} defects; the first at {first.place}: {first.detail}",
+                findings=tuple(f"{d.place}: {d.code}: {d.detail}" for d in self.defects),
+            )
+
+
+def check_signature(envelope: dsse.Envelope, log: Log, place: Place, report: Report) -> bool:
+    """Whether a key of the log's owner signed it; if not, the report says why."""
+    key, owner = log.keys.get(envelope.key_id), log.owners.get(envelope.key_id)
+    short = envelope.key_id[:SHORT_ID]
+    if key is None and owner is not None:
+        detail = f"signed with key {short} of {owner}, which signs for nobody else"
+        report.defects.append(Damage("foreign-key", detail, place))
+        return False
+    if key is None:
+        known = ", ".join(one.key_id[:SHORT_ID] for one in log.keys) or "none"
+        detail = f"signed with key {short}, which is not among the keys given ({known})"
+        report.defects.append(Damage("unknown-key", detail, place))
+        return False
+    if not envelope.signed_by(key):
+        detail = f"the signature is not that of key {short} over this content"
+        report.defects.append(Damage("forged", detail, place))
+        return False
+    return True

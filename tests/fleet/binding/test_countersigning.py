@@ -1,0 +1,73 @@
+"""Ledgers are countersigned while claims are served, beside the loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from fleet import errors
+from fleet.binding.countersigning import AGAIN_S, PERIOD_S, Countersigning, in_thread
+from fleet.evidence.ledger import LedgerHead
+from fleet.model import NodeName
+
+HEAD = LedgerHead(1, "a" * 64, {})
+
+
+@dataclass
+class Coordinator:
+    """Counts what it is asked to sign."""
+
+    signed: list[set[str]] = field(default_factory=list)
+    error: Exception | None = None
+
+    def sign_heads(self, heads: Mapping[NodeName, LedgerHead], *, waits: bool = True) -> None:
+        """Sign; no archive may be waited for."""
+        assert not waits
+        if self.error is not None:
+            raise self.error
+        self.signed.append(set(heads))
+
+
+def test_every_period_all_ends_that_are_known_are_signed() -> None:
+    """E3: a node that does not answer keeps no other's ledger from being countersigned."""
+    coordinator = Coordinator()
+    ends: dict[str, LedgerHead | errors.FleetError] = {"a": HEAD, "b": errors.NotOwner("away")}
+    follower = Countersigning(coordinator, lambda: ends, begin=lambda work: work())
+    for now in (0.0, PERIOD_S - 1, PERIOD_S + 1):
+        follower.step({}, now)
+    assert coordinator.signed == [{"a"}, {"a"}]
+    follower.step({}, 5.0)
+    assert len(coordinator.signed) == 3, "a clock set back does not put it off"
+
+
+@pytest.mark.parametrize("error", [errors.LedgerUnavailable("full"), ValueError("full")])
+def test_what_fails_is_told_until_it_went_well(error: Exception) -> None:
+    """Promise 8: the loop's trouble names it at every step, and it is tried again soon."""
+    coordinator = Coordinator(error=error)
+    follower = Countersigning(coordinator, lambda: {"a": HEAD}, begin=lambda work: work())
+    for now in (0.0, 1.0):
+        with pytest.raises(errors.LedgerUnavailable, match="full"):
+            follower.step({}, now)
+    coordinator.error = None
+    follower.step({}, PERIOD_S + 1)
+    follower.step({}, PERIOD_S + 2)
+    assert coordinator.signed == [{"a"}]
+    assert AGAIN_S < PERIOD_S
+
+
+def test_one_at_a_time_beside_the_loop() -> None:
+    """Promise 9: ledgers that take long to read hold nothing up, and are not read twice at once."""
+    begun: list[Callable[[], None]] = []
+    follower = Countersigning(Coordinator(), dict, begin=begun.append)
+    for now in (0.0, PERIOD_S + 1, 2 * PERIOD_S + 2):
+        follower.step({}, now)
+    assert len(begun) == 1
+    done = threading.Event()
+    in_thread(done.set)
+    assert done.wait(10.0)
+    begun.pop()()
+    follower.step({}, 3 * PERIOD_S)
+    assert len(begun) == 1
