@@ -89,6 +89,7 @@ PURE = (
     "fleet/campaign/report.py",
     "fleet/compliance/mapping.py",
     "fleet/compliance/report.py",
+    "fleet/privilege.py",
     "fleet/admission/ground.py",
     "fleet/admission/rule.py",
     "fleet/admission/shapes.py",
