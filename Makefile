@@ -97,8 +97,10 @@ format: $(STAMP) ## format the code
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-docs: $(STAMP) ## regenerate the generated references and the README's diagrams
+docs: $(DEPLOY_STAMP) ## regenerate references, diagrams, the chart's schema and the plain manifests
 	$(RUN) tests.docs
+	$(RUN) tests.deploy.chart.values_schema
+	$(RUN) tests.deploy.chart.plain
 
 clean: ## remove the environment and the demo state
 	rm -rf $(VENV) $(STATE)
