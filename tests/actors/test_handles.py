@@ -303,6 +303,7 @@ def test_a_ping_answers_while_work_is_slow(ray_cluster: cluster.Cluster) -> None
         """A node service with nothing but slow work."""
 
         node, incarnation, devices, degraded, outbox = "node-slow", "i1", (), (), 0
+        simulated = True
 
         def view(self, *_: object) -> Slow:
             return self
