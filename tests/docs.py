@@ -1,9 +1,9 @@
 """``python -m tests.docs``: regenerate what the documents take from the code.
 
-The diagrams of the README from the state tables, docs/cli.md from the verb table, docs/settings.md
-from the settings, docs/compliance.md from the requirements, the table of checks in docs/hardware.md
-from the checks, docs/metrics.md from the metric catalogue, docs/alerts.md from the alert rules,
-docs/admission.md and the chart's policies from the admission rules.
+The diagrams of docs/concepts.md from the state tables, docs/cli.md from the verb table,
+docs/settings.md from the settings, docs/compliance.md from the requirements, the table of checks in
+docs/hardware.md from the checks, docs/metrics.md from the metric catalogue, docs/alerts.md from the
+alert rules, docs/admission.md and the chart's policies from the admission rules.
 tests/test_docs.py fails when one of them is stale.
 """
 
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parent.parent
 
 def generated() -> dict[Path, str]:
     """Every generated document as it should be."""
-    readme = ROOT / "README.md"
+    concepts = ROOT / "docs" / "concepts.md"
     hardware = ROOT / "docs" / "hardware.md"
     return {
-        readme: diagrams.embed(readme.read_text()),
+        concepts: diagrams.embed(concepts.read_text()),
         hardware: with_checks(hardware.read_text()),
         ROOT / "docs" / "cli.md": verbs.reference(verbs.build()),
         ROOT / "docs" / "settings.md": settings_parse.reference(),

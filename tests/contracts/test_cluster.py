@@ -211,7 +211,7 @@ def test_a_malformed_apply_is_a_failure_not_an_absence(bench: Bench) -> None:
 
 
 def test_other_peoples_fields_survive_every_write(bench: Bench) -> None:
-    """B19, B76: unknown fields and another driver's entries survive apply, patch and replace."""
+    """B19, B76, invariant 34: unknown fields and another driver's entries survive every write."""
     results = [
         {"request": "gpu", **device("d0")},
         {"request": "gpu", **device("n0", driver="nic.example.com")},

@@ -34,7 +34,7 @@ def test_a_status_is_taken_as_it_is() -> None:
 
 
 def test_a_write_is_about_the_claim_that_was_examined() -> None:
-    """B5: another UID or an older resourceVersion is refused by the server."""
+    """B5, invariant 35: another UID or an older resourceVersion is refused by the server."""
     bench = Bench()
     bench.given("c", "a")
     body = said(bench)

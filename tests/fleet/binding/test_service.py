@@ -97,7 +97,7 @@ def test_the_plugin_pays_first() -> None:
 
 
 def test_conditions_are_not_said_before_the_wipe_is_proven() -> None:
-    """B2, promise 1: nothing is written while a device is wiped, and the pool is asked once."""
+    """B2, promise 1, invariant 35: nothing is written during a wipe; the pool is asked once."""
     bench = Bench()
     bench.given("c", "a", "b")
     bench.run(20.0, work=False)
@@ -143,7 +143,7 @@ def test_a_named_claim_is_used_again(spent_s: float) -> None:
 
 @pytest.mark.parametrize("work", [False, True])
 def test_a_claim_that_was_deallocated_leaves_nothing(work: bool) -> None:
-    """B5: allocation gone, whether mid-wait or bound: token closed, lease and marks gone."""
+    """B5, invariant 36: allocation gone, mid-wait or bound: token closed, lease, marks gone."""
     bench = Bench()
     uid = bench.given("c", "a")
     bench.run(2.0, work=work)
@@ -265,7 +265,7 @@ def test_a_pool_that_nobody_publishes_is_taken_over() -> None:
 
 
 def test_a_wipe_that_never_ends_fails_in_time() -> None:
-    """B6: before the scheduler's own timeout, and the device is out of service by then."""
+    """B6, invariant 36: before the scheduler's own timeout; the device is out of service then."""
     bench = Bench()
     uid = bench.given("c", "a")
     bench.run(LATE_S - 10.0, wait_s=2.0, work=False)

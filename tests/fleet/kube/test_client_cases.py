@@ -124,7 +124,7 @@ def of_others(found: Object) -> tuple[object, ...]:
 def test_what_others_wrote_survives_every_write(
     standin: StandIn, cluster: KubernetesCluster
 ) -> None:
-    """B19: the other driver's entry survives apply, patches and PUT; the rest is never resent."""
+    """B19, invariant 34: the other driver's entry survives apply, patches and PUT."""
     before = of_others(claim())
     assert of_others(settle(cluster, read, wanted, write).found) == before
     removal = [

@@ -1,0 +1,127 @@
+"""The documents as their readers see them: blocks, inline code, links, anchors, command lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import dropwhile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(
+    r"(?:^|(?<=\n))\n((?: {4}(?! *(?:[-*]|\d+\.) )\S.*\n(?: {4}.*\n|\n(?= {4}))*))"
+)
+SHELL = frozenset({"", "sh", "bash", "shell", "console"})
+PLACEHOLDER = re.compile(r"<[a-zA-Z][^<>|]*>")
+SEPARATORS = frozenset({";", "|", "||", "&&", "&", "(", ")", ">", "2>", "<"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A command of a document: where, and its words."""
+
+    page: str
+    text: str
+    words: tuple[str, ...]
+    whole: bool
+    """A line of a block, which can be typed as it stands; inline code may leave arguments out."""
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+@cache
+def pages() -> dict[str, str]:
+    """All documents by their path in the repository."""
+    paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Language and content of each fenced block, then of each indented one ("")."""
+    for found in FENCE.finditer(text):
+        yield found[2], found[3]
+    for found in INDENTED.finditer(FENCE.sub("\n", text)):
+        yield "", re.sub(r"^ {4}", "", found[1], flags=re.MULTILINE)
+
+
+def inline(text: str) -> Iterator[str]:
+    """Each piece of inline code, on one line."""
+    rest = FENCE.sub("\n", text)
+    for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", INDENTED.sub("\n", rest)):
+        yield " ".join(found[1].replace(r"\|", "|").split())
+
+
+def prose(text: str) -> str:
+    """The text without code of any kind."""
+    rest = INDENTED.sub("\n", FENCE.sub("\n", text))
+    return re.sub(r"(?<!`)`[^`]+`(?!`)", "", rest)
+
+
+def links(text: str) -> list[str]:
+    """Targets of all links and pictures."""
+    return re.findall(r"\]\(([^()\s]+)\)", prose(text))
+
+
+def anchors(text: str) -> set[str]:
+    """Names that a link into the page may use, as GitHub makes them from its headings."""
+    found: dict[str, int] = {}
+    names = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", FENCE.sub("\n", text), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        names.add(f"{slug}-{found[slug]}" if slug in found else slug)
+        found[slug] = found.get(slug, 0) + 1
+    return names
+
+
+def commands(program: str) -> list[Line]:
+    """All lines in all documents that start this program."""
+    found: list[Line] = []
+    for page, text in pages().items():
+        for language, content in blocks(text):
+            if language in SHELL:
+                for line in _logical(content):
+                    found += _of(program, page, line, whole=True)
+        for piece in inline(text):
+            found += _of(program, page, piece, whole=False)
+    return found
+
+
+def _logical(content: str) -> list[str]:
+    joined = re.sub(r"\\\n\s*", " ", content)
+    lines = [re.sub(r"^\$ ", "", line) for line in joined.splitlines()]
+    return [line for line in lines if "() {" not in line]
+
+
+def _of(program: str, page: str, line: str, *, whole: bool) -> Iterator[Line]:
+    if program not in line:
+        return
+    for found in _simple(line):
+        words = list(dropwhile(re.compile(r"[A-Z_]+=").match, found))
+        if "--" in words and words[0] == "kubectl":
+            del words[: words.index("--") + 1]
+        if words and words[0].rpartition("/")[2] == program:
+            yield Line(page, line, tuple(words[1:]), whole)
+
+
+def _simple(line: str) -> list[list[str]]:
+    """The simple commands of a shell line, each as words; [] for what is no shell."""
+    bare = PLACEHOLDER.sub("PLACEHOLDER", line)
+    lexer = shlex.shlex(bare, posix=True, punctuation_chars=";|&()<>")
+    lexer.commenters = "#"
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if word in SEPARATORS or set(word) <= set(";|&()<>"):
+                found.append([])
+            else:
+                found[-1].append(word.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return []
+    return [words for words in found if words]
