@@ -65,6 +65,7 @@ DEFAULTS = {
         "kms_key": "",
         "timeout_s": 20.0,
     },
+    "admission": {"required": False, "tag_keys": "", "tag_roots": []},
     "store": {
         "kind": "sqlite",
         "namespace": "fleetscrub",

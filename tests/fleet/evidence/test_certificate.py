@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import fleet
+from fleet.admission import tags, tags_list
 from fleet.backends.base import Coverage, Mismatch, ResetScrub
 from fleet.errors import EvidenceRefused
 from fleet.evidence import dsse, parsed
@@ -208,13 +209,22 @@ def _callers(name: str) -> set[str]:
 
 
 def test_only_issue_and_countersign_can_seal() -> None:
-    """Promise 8: no other function can make an envelope, so none can forget a check."""
+    """Promise 8: no other function can make an envelope, so none can forget a check. Isolation tags
+    and their list are signed alike, as types of their own: none of them is taken for evidence."""
     assert _callers("seal") == {
         "certificate.py:issue",
         "heads.py:countersign",
         "key_list.py:sign",
     }
-    assert _callers("pre_authentication") == {"dsse.py:seal", "dsse.py:signed_by"}
+    tags_only = {
+        "tags.py:issue",
+        "tags.py:signed_by",
+        "tags_list.py:sign",
+        "tags_list.py:_refuse_forged",
+    }
+    signers = {"dsse.py:seal", "dsse.py:signed_by"}
+    assert _callers("pre_authentication") == signers | tags_only
+    assert len({dsse.PAYLOAD_TYPE, tags.PAYLOAD_TYPE, tags_list.PAYLOAD_TYPE}) == 3
 
 
 def test_canonical_identity_is_the_subject(key: SigningKey) -> None:
