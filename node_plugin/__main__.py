@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fleet import bootstrap, errors, logs, planning, plugging
+from fleet import bootstrap, ending, errors, logs, planning, plugging
 from fleet.bootstrap import NodePlan
 from fleet.kube import identity
 from fleet.settings import Settings
@@ -50,8 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         node=asked.node,
     )
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    ending.told(stop)
     try:
         return _serve(asked, stop)
     except errors.FleetError as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fleet import errors, logs, settings_file
+from fleet import ending, errors, logs, settings_file
 from fleet.admission.ground import Ground
 from fleet.admission.judging import judges
 from fleet.admission.listening import Certificates
@@ -20,7 +19,6 @@ from fleet.admission.webhook import Webhook
 from fleet.cli.options import LogFormatOption
 from fleet.settings import Settings
 
-ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 LISTEN_DEFAULT = "0.0.0.0:8443"
 _log = logging.getLogger(__name__)
 
@@ -71,13 +69,13 @@ def serve(
     ground = _ground(settings, classes, requester, own_namespace)
     keys = _key_file(settings)
     reviewing = Reviewing(judges(ground, keys.keys), frozenset(ground.own_namespaces))
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    webhook = Webhook(
-        _place(listen), Certificates(certificate, key), reviewing, trouble=Readiness(keys)
-    )
-    _log.info("serving claims of driver %s at port %d", ground.driver, webhook.port)
-    signal.sigwait(ENDS)
-    webhook.close()
+    with ending.awaited() as wait:
+        webhook = Webhook(
+            _place(listen), Certificates(certificate, key), reviewing, trouble=Readiness(keys)
+        )
+        _log.info("serving claims of driver %s at port %d", ground.driver, webhook.port)
+        wait()
+        webhook.close()
 
 
 class Readiness:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-
-from fleet import coordinating, logs
+from fleet import coordinating, ending, logs
 from fleet.binding.alive import Heartbeat
 from fleet.binding.running import Loop
 from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
 from fleet.planning import plan_fleet
-
-ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def coordinate(
@@ -28,9 +24,8 @@ def coordinate(
     directory = state_directory(state)
     alive = Heartbeat(directory)
     loop = Loop(coordinating.of_host(plan_fleet(directory), kubeconfig), told=alive)
-    # Blocked in every thread, the signals wait for this one to ask for them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    loop.start()
-    signal.sigwait(ENDS)
-    loop.stop()
+    with ending.awaited() as wait:
+        loop.start()
+        wait()
+        loop.stop()
     alive.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fleet import logs, plugging
+from fleet import ending, logs, plugging
 from fleet.cli.options import LogFormatOption
 from fleet.node.standing import Patience
 
@@ -35,8 +34,7 @@ def standby(
     known = plugging.read_plan(plan)
     logs.begin("standby", wanted=log_format, node=known.node)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    ending.told(stop)
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     standing = plugging.open_standby(known, Patience(grace_s=grace))
