@@ -152,11 +152,16 @@ def timestamp(view: NodeView) -> Sample:
 
 
 def evidence(prefix: str, found: Replication | None, now: float) -> Iterator[tuple[str, float]]:
-    """How copies of evidence stand at `now`; without an archive nothing is owed to it."""
+    """How copies of evidence stand at `now`; without an archive nothing is owed to it.
+
+    A backlog that cannot be told has no sample and is as old as can be: that is worth an alert.
+    """
     copied = found or Replication()
     yield f"{prefix}_archive", found is not None
-    yield f"{prefix}_backlog", copied.backlog
-    yield f"{prefix}_oldest_seconds", max(0.0, now - copied.oldest_at) if copied.oldest_at else 0.0
+    age_s = max(0.0, now - copied.oldest_at) if copied.oldest_at else 0.0
+    if copied.backlog is not None:
+        yield f"{prefix}_backlog", copied.backlog
+    yield f"{prefix}_oldest_seconds", float("inf") if copied.backlog is None else age_s
     yield f"{prefix}_failing", bool(copied.error)
 
 

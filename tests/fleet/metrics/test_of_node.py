@@ -94,6 +94,8 @@ def test_evidence_that_is_not_in_the_archive_has_an_age() -> None:
         "e_failing": True,
     }
     assert set(dict(evidence("e", None, NOW)).values()) == {0}
+    unknown = dict(evidence("e", Replication(backlog=None, error="unreadable"), NOW))
+    assert unknown == {"e_archive": True, "e_oldest_seconds": float("inf"), "e_failing": True}
 
 
 def test_figures_say_how_old_they_are() -> None:
