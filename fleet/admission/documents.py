@@ -26,7 +26,17 @@ _TEMPLATED = "{{"
 RENDER_FIRST = "render it first: `helm template CHART | fleet lint -`"
 _STRING = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
+_BOOL = "tag:yaml.org,2002:bool"
+_LETTERS = {"y": True, "Y": True, "n": False, "N": False}
+"""What Kubernetes' reader takes for a truth value besides, where it is not quoted."""
 _TYPED = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
+
+
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # the library ships no types
+    """Reads truth values as Kubernetes does."""
+
+
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"[yYnN]\Z"), list(_LETTERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,7 @@ def _objects(part: str, first: int, source: str) -> Iterator[Document]:
 
 def _composed(part: str, first: int) -> yaml.Node | None:
     try:
-        return yaml.compose(part, Loader=yaml.CSafeLoader)
+        return yaml.compose(part, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = first + (mark.line if mark else 0)
@@ -189,6 +199,8 @@ class _Reading:
     def _scalar(node: yaml.ScalarNode, line: int) -> Any:
         if node.tag not in _TYPED:
             return node.value
+        if node.tag == _BOOL and node.value in _LETTERS:
+            return _LETTERS[node.value]
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError, KeyError):

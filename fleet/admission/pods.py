@@ -17,27 +17,21 @@ from fleet.admission.ground import GRACE_DEFAULT_S, Ground
 from fleet.admission.rule import Cel, Flaw, Rule
 from fleet.admission.shapes import Object, Path, PodSpec, listed, mapping, text, texts
 
-PROTECTED = ("/dev", "/proc", "/sys", "/run", "/var/run", "/etc/cdi", "/var/lib/kubelet")
-"""Paths of a host through which a device, a runtime or our own files can be reached."""
-_CAPABILITIES = r"(?i)^(CAP_)?(ALL|SYS_ADMIN|SYS_RAWIO|SYS_MODULE)$"
+HOST_NAMESPACES = ("hostPID", "hostIPC", "hostNetwork")
+"""Fields of a pod that put it among the host's own processes: by /proc/<pid>/root of one of them
+the host's files, and so its devices, are open to it."""
+CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
+    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+"""What may be added: the list of Pod Security's level `baseline` but for MKNOD, by which a device
+node can be made."""
+_CAPABILITIES = f"(?i)^(CAP_)?({'|'.join(CAPABILITIES)})$"
 _EXTENDED = (
     r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu)|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/gaudi"
     r"|google\.com/tpu|aws\.amazon\.com/neuron|deviceclass\.resource\.kubernetes\.io/)"
 )
 """Names of extended resources that stand for accelerators, and those that stand for classes."""
-_SKIP = r"/(\.?/)*"
-"""A slash, and what may stand beside it without leading anywhere."""
-
-
-def _branch(steps: tuple[str, ...]) -> str:
-    """What matches a path of these steps, everything below it, and each of its parents."""
-    step, rest = re.escape(steps[0]), steps[1:]
-    return f"{step}({_SKIP}({_branch(rest)}|\\.)?)?" if rest else f"{step}(/.*)?"
-
-
-_HOST_PATHS = (
-    f"^{_SKIP}(\\.|" + "|".join(_branch(tuple(p[1:].split("/"))) for p in PROTECTED) + ")?$"
-)
 
 
 def _privileged(container: Object) -> Iterator[tuple[Path, str]]:
@@ -48,7 +42,7 @@ def _privileged(container: Object) -> Iterator[tuple[Path, str]]:
 def _capabilities(container: Object) -> Iterator[tuple[Path, str]]:
     context = mapping(container, "securityContext")
     for index, name in enumerate(texts(mapping(context, "capabilities"), "add")):
-        if re.search(_CAPABILITIES, name):
+        if not re.fullmatch(_CAPABILITIES, name):
             yield ("securityContext", "capabilities", "add", index), name
 
 
@@ -85,10 +79,16 @@ def _containers_cel(bad: str) -> Cel:
 
 def _host_paths(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
     for path, volume in listed(pod.spec, "volumes", pod.path):
-        found = mapping(volume, "hostPath").get("path")
-        if isinstance(found, str) and re.search(_HOST_PATHS, found):
+        if "hostPath" in volume:
+            found = text(mapping(volume, "hostPath"), "path") or "a path"
             told = f"volume {text(volume, 'name')} mounts {found} of the host"
-            yield Flaw((*path, "hostPath", "path"), told)
+            yield Flaw((*path, "hostPath"), told)
+
+
+def _host_namespaces(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    for name in HOST_NAMESPACES:
+        if pod.spec.get(name) is True:
+            yield Flaw((*pod.path, name), f"{name} shares a namespace with the host")
 
 
 def _unused_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
@@ -143,11 +143,12 @@ _PRIVILEGED_CEL = """has(c.securityContext) && has(c.securityContext.privileged)
   && c.securityContext.privileged"""
 _CAPABILITIES_CEL = f"""has(c.securityContext) && has(c.securityContext.capabilities)
   && has(c.securityContext.capabilities.add)
-  && c.securityContext.capabilities.add.exists(k, k.matches(r'{_CAPABILITIES}'))"""
+  && c.securityContext.capabilities.add.exists(k, !k.matches(r'{_CAPABILITIES}'))"""
 _EXTENDED_CEL = f"""has(c.resources)
   && ((has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{_EXTENDED}')))
   || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{_EXTENDED}'))))"""
-_HOST_PATH_CEL = f"has(v.hostPath) && v.hostPath.path.matches(r'{_HOST_PATHS}')"
+_HOST_PATH_CEL = "has(v.hostPath)"
+_HOST_NAMESPACES_CEL = " || ".join(f"(has(s.{name}) && s.{name})" for name in HOST_NAMESPACES)
 _HOST_MOUNT = f"s.volumes.exists(v, {_HOST_PATH_CEL})"
 _GRACE_CEL = f"""(has(s.terminationGracePeriodSeconds)
   ? s.terminationGracePeriodSeconds : {GRACE_DEFAULT_S})"""
@@ -167,14 +168,23 @@ RULES: tuple[Rule[PodSpec], ...] = (
     ),
     Rule(
         id="A5-capability",
-        says="adds a capability that reaches devices past its claim",
-        remedy="leave out ALL, SYS_ADMIN, SYS_RAWIO and SYS_MODULE: a claimed device needs none",
-        judge=_in_containers(_capabilities, "adds %s, which reaches devices past its claim"),
+        says="adds a capability that is not among those which open nothing of the host",
+        remedy=f"add none but {', '.join(CAPABILITIES)}: a claimed device needs none",
+        judge=_in_containers(
+            _capabilities, "adds %s, which is not among those that open nothing of the host"
+        ),
         cel=_containers_cel(_CAPABILITIES_CEL),
     ),
     Rule(
+        id="A5-host-namespace",
+        says="shares a namespace with the host, whose processes lead to its files and devices",
+        remedy="leave out hostPID, hostIPC and hostNetwork",
+        judge=_host_namespaces,
+        cel=Cel(f"variables.specs.all(s, !({_HOST_NAMESPACES_CEL}))"),
+    ),
+    Rule(
         id="A5-host-path",
-        says="mounts a path of the host through which devices can be reached",
+        says="mounts a path of the host: whatever its name, a link in it can lead to devices",
         remedy="take the volume out: a claim brings its device nodes and libraries by itself;"
         " for shared memory use emptyDir with medium Memory",
         judge=_host_paths,

@@ -40,6 +40,8 @@ _RESOURCES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """By group: versions and resources whose objects make pods."""
 _UNCHANGED = """request.operation == 'CREATE' || {changed}"""
 _ALIVE = "!has(object.metadata.deletionTimestamp)"
+_DEBUGGED = "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
+"""A pod that is held on its way out still runs, and what is added to it by then runs too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Policy:
     """CEL: whether an update changes anything the rules look at."""
     variables: Mapping[str, str]
     namespaced: bool = True
+    alive: str = _ALIVE
+    """CEL: whether the object can still do anything."""
 
 
 def policies() -> list[Policy]:
@@ -94,7 +98,7 @@ def objects(policy: Policy, ground: Ground) -> list[Mapping[str, Any]]:
     """A policy and the binding that puts it in force."""
     conditions = [
         {"name": "new-or-changed", "expression": _UNCHANGED.format(changed=policy.changed)},
-        {"name": "not-on-its-way-out", "expression": _ALIVE},
+        {"name": "not-on-its-way-out", "expression": policy.alive},
     ]
     validations = [_validation(rule, rule.cel, ground) for rule in policy.rules if rule.cel]
     variables = [*_used(_values(ground), policy, validations), *policy.variables.items()]
@@ -260,6 +264,7 @@ def _pod_policy(name: str, groups: Sequence[str]) -> Policy:
         tuple(_rule(group, *_RESOURCES[group]) for group in groups),
         changed,
         {"specs": _specs(kinds), **_POD_VARIABLES},
+        alive=f"{_ALIVE}\n|| ({_DEBUGGED})" if "Pod" in kinds else _ALIVE,
     )
 
 

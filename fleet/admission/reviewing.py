@@ -11,13 +11,23 @@ never wait for the word of a webhook: claims could not end then.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from fleet import errors
-from fleet.admission.shapes import CLAIMS, RESOURCE_GROUP, RESOURCE_VERSIONS, mapping, text
+from fleet.admission.shapes import (
+    CLAIMS,
+    RESOURCE_GROUP,
+    RESOURCE_VERSIONS,
+    Path,
+    claims,
+    mapping,
+    text,
+    written,
+)
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -25,6 +35,11 @@ MESSAGE_MAX = 4096
 """Characters of a denial; the API server hands it to whoever applied the object."""
 FORBIDDEN = 403
 UNPROCESSABLE = 422
+LENGTH_MAX = 32
+"""Entries of any list in a claim's devices: no list there may be longer in Kubernetes. Judging
+takes time with the product of several of them, so that what is longer is denied unseen."""
+PARAMETERS_MAX = 32 * 1024
+"""Characters of one entry's opaque parameters as JSON; Kubernetes stores 10 KiB at most."""
 UNAVAILABLE = 503
 _REASONS = {FORBIDDEN: "Forbidden", UNPROCESSABLE: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 
@@ -143,10 +158,12 @@ class Reviewing:
                 remedy=f"an object of {RESOURCE_GROUP}/{version}, kind {kind}",
             )
         user = text(mapping(request, "userInfo"), "username")
-        if operation == "CREATE":
-            return Subject(document, namespace, user, now)
-        if isinstance(before, Mapping) and before.get("spec") == document.get("spec"):
+        is_new = operation == "CREATE"
+        if not is_new and _is_same(before, document):
             return None
+        _refuse_oversized(document)
+        if is_new:
+            return Subject(document, namespace, user, now)
         return Subject(document, namespace, user, _created_at(before, now))
 
 
@@ -162,6 +179,38 @@ def _request(review: object) -> Object:
     if not isinstance(request, Mapping):
         raise errors.InputInvalid("the review has no request", remedy="send one that has")
     return request
+
+
+def _is_same(before: object, document: Object) -> bool:
+    """Whether an update leaves the spec as it was."""
+    return isinstance(before, Mapping) and before.get("spec") == document.get("spec")
+
+
+def _refuse_oversized(document: Object) -> None:
+    """Raises `InputInvalid` for a claim no API server would store; in time linear to its size."""
+    for claim in claims(document):
+        _refuse_long(claim.devices, claim.path)
+
+
+def _refuse_long(value: object, path: Path) -> None:
+    if path[-1] == "parameters":
+        # Whose they are and what is in them is their driver's affair, how large they are is not.
+        if len(json.dumps(value, ensure_ascii=False)) > PARAMETERS_MAX:
+            raise errors.InputInvalid(
+                f"{written(path)} is longer than {PARAMETERS_MAX} characters",
+                remedy="write only the parameters you need",
+            )
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            _refuse_long(one, (*path, key))
+    elif isinstance(value, list):
+        if len(value) > LENGTH_MAX:
+            raise errors.InputInvalid(
+                f"{written(path)} has {len(value)} entries",
+                remedy=f"write at most {LENGTH_MAX}, or several claims",
+            )
+        for index, one in enumerate(value):
+            _refuse_long(one, (*path, index))
 
 
 def _created_at(before: object, now: float) -> float:

@@ -50,9 +50,15 @@ def serve(
         list[str] | None,
         typer.Option("--class", help="A governed device class; again for each. Default: ours."),
     ] = None,
+    spread_class: Annotated[
+        list[str] | None,
+        typer.Option(help="Class whose devices need not be near each other; again for each."),
+    ] = None,
     requester: Annotated[
         list[str] | None,
-        typer.Option(help="User that may tolerate our taints; again for each. Default: ours."),
+        typer.Option(
+            help="User that may tolerate our taints; again for each. Default: ours; empty: none."
+        ),
     ] = None,
     own_namespace: Annotated[
         list[str] | None,
@@ -66,7 +72,13 @@ def serve(
     """
     logs.begin("admission", wanted=log_format, level=logging.INFO)
     settings = settings_file.load(policy) if policy else Settings()
-    ground = _ground(settings, classes, requester, own_namespace)
+    ground = ground_of(
+        settings,
+        classes=classes,
+        spread_classes=spread_class,
+        requesters=requester,
+        own_namespaces=own_namespace,
+    )
     keys = _key_file(settings)
     reviewing = Reviewing(judges(ground, keys.keys), frozenset(ground.own_namespaces))
     with ending.awaited() as wait:
@@ -101,17 +113,25 @@ class Readiness:
         return ""
 
 
-def _ground(
+def ground_of(
     settings: Settings,
-    classes: list[str] | None,
-    requesters: list[str] | None,
-    own_namespaces: list[str] | None,
+    *,
+    classes: list[str] | None = None,
+    spread_classes: list[str] | None = None,
+    requesters: list[str] | None = None,
+    own_namespaces: list[str] | None = None,
 ) -> Ground:
+    """The ground that is said in words; where nothing is, the driver's own.
+
+    Requesters that are said to be "" are none: a list in the chart may be empty.
+    """
     ground = Ground.of_driver(settings.kubernetes.driver)
+    spared = ground.requesters if requesters is None else filter(None, requesters)
     return replace(
         ground,
         classes=tuple(classes or ground.classes),
-        requesters=tuple(requesters or ground.requesters),
+        spread_classes=tuple(spread_classes or ground.spread_classes),
+        requesters=tuple(spared),
         own_namespaces=tuple(own_namespaces or ground.own_namespaces),
     )
 

@@ -32,6 +32,7 @@ CONTROLLER = "system:serviceaccount:kube-system:resource-claim-controller"
 ADMIN = "kubernetes-admin"
 ELSEWHERE = "another-node"
 SLICES_, CLAIMS_, STATUS = "resourceslices", "resourceclaims", "resourceclaims/status"
+WORKER = "system:serviceaccount:fleetscrub:fleet-worker"
 
 
 @contextmanager
@@ -287,7 +288,7 @@ def test_only_those_named_give_our_devices() -> None:
     review = given()
     for user in (SCHEDULER, CONTROLLER, "system:kube-controller-manager", COORDINATOR):
         assert refused(review.by(user), POLICIES) == []
-    for user in ("hybrid", ADMIN, UNINSTALL, "system:serviceaccount:fleetscrub:fleet-worker"):
+    for user in ("hybrid", ADMIN, UNINSTALL, WORKER):
         (told, *_) = refused(review.by(user, NODE), POLICIES)
         assert "allocat" in told
     named = deepcopy(POLICIES)
@@ -329,10 +330,11 @@ def test_every_policy_is_bound_and_fails_closed() -> None:
 
 
 def test_the_chart_can_name_more_accounts() -> None:
-    """B8: the lists that the chart fills are there: who publishes may end allocations as well."""
+    """B8: the lists that the chart fills are there: who publishes may end allocations as well,
+    and both take marks off."""
     text = "".join(path.read_text() for path in FILES)
     template = (DIRECTORY.parent / "templates" / "account-policies.yaml").read_text()
-    for name, times in (("publishers", 2), ("allocators", 1)):
+    for name, times in (("publishers", 3), ("allocators", 2)):
         place = f"[] // accountPolicies.{name}"
         assert text.count(place) == times
         assert template.count(place) == 1

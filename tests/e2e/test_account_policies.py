@@ -17,9 +17,11 @@ from kubernetes import config as library_config
 from fleet import errors
 from fleet.binding import claim as claims
 from fleet.binding.names import Marks
+from fleet.clock import SystemClock
 from fleet.kube import client
 from fleet.kube.base import (
     CLAIMS,
+    CONFIGMAPS,
     PODS,
     SLICES,
     Cluster,
@@ -27,9 +29,14 @@ from fleet.kube.base import (
     Object,
     PatchKind,
     Resource,
+    Selection,
     name_of,
     uid_of,
 )
+from fleet.model import RunId
+from fleet.stores.kubernetes import open_kubernetes_stores
+from fleet.stores.kubernetes_maps import Patience
+from tests.contracts.run_store_contract import record, result
 from tests.deploy import manifests
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, PluginProcess
@@ -287,3 +294,46 @@ def _forge(accounts: Accounts, claim: Object) -> None:
     with pytest.raises(errors.ApiForbidden, match="may not allocate"):
         status(ground.cluster, ended)  # an administrator
     assert coordinator.get(CLAIMS, name)["status"]["allocation"]
+    ours = [one for one in claim["metadata"]["finalizers"] if one not in left]
+    for kept in (None, left, ours):
+        body: Object = {"metadata": {"finalizers": kept}}
+        with pytest.raises(errors.ApiForbidden, match="may not take the finalizers off"):
+            ground.cluster.patch(CLAIMS, name, body, kind=PatchKind.MERGE)
+
+
+@pytest.mark.timeout(300)
+def test_a_nodes_account_writes_no_config_map_but_the_stores(accounts: Accounts) -> None:
+    """B8: leases and runs are kept, settings and tag keys are out of reach of a node's token."""
+    ground = accounts.ground
+    settings = ground.cluster.create(CONFIGMAPS, _map("fleetscrub-settings"))
+    for account in ("fleet-node-plugin", "fleet-worker"):
+        node = accounts.called(account, ground.plugin.node)
+        for forged in (_map("tag-keys"), _map("fleetscrub-run-settings")):
+            with pytest.raises(errors.ApiForbidden, match="of the store only"):
+                node.create(CONFIGMAPS, forged)
+        with pytest.raises(errors.ApiForbidden, match="of the store only"):
+            node.replace(CONFIGMAPS, settings | {"data": {"settings.json": "{}"}})
+        with pytest.raises(errors.ApiForbidden, match="of the store only"):
+            node.delete(CONFIGMAPS, name_of(settings))
+        patience = Patience(10.0)
+        stores = open_kubernetes_stores(node, HOME, clock=SystemClock(), patience=patience)
+        if not stores.initialised:
+            stores.leases.init()
+        run = record(f"run of {account}")
+        stores.runs.create(run)
+        assert stores.runs.append(RunId(run.id), [result("gpu-0")]) == 1
+        with pytest.raises(errors.ApiForbidden, match="deletes the store of leases"):
+            node.delete(CONFIGMAPS, Name("fleetscrub-leases", HOME))
+        for found in node.list(
+            CONFIGMAPS, Selection(namespace=HOME, labels="fleetscrub.dev/store=run")
+        ).items:
+            node.delete(CONFIGMAPS, name_of(found))
+
+
+def _map(name: str) -> Object:
+    return {
+        "apiVersion": CONFIGMAPS.api_version,
+        "kind": CONFIGMAPS.kind,
+        "metadata": {"name": name, "namespace": HOME},
+        "data": {"a": "b"},
+    }

@@ -224,7 +224,8 @@ def test_the_server_judges_the_corpus_as_we_do(case: Case, server: Server) -> No
 
 
 def test_a_container_for_debugging_is_judged(server: Server) -> None:
-    """A5: what the server takes by pods/ephemeralcontainers alone is a container like any other."""
+    """A5: what the server takes by pods/ephemeralcontainers alone is a container like any other,
+    also in a pod that a finalizer holds after its deletion."""
     (plain,) = [case for case in CASES if case.name == "good-Pod-plain"]
     assert server.create(plain.document.value, dry=False).status == 201
     path = server.path(plain.document.value, f"{'plain'}/ephemeralcontainers")
@@ -233,6 +234,13 @@ def test_a_container_for_debugging_is_judged(server: Server) -> None:
     assert server.ask("PATCH", path, body, query="dryRun=All").denied_by == {"A5-privileged"}
     debug["securityContext"] = {"privileged": False}
     assert server.ask("PATCH", path, body, query="dryRun=All").status == 200
+    pod = server.path(plain.document.value, "plain")
+    held = {"metadata": {"finalizers": ["example.com/held"]}}
+    assert server.ask("PATCH", pod, held).status == 200
+    assert server.delete(plain.document.value).status == 200
+    debug["securityContext"] = {"privileged": True}
+    assert server.ask("PATCH", path, body, query="dryRun=All").denied_by == {"A5-privileged"}
+    assert server.ask("PATCH", pod, {"metadata": {"finalizers": None}}).status == 200
 
 
 def test_what_was_there_before_may_end(server: Server) -> None:

@@ -61,6 +61,36 @@ def test_what_is_given_arrives(tmp_path: Path) -> None:
     assert found.evidence.archive == "s3://bucket/prefix"
 
 
+LISTED: Values = {
+    "admission": {"tags": {"existingConfigMap": "tag-keys"}},
+    "settings": {"admission": {"tag_roots": ["0" * 64]}},
+}
+
+
+def test_c5_with_a_list_of_tag_keys_a_tag_is_required(tmp_path: Path) -> None:
+    """C5: a list that is given is meant; without one the nodes cannot ask for a tag."""
+    assert settings(LISTED, tmp_path).admission.required
+    assert not settings({}, tmp_path).admission.required
+    said = {**LISTED, "settings": {"admission": {"tag_roots": ["0" * 64], "required": False}}}
+    assert not settings(said, tmp_path).admission.required
+
+
+def test_c5_an_installation_says_which_tags_it_does_not_verify() -> None:
+    """C5: no list, no webhook or no requirement is told after the installation, and only then."""
+
+    def told(values: Values) -> str:
+        return rendering.files(values)["templates/NOTES.txt"]
+
+    never, late, free = ("TAGS ARE NOT VERIFIED", "on the nodes alone", "TAGS ARE PREPARED")
+    assert never in told({})
+    assert late not in told({})
+    assert late in told(LISTED)
+    assert not any(one in told(EVERYTHING) for one in (never, late, free))
+    lax = {**LISTED, "settings": {"admission": {"tag_roots": ["0" * 64], "required": False}}}
+    assert free in told(lax)
+    assert never not in told(lax)
+
+
 def test_a_change_of_settings_starts_the_plugin_anew() -> None:
     """It reads them once; the digest in the template makes the roll-out."""
 

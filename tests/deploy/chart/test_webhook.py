@@ -120,3 +120,23 @@ def test_the_webhook_judges_on_the_ground_of_the_chart() -> None:
         f"--own-namespace={one}" for one in ground.own_namespaces
     }
     assert "--class=gpu.example.com" in told
+
+
+@pytest.mark.parametrize(
+    ("requesters", "spared"),
+    [(["system:serviceaccount:x:y"], ["--requester=system:serviceaccount:x:y"]),
+     ([], ["--requester="])],
+)  # fmt: skip
+def test_the_webhook_is_told_the_lists_that_the_policies_are_told(
+    requesters: list[str], spared: list[str]
+) -> None:
+    """B35, C4: spread classes and requesters of the values replace the defaults; none is none."""
+    given = copy.deepcopy(values())
+    given["admission"] |= {"requesters": requesters, "spreadClasses": ["a.example.com", "b"]}
+    (container,) = containers(rendering.one("Deployment", NAME, given)["spec"]["template"])
+    told = container["args"]
+    assert [one for one in told if one.startswith("--requester")] == spared
+    assert [one for one in told if one.startswith("--spread-class")] == [
+        "--spread-class=a.example.com",
+        "--spread-class=b",
+    ]

@@ -56,6 +56,7 @@ class Request:
             "oldObject": None if self.old is None else settled(self.old),
             "request": {
                 "operation": "CREATE" if self.old is None else "UPDATE",
+                **({"subResource": self.subresource} if self.subresource else {}),
                 "userInfo": {"username": self.username, "groups": ["system:authenticated"]},
             },
             "namespaceObject": self.namespace,

@@ -22,6 +22,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "deviceClassName": ("agent.gpu.fleetscrub.dev", "nic.example.com", "gpu.fleetscrub.dev"),
     "driver": ("nic.example.com", "gpu.fleetscrub.dev"),
     "expression": ('device.driver == "gpu.fleetscrub.dev"', "device.allowMultipleAllocations"),
+    "hostNetwork": (True, False),
+    "hostPID": (True, False),
     "isolationTag": ("", "fst1.a.b", "fst1.a", "fst1.a.b "),
     "key": ("gpu.fleetscrub.dev/x", "gpu.fleetscrub.devx/y", ""),
     "matchAttribute": ("gpu.fleetscrub.dev/uuid", "gpu.fleetscrub.dev/numaNode"),

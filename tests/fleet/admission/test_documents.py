@@ -120,6 +120,17 @@ def test_texts_stay_texts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("letter", "value"),
+    [("y", True), ("Y", True), ("n", False), ("N", False), ("&a y", True), ("!!bool n", False)],
+)
+def test_a_letter_is_a_truth_where_kubernetes_reads_it_as_one(letter: str, value: bool) -> None:
+    """A5: `privileged: y` is privileged; what is quoted or longer, and a key, stays a text."""
+    text = f"apiVersion: v1\nkind: Pod\np: {letter}\ny: '{letter[-1]}'\nz: !!str y\nw: yy\n"
+    found = one(text).value
+    assert [found[key] for key in "pyzw"] == [value, letter[-1], "y", "yy"]
+
+
+@pytest.mark.parametrize(
     "text", ["", "---\n---\n", "# only words\n", "just: values\n", "- 1\n", "x"]
 )
 def test_what_is_no_object_is_left_out(text: str) -> None:

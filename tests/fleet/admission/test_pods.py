@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.admission.ground import Ground
-from fleet.admission.pods import RULES
+from fleet.admission.pods import CAPABILITIES, RULES
 from fleet.admission.shapes import PodSpec
 
 GROUND = Ground()
@@ -22,32 +22,34 @@ def found(rule: str, spec: dict[str, Any], ground: Ground = GROUND) -> list[str]
     return [finding.place for finding in BY_ID[rule].findings(pod, ground)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/", "//", "/dev", "/dev/", "//dev", "/./dev/shm", "/dev/nvidia0", "/proc/1/root", "/sys",
-     "/run/x", "/var", "/var/run", "/var/./run/docker.sock", "/etc", "/etc/cdi/x", "/var/lib",
-     "/var/lib/kubelet/plugins"],
-)  # fmt: skip
-def test_a_path_to_devices_is_seen_however_it_is_written(path: str) -> None:
-    """A5: the directory itself, what is below it, each parent, and spellings that lead there."""
+@pytest.mark.parametrize("path", ["/", "/dev", "/srv/data", "dev", "/var/lib/fleetscrub", ""])
+def test_every_path_of_the_host_is_refused(path: str) -> None:
+    """A5: whatever it is called, since a pod that writes to it can put a link there."""
     volume = {"name": "v", "hostPath": {"path": path}}
-    assert found("A5-host-path", {"volumes": [volume]}) == ["spec.volumes[0].hostPath.path"]
+    assert found("A5-host-path", {"volumes": [{"name": "u"}, volume]}) == [
+        "spec.volumes[1].hostPath"
+    ]
 
 
-@pytest.mark.parametrize(
-    "path", ["/devices", "/data/dev", "/etc/ssl", "/var/log", "/var/lib/mine", "/running", "/srv"]
-)
-def test_a_path_that_leads_elsewhere_is_left_alone(path: str) -> None:
-    """A5: a name that only begins or ends like one of ours opens nothing."""
-    assert found("A5-host-path", {"volumes": [{"name": "v", "hostPath": {"path": path}}]}) == []
+def test_each_namespace_of_the_host_is_told() -> None:
+    """A5: /proc/<pid>/root of a process of the host is the host; false shares nothing."""
+    shared = {"hostPID": True, "hostIPC": True, "hostNetwork": True, "hostUsers": True}
+    assert found("A5-host-namespace", shared) == [
+        "spec.hostPID",
+        "spec.hostIPC",
+        "spec.hostNetwork",
+    ]
+    assert found("A5-host-namespace", dict.fromkeys(shared, False)) == []
 
 
-def test_a_capability_is_seen_however_it_is_written() -> None:
-    """A5: with or without its prefix, in whatever case; one that opens nothing is left alone."""
-    names = ["CHOWN", "sys_admin", "CAP_SYS_ADMIN", "All", "SYS_ADMINISTRATOR"]
-    context = {"capabilities": {"add": names}}
+def test_only_capabilities_that_open_nothing_may_be_added() -> None:
+    """A5: those of the level baseline without MKNOD, with or without prefix, in whatever case."""
+    good = ["CHOWN", "cap_chown", "Kill", *CAPABILITIES]
+    bad = ["sys_admin", "CAP_SYS_PTRACE", "All", "MKNOD", "BPF", "CHOWN2", "CHOWN\n", ""]
+    context = {"capabilities": {"add": [*good, *bad]}}
     places = found("A5-capability", {"containers": [{"name": "c", "securityContext": context}]})
-    assert [place[-3:] for place in places] == ["[1]", "[2]", "[3]"]
+    before = "spec.containers[0].securityContext.capabilities.add"
+    assert places == [f"{before}[{len(good) + index}]" for index in range(len(bad))]
 
 
 def test_the_default_of_the_grace_period_counts_as_the_server_writes_it() -> None:

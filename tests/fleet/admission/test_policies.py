@@ -95,6 +95,14 @@ def test_a_container_for_debugging_is_judged() -> None:
     assert [found.rule for found in denials("pods.yaml", request)] == ["A5-privileged"]
 
 
+def test_a_container_for_debugging_a_pod_on_its_way_out_is_judged() -> None:
+    """A5: a finalizer or a long grace period keeps the pod running after it was deleted."""
+    debugged = CASES["pods-Pod-ephemeral"]
+    going = {**debugged, "metadata": {**debugged["metadata"], "deletionTimestamp": "2026-01-01"}}
+    request = Request(going, old=PLAIN_POD, subresource="ephemeralcontainers")
+    assert [found.rule for found in denials("pods.yaml", request)] == ["A5-privileged"]
+
+
 def test_a_denial_names_the_culprit_and_what_to_write() -> None:
     """B20: container, volume or request; the rule; the remedy with the cluster's own values."""
     ground = replace(Ground.of_driver("gpu.acme.example"), wipe_budget_s=90)

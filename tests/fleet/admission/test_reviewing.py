@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet import errors
-from fleet.admission.reviewing import MESSAGE_MAX, Objection, Reviewing, Subject
+from fleet.admission.reviewing import (
+    LENGTH_MAX,
+    MESSAGE_MAX,
+    PARAMETERS_MAX,
+    Objection,
+    Reviewing,
+    Subject,
+)
 from fleet.admission.tags import TagKeysUnreadable
 from tests.fleet.admission.reviews import claim, devices, exactly, review, template
 from tests.fleet.admission.rights import NOW, SPACE
@@ -195,3 +202,50 @@ def test_no_review_breaks_the_answer(fields: dict[str, Any]) -> None:
     else:
         with pytest.raises(errors.InputInvalid, match="uid"):
             answered(given)
+
+
+ENTRY = {"requests": ["gpu"], "opaque": {"driver": "d", "parameters": {}}}
+CONSTRAINT = {"matchAttribute": "a/b"}
+LONG = range(LENGTH_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [
+        ({"requests": [exactly()] * len(LONG)}, "requests"),
+        ({"requests": [{"name": "a", "firstAvailable": [{}] * len(LONG)}]},
+         "requests[0].firstAvailable"),
+        ({"requests": [exactly(tolerations=[{}] * len(LONG))]}, "requests[0].exactly.tolerations"),
+        ({"config": [ENTRY] * len(LONG)}, "config"),
+        ({"config": [ENTRY, {**ENTRY, "requests": ["x"] * len(LONG)}]}, "config[1].requests"),
+        ({"constraints": [CONSTRAINT] * len(LONG)}, "constraints"),
+        ({"constraints": [{**CONSTRAINT, "requests": ["x"] * len(LONG)}]},
+         "constraints[0].requests"),
+    ],
+)  # fmt: skip
+def test_a_list_longer_than_any_is_denied_unseen(wanted: dict[str, Any], place: str) -> None:
+    """B20, B65: judging takes the product of such lists, so no judge is asked; it says where."""
+    for document, before in ((claim(wanted), "spec"), (template(wanted), "spec.spec")):
+        judge = Asked()
+        response = answered(review(document), judge)
+        assert (response["allowed"], response["status"]["code"]) == (False, 422)
+        assert f"{before}.devices.{place} has 33 entries" in response["status"]["message"]
+        assert "at most 32" in response["status"]["message"]
+        assert judge.subjects == []
+
+
+def test_parameters_may_be_of_any_shape_but_not_of_any_size() -> None:
+    """B20: a list in them is their driver's affair; beyond what is ever stored, denied."""
+    for count, is_seen in ((64, 1), (PARAMETERS_MAX, 0)):
+        judge = Asked()
+        opaque = {"driver": "nic.example.com", "parameters": {"ports": [1] * count}}
+        answered(review(claim({"requests": [exactly()], "config": [{"opaque": opaque}]})), judge)
+        assert len(judge.subjects) == is_seen
+
+
+def test_an_oversized_claim_from_before_may_end() -> None:
+    """B65: its finalizers go, since its spec stays as it was."""
+    long = claim({"requests": [exactly()] * len(LONG)})
+    assert answered(review(long, operation="UPDATE", oldObject=long))["allowed"] is True
+    changed = review(long, operation="UPDATE", oldObject=CLAIM)
+    assert answered(changed)["allowed"] is False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,24 @@ def test_bad_input_is_the_senders_fault(site: Site) -> None:
     assert site.send(json.dumps(old).encode())[0] == 400
     assert site.send(good)[0] == 200
     assert len(good) < BODY_MAX
+
+
+def test_a_body_made_to_be_slow_is_denied_at_once(site: Site) -> None:
+    """B65: as many requests, and names of requests, as a body can hold, several at once: each is
+    denied within a second of work, and a review after them is answered."""
+    wishes = [{"name": str(number), "exactly": {}} for number in range(20_000)]
+    entry = {**config(), "requests": ["n"] * 400_000}
+    slow = review(claim({"requests": wishes, "config": [entry]}))
+    body = json.dumps(slow, separators=(",", ":")).encode()
+    assert 2_000_000 < len(body) < BODY_MAX
+    begun = time.process_time()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: site.send(body), range(4)))
+    assert time.process_time() - begun < 4 * 1.0
+    for status, answer in answers:
+        assert status == 200
+        assert "spec.devices.requests has 20000 entries" in answer.decode()
+    assert site.ask(review(HARMLESS))["allowed"] is True
 
 
 def test_other_requests_get_a_4xx(site: Site) -> None:

@@ -15,9 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fleet import errors
+from fleet.admission.ground import Ground
 from fleet.admission.tags_file import TagKeyFile
-from fleet.cli.admission import Readiness
+from fleet.cli.admission import Readiness, ground_of
 from fleet.cli.main import build
+from fleet.settings import Settings
 from tests.fleet.admission.certificates import Ca
 from tests.fleet.admission.reviews import FORBIDDEN_WISH, claim, devices, exactly, review
 from tests.fleet.admission.rights import LIST, ROOT
@@ -86,6 +88,25 @@ def test_a_replica_is_ready_once_it_could_judge(tmp_path: Path) -> None:
     assert ready() == ""
     path.unlink()
     assert ready() == ""
+
+
+def test_the_ground_is_as_it_is_said() -> None:
+    """B35, C4: each list replaces its default; requesters may be said to be nobody."""
+    ours = ground_of(Settings())
+    assert ours == Ground()
+    told = ground_of(Settings(), spread_classes=["far"], requesters=["user-7"], classes=["far"])
+    assert (told.spread_classes, told.requesters, told.classes) == (("far",), ("user-7",), ("far",))
+    assert told.own_namespaces == ours.own_namespaces
+    assert ground_of(Settings(), requesters=[""]).requesters == ()
+
+
+def test_a_class_may_be_spread_by_the_command_line(tmp_path: Path) -> None:
+    """C4: the option is there, and taken again and again, before anything else is missed."""
+    ca = Ca(tmp_path)
+    words = ["--certificate", str(ca.certificate), "--key", str(ca.private)]
+    words += ["--spread-class", "a", "--spread-class", "b"]
+    found = CliRunner().invoke(build(), ["admission", "serve", *words])
+    assert isinstance(found.exception, errors.SettingsInvalid), found.output
 
 
 @pytest.mark.parametrize("words", [["--help"], ["serve", "--help"]])

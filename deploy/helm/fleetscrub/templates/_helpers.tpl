@@ -169,7 +169,12 @@ tolerations: {{- toYaml . | nindent 0 }}
 {{- $store := dict "namespace" .Release.Namespace -}}
 {{- $decided := dict "kubernetes" $kubernetes "hardware" $hardware "store" $store -}}
 {{- with .Values.admission.tags.existingConfigMap -}}
-{{- $_ := set $decided "admission" (dict "tag_keys" (printf "/etc/fleetscrub-tags/%s" $.Values.admission.tags.key)) -}}
+{{- $admission := dict "tag_keys" (printf "/etc/fleetscrub-tags/%s" $.Values.admission.tags.key) -}}
+{{- /* Whoever gives a list means it: without a tag nothing is prepared, unless it is said otherwise. */ -}}
+{{- if not (hasKey ($.Values.settings.admission | default dict) "required") -}}
+{{- $_ := set $admission "required" true -}}
+{{- end -}}
+{{- $_ := set $decided "admission" $admission -}}
 {{- end -}}
 {{- toPrettyJson (mergeOverwrite $given $decided) -}}
 {{- end -}}

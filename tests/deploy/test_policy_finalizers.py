@@ -1,0 +1,86 @@
+"""Finalizers of claims with our devices go by those who end such claims, and by nobody else."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+from fleet.kube.base import Object
+from tests.deploy.reviews import Review, refused
+from tests.deploy.test_account_policies import (
+    ADMIN,
+    CLAIMS_,
+    CONTROLLER,
+    COORDINATOR,
+    PLUGIN,
+    POLICIES,
+    SCHEDULER,
+    UNINSTALL,
+    WORKER,
+)
+from tests.fleet.dra.benches import DRIVER, MARKS, NODE
+
+PROTECTION = "resource.kubernetes.io/delete-protection"
+TENANT = "system:serviceaccount:tenant:default"
+
+
+def marked(*finalizers: str, driver: str = DRIVER, allocated: bool = True) -> Object:
+    """A claim with these finalizers, allocated on a node."""
+    result = {"request": "r", "driver": driver, "pool": NODE, "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [result]}}} if allocated else {}
+    return {"metadata": {"name": "c", "finalizers": list(finalizers)}, "status": status}
+
+
+def unmarking(old: Object, *left: str) -> Review:
+    """A tenant takes all finalizers but these off."""
+    new = deepcopy(old)
+    del new["metadata"]["finalizers"]
+    if left:
+        new["metadata"]["finalizers"] = list(left)
+    return Review("UPDATE", CLAIMS_, TENANT, "", new, old)
+
+
+@pytest.mark.parametrize("user", [TENANT, ADMIN, WORKER, "system:node:n1"])
+def test_no_tenant_takes_a_claims_finalizers_off(user: str) -> None:
+    """D3: neither both with one patch nor one of them; after the allocation ours stays as well."""
+    both = marked(MARKS.finalizer, PROTECTION, "example.com/own")
+    for forged in (
+        unmarking(both),
+        unmarking(both, MARKS.finalizer),
+        unmarking(both, PROTECTION),
+        unmarking(marked(PROTECTION)),
+        unmarking(marked(MARKS.finalizer, allocated=False)),
+    ):
+        told = refused(forged.by(user, NODE), POLICIES)
+        assert any("may not take the finalizers off" in one for one in told), forged
+
+
+def test_who_ends_a_claim_takes_its_finalizers_off() -> None:
+    """D3: our accounts, scheduler and claim controller; accounts that the installation names."""
+    asked = unmarking(marked(MARKS.finalizer, PROTECTION), PROTECTION)
+    whole = unmarking(marked(MARKS.finalizer, PROTECTION))
+    for user in (SCHEDULER, CONTROLLER, "system:kube-controller-manager", COORDINATOR, UNINSTALL):
+        assert refused(asked.by(user), POLICIES) == []
+        assert refused(whole.by(user), POLICIES) == []
+    assert refused(asked.by(PLUGIN, NODE), POLICIES) == []
+    for name in ("allocators", "publishers"):
+        named = deepcopy(POLICIES)
+        for variable in (one for policy in named for one in policy["spec"].get("variables", ())):
+            if variable["name"] == name:
+                variable["expression"] = f'["{TENANT}"]'
+        assert refused(whole, named) == []
+
+
+def test_other_finalizers_are_their_owners_business() -> None:
+    """D3: those of others, a claim of another driver, one that is not allocated, and every change
+    that leaves the marks where they are."""
+    both = marked(MARKS.finalizer, PROTECTION, "example.com/own")
+    for free in (
+        unmarking(both, PROTECTION, MARKS.finalizer),
+        unmarking(both, "example.com/more", MARKS.finalizer, PROTECTION),
+        unmarking(marked(PROTECTION, driver="other.example.com")),
+        unmarking(marked(PROTECTION, allocated=False)),
+        unmarking(marked("example.com/own")),
+    ):
+        assert refused(free, POLICIES) == [], free
