@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -21,6 +19,14 @@ ending.told(stop)
 print("ready", flush=True)
 stop.wait()
 """
+WAITER = """
+import signal
+from fleet import ending
+with ending.awaited() as wait:
+    print("ready", flush=True)
+    heard = wait()
+print(heard.name, signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+"""
 
 
 def test_a_service_started_with_its_signals_blocked_hears_them() -> None:
@@ -34,13 +40,12 @@ def test_a_service_started_with_its_signals_blocked_hears_them() -> None:
 
 def test_who_waits_hears_it_and_leaves_the_mask_as_it_was() -> None:
     """What comes after the wait, and children, take signals as before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with ending.awaited() as wait:
-        sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
-        sender.start()
-        assert wait() == signal.SIGTERM
-        sender.join()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    with subprocess.Popen([sys.executable, "-c", WAITER], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.terminate()
+        assert process.stdout.readline() == b"SIGTERM set()\n"
+        assert process.wait(20) == 0
 
 
 def test_a_start_that_fails_leaves_the_mask_as_it_was() -> None:
