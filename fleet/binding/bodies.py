@@ -74,6 +74,18 @@ def deallocation(reading: ClaimReading) -> Object:
     return {**body, "status": {"allocation": None, "reservedFor": None, "devices": None}}
 
 
+def unreserved(reading: ClaimReading, marks: Marks) -> Object:
+    """A merge patch of the status without our reservation, all others as they are.
+
+    For an entry that an apply without it leaves there: whoever may write a claim can make its
+    fields his own, or nobody's, in managedFields.
+    """
+    body: Object = {"metadata": {"uid": reading.uid, "resourceVersion": reading.version}}
+    entries = (reading.raw.get("status") or {}).get("reservedFor") or []
+    kept = [entry for entry in entries if not marks.is_hold(entry)]
+    return {**body, "status": {"reservedFor": kept or None}}
+
+
 def stamp(now: float) -> str:
     """A time as the API server takes it."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -178,12 +178,25 @@ class Holds:
             told["status"]["devices"] = _entries(now, self.marks, ended=over)
             return _status(told)
 
+        def take_off(now: ClaimReading) -> Write | None:
+            if ended.is_over(now) or not now.held:
+                return None
+            stays = now.terminating or now.pods or now.others
+            body = bodies.unreserved(now, self.marks) if stays else bodies.deallocation(now)
+            return lambda cluster: cluster.patch(
+                CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status"
+            )
+
         def definalize(now: ClaimReading) -> Write | None:
-            if ended.is_over(now) or ended.left or not now.finalizer or keep_finalizer:
+            over = ended.is_over(now) or ended.left
+            if over or now.held or not now.finalizer or keep_finalizer:
                 return None
             return _main(now, bodies.finalizer(now, self.marks, present=False))
 
-        if call.step(let_go) is not None and not ended.left:
+        found = call.step(let_go)
+        if found is not None and found.held and not ended.left:
+            found = call.step(take_off)  # given up by us, and somebody else's field as well
+        if found is not None and not ended.left:
             call.step(definalize, may_stay=True)
         return Marked(call.reading, call.writes, ended.left)
 

@@ -331,7 +331,9 @@ class KubernetesCluster:
             items += map(selection.trim, found) if selection.trim else found
             skipped += bad
             if isinstance(page, nesting.Cut):
-                LOG.warning("%s: nested too deep, read in part: %s", what, nesting.told(found))
+                LOG.warning(
+                    "%s: nested too deep or no UTF-8, read in part: %s", what, nesting.told(found)
+                )
             metadata = page.get("metadata")
             head = metadata if isinstance(metadata, dict) else {}
             token = str(head.get("continue") or "")

@@ -1,13 +1,15 @@
-"""Answers that nest deeper, or spell numbers longer, than the JSON reader takes. Pure.
+"""Answers that nest deeper, spell numbers longer, or hold other bytes than the JSON reader takes.
 
-Opaque parameters are stored by the API server as they come, whatever is in them: 2 KB of brackets
-in one tenant's claim would make a whole list unreadable. So an answer the reader refuses is scanned
-without recursion, and what lies deeper than `DEPTH_MAX` is cut out of it. The object stays there,
+Pure. Opaque parameters are stored by the API server as they come, whatever is in them: 2 KB of
+brackets, or two bytes that are no UTF-8, in one tenant's claim would make a whole list unreadable.
+So an answer the reader refuses is scanned without recursion; what lies deeper than `DEPTH_MAX` is
+cut out of it, and bytes that are no text are replaced by words that say so. The object stays there,
 with its name, status and marks: one that was left out would pass for gone, and its lease with it.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -21,6 +23,8 @@ DEPTH_MAX = 128
 """Levels kept. Nothing of ours is deeper than 20; the reader gives up near 1,000."""
 CUT = "(cut out: nested too deep)"
 """What stands in the place of what was cut."""
+NO_TEXT = "(cut out: no UTF-8)"
+"""What stands, within a text, in the place of bytes that are none."""
 
 _DIGITS_MAX = 1000
 """Digits of a whole number above which it is read as a fraction: such a one cannot be a count."""
@@ -32,13 +36,14 @@ class Cut(dict[str, Any]):
 
 
 def parsed(body: bytes) -> Any:
-    """What `body` says, cut where it is too deep; None: no JSON at all."""
+    """What `body` says, cut where it is too deep or no text; None: no JSON at all."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         pass
     try:
-        found = json.loads(pruned(body), parse_int=_whole)
+        text = pruned(body).decode("utf-8", _HANDLER)
+        found = json.loads(text, parse_int=_whole)
     except (ValueError, RecursionError):
         return None
     return Cut(found) if isinstance(found, dict) else found
@@ -67,10 +72,10 @@ def was_cut(found: object) -> bool:
     left = [found]
     while left:
         one = left.pop()
-        if isinstance(one, str) and one == CUT:
+        if isinstance(one, str) and (one == CUT or NO_TEXT in one):
             return True
         if isinstance(one, dict):
-            left.extend(one.values())
+            left.extend((*one, *one.values()))
         elif isinstance(one, list):
             left.extend(one)
     return False
@@ -80,15 +85,25 @@ def refuse_cut(body: Object, what: str) -> None:
     """Raises `InputInvalid` for an object that was not read whole: it must not be written back."""
     if was_cut(body):
         raise errors.InputInvalid(
-            f"{what} nests deeper than {DEPTH_MAX} levels: it was read in part, and a replacement"
-            " would destroy the rest",
-            remedy="have its owner create it anew with flatter parameters",
+            f"{what} nests deeper than {DEPTH_MAX} levels or is no UTF-8: it was read in part, and"
+            " a replacement would destroy the rest",
+            remedy="have its owner create it anew with flat parameters of plain text",
         )
 
 
 def told(entries: Iterable[Object]) -> str:
     """The names of those of these objects that were cut; "" for none."""
     return ", ".join(str(name_of(entry)) for entry in entries if was_cut(entry))
+
+
+def _no_text(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return NO_TEXT, error.end
+
+
+_HANDLER = "fleet-no-text"
+codecs.register_error(_HANDLER, _no_text)
 
 
 def _whole(digits: str) -> int | float:

@@ -179,10 +179,10 @@ def _mark(one: Orphan, hands: Hands) -> str:
 
 
 def _by_hand(one: Orphan) -> str:
-    """A mark that somebody has made his own as well stays when we give it up."""
+    """A mark that the server would not take off, as the log says why."""
     status = " --subresource=status" if one.kind is Kind.HOLD else ""
     return (
-        f"our {one.kind} is still on it: somebody else owns that field too; take it off with"
+        f"our {one.kind} is still on it: the server took no write of it from us; try"
         f" `kubectl edit resourceclaim -n {one.namespace} {one.name}{status}`"
     )
 

@@ -311,6 +311,30 @@ def test_the_finalizer_is_the_last_to_go(site: Site) -> None:
     assert sent == [("apply", "status"), ("patch", "")]
 
 
+def test_a_tenant_keeps_no_device_by_making_our_entry_somebody_elses(site: Site) -> None:
+    """D3, promise 7: an apply takes away only what managedFields says is ours, which whoever may
+    write the claim can change; what is left of the hold is taken off, the finalizer after it."""
+    uid = site.create().uid
+    site.cluster.apply(CLAIMS, bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER)
+    site.reserve(POD, MARKS.hold(node="n1", uid=uid))  # not written by our manager
+    site.delete()
+    left = site.holds.release(NAME, uid)
+    assert (left.held, left.finalizer) == (False, False)
+    assert site.entries == [POD]
+
+
+def test_a_hold_that_cannot_be_taken_off_keeps_the_finalizer(site: Site) -> None:
+    """D3: the finalizer goes last, whatever became of the write before it."""
+    uid = site.create().uid
+    site.cluster.apply(CLAIMS, bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER)
+    site.reserve(POD, MARKS.hold(node="n1", uid=uid))
+    site.delete()
+    site.cluster.faults.fail_next("patch", errors.ApiFailed("etcd is sick"))
+    with pytest.raises(errors.ApiFailed):
+        site.holds.release(NAME, uid)
+    assert (site.now.held, site.now.finalizer) == (True, True)
+
+
 def test_until_verified_the_finalizer_stays(site: Site) -> None:
     """D3 read literally: the hold goes, the finalizer waits for a clean device."""
     uid = site.create().uid

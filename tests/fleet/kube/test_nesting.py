@@ -17,6 +17,8 @@ from fleet.kube.cluster import Answer, KubernetesCluster, Request
 DEEP = '{"a":' + "[" * 1200 + "]" * 1200 + "}"
 """2.4 KB: a real API server takes it as opaque parameters."""
 LONG = '{"a":' + "9" * 5000 + "}"
+BYTES = '{"\udcff":"x\udcff\udcfe"}'
+"""Two bytes that are no UTF-8, in a key and in a text: a real API server keeps and repeats them."""
 
 
 def claim(name: str, parameters: str) -> str:
@@ -30,6 +32,11 @@ def claim(name: str, parameters: str) -> str:
     )
 
 
+def sent(text: str) -> bytes:
+    """As bytes on the wire; `BYTES` as the bytes it stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 class Server:
     """A transport that answers every request with these claims."""
 
@@ -38,13 +45,13 @@ class Server:
 
     def exchange(self, request: Request) -> Answer:
         if "/resourceclaims/" in request.target:
-            return Answer(200, self.claims[0].encode())
+            return Answer(200, sent(self.claims[0]))
         page = f'{{"metadata":{{"resourceVersion":"9"}},"items":[{",".join(self.claims)}]}}'
-        return Answer(200, page.encode())
+        return Answer(200, sent(page))
 
     def stream(self, request: Request) -> Lines:
         assert "watch=true" in request.target
-        return Lines(f'{{"type":"ADDED","object":{self.claims[0]}}}\n'.encode())
+        return Lines(sent(f'{{"type":"ADDED","object":{self.claims[0]}}}\n'))
 
     def close(self) -> None:
         pass
@@ -68,7 +75,7 @@ def cluster(*claims: str) -> KubernetesCluster:
     return KubernetesCluster(Server(*claims), qps=1000.0, timeout_s=5.0, clock=ManualClock(100.0))
 
 
-@pytest.mark.parametrize("parameters", [DEEP, LONG])
+@pytest.mark.parametrize("parameters", [DEEP, LONG, BYTES])
 @pytest.mark.parametrize("resource", [CLAIMS, SLICES])
 def test_a_claim_that_nests_too_deep_hides_no_other(resource: Resource, parameters: str) -> None:
     """T1: whatever one tenant writes into a claim, every claim of a list stays there, his too."""
@@ -79,33 +86,39 @@ def test_a_claim_that_nests_too_deep_hides_no_other(resource: Resource, paramete
     assert found.skipped == 0
 
 
-def test_what_was_cut_is_told_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("parameters", [DEEP, BYTES])
+def test_what_was_cut_is_told_with_its_name(
+    caplog: pytest.LogCaptureFixture, parameters: str
+) -> None:
     """T1: operators learn which claim was read in part."""
-    cluster(claim("one", '{"a":1}'), claim("evil", DEEP)).list(CLAIMS)
+    cluster(claim("one", '{"a":1}'), claim("evil", parameters)).list(CLAIMS)
     assert "a/evil" in caplog.text
     assert "a/one" not in caplog.text
 
 
-def test_the_coordinators_cache_syncs_with_such_a_claim_in_it() -> None:
+@pytest.mark.parametrize("parameters", [DEEP, BYTES])
+def test_the_coordinators_cache_syncs_with_such_a_claim_in_it(parameters: str) -> None:
     """T1: the claim is no reason not to sync, nor does it pass for gone."""
-    known = Cached(cluster(claim("one", "{}"), claim("evil", DEEP)), CLAIMS)
+    known = Cached(cluster(claim("one", "{}"), claim("evil", parameters)), CLAIMS)
     known.refresh()
     assert known.synced
     assert set(known.items) == {"one", "evil"}
 
 
-def test_a_watch_tells_of_a_claim_that_nests_too_deep() -> None:
+@pytest.mark.parametrize("parameters", [DEEP, BYTES])
+def test_a_watch_tells_of_a_claim_that_is_read_in_part(parameters: str) -> None:
     """T1: what a list shows a watch shows as well."""
-    assert nesting.parsed(f'{{"object":{claim("evil", DEEP)}}}'.encode())["object"]["spec"]
-    events = cluster(claim("evil", DEEP)).watch(CLAIMS, timeout_s=1.0)
+    assert nesting.parsed(sent(f'{{"object":{claim("evil", parameters)}}}'))["object"]["spec"]
+    events = cluster(claim("evil", parameters)).watch(CLAIMS, timeout_s=1.0)
     assert next(events).object["metadata"]["uid"] == "evil"
     assert next(events).change == "SYNCED"
     assert next(events).object["metadata"]["uid"] == "evil"
 
 
-def test_a_claim_that_was_read_in_part_is_not_written_back() -> None:
+@pytest.mark.parametrize("parameters", [DEEP, BYTES])
+def test_a_claim_that_was_read_in_part_is_not_written_back(parameters: str) -> None:
     """T1: a replacement by what was read would destroy the owner's parameters; it is refused."""
-    server = cluster(claim("evil", DEEP))
+    server = cluster(claim("evil", parameters))
     found = server.get(CLAIMS, Name("evil", "a"))
     with pytest.raises(errors.InputInvalid, match="a/evil nests deeper"):
         server.replace(CLAIMS, found)
