@@ -107,11 +107,11 @@ def test_a_hold_that_a_tenant_made_his_own_goes_too(site: Site, *, stays: bool) 
 def test_a_mark_that_stays_is_not_told_as_gone(site: Site) -> None:
     """T11: where the server takes no write of the claim itself, our finalizer is told to be left,
     with what is to be done; it is not told as gone."""
-    site.make_claim("c")
+    site.make_claim("c", pods=["uid-of-a-dead-pod"])
     frozen = errors.ApiInvalid("spec: Invalid value: field is immutable", status=422)
-    faults = site.cluster.faults  # the first patch is of the status
-    faults.before_next("patch", lambda: faults.fail_next("patch", frozen, times=2))
+    site.cluster.faults.fail_next("patch", frozen, times=2)  # the hold goes by an apply
     found = {one.orphan.kind: one for one in site.fix()}
+    assert found[Kind.HOLD].done
     assert not found[Kind.FINALIZER].done
     assert "kubectl edit resourceclaim -n tenant c" in found[Kind.FINALIZER].detail
 
