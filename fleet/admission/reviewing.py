@@ -35,6 +35,9 @@ MESSAGE_MAX = 4096
 """Characters of a denial; the API server hands it to whoever applied the object."""
 FORBIDDEN = 403
 UNPROCESSABLE = 422
+VALUES_MAX = 60_000
+"""Values in an object, at all depths: 32 requests of 8 alternatives with 16 tolerations each have
+some 25,000. Judges walk all of them, and anybody who reaches the port may send any object."""
 LENGTH_MAX = 32
 """Entries of any list in a claim's devices: no list there may be longer in Kubernetes. Judging
 takes time with the product of several of them, so that what is longer is denied unseen."""
@@ -187,9 +190,23 @@ def _is_same(before: object, document: Object) -> bool:
 
 
 def _refuse_oversized(document: Object) -> None:
-    """Raises `InputInvalid` for a claim no API server would store; in time linear to its size."""
+    """Raises `InputInvalid` for a claim no API server would store; in time linear to its size.
+
+    All of it is counted: judges walk the whole object, whatever fields a caller made up.
+    """
     for claim in claims(document):
         _refuse_long(claim.devices, claim.path)
+    left: list[Mapping[str, Any] | list[Any]] = [document]
+    count = 0
+    while left:
+        one = left.pop()
+        inner = list(one.values()) if isinstance(one, Mapping) else one
+        count += len(inner)
+        if count > VALUES_MAX:
+            raise errors.InputInvalid(
+                f"the object has more than {VALUES_MAX} values", remedy="write several claims"
+            )
+        left += [value for value in inner if isinstance(value, Mapping | list)]
 
 
 def _refuse_long(value: object, path: Path) -> None:

@@ -234,6 +234,18 @@ def test_a_list_longer_than_any_is_denied_unseen(wanted: dict[str, Any], place: 
         assert judge.subjects == []
 
 
+@pytest.mark.parametrize("part", ["spec", "metadata", "status"])
+def test_ballast_anywhere_in_an_object_is_denied_unseen(part: str) -> None:
+    """B65: what no judge asks about is walked all the same, so it is counted before."""
+    document = claim({"requests": [exactly()]})
+    document[part] = {**document.get(part, {}), "ballast": [{"a": [1]}] * 20_000}
+    judge = Asked()
+    response = answered(review(document), judge)
+    assert (response["allowed"], response["status"]["code"]) == (False, 422)
+    assert "60000 values" in response["status"]["message"]
+    assert judge.subjects == []
+
+
 def test_parameters_may_be_of_any_shape_but_not_of_any_size() -> None:
     """B20: a list in them is their driver's affair; beyond what is ever stored, denied."""
     for count, is_seen in ((64, 1), (PARAMETERS_MAX, 0)):
