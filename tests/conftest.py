@@ -5,11 +5,16 @@ The mode of authentication is set before anything imports Ray, which reads it on
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from fleet import logs
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -17,6 +22,25 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 if TYPE_CHECKING:
     from actors.cluster import Cluster
     from tests.cloud.server import CloudServer
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A service that a test runs within its own process sets logging up for all of it: the next
+    test would find its lines in what a verb answers, or in a stream that is closed."""
+    hooks, wanted = (sys.excepthook, threading.excepthook), os.environ.get(logs.FORMAT)
+    levels = {name: logging.getLogger(name).level for name in logs.OURS}
+    yield
+    for handler in [*logging.getLogger().handlers]:
+        if getattr(handler, "fleet_log", False):
+            logging.getLogger().removeHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    sys.excepthook, threading.excepthook = hooks
+    if wanted is None:
+        os.environ.pop(logs.FORMAT, None)
+    else:
+        os.environ[logs.FORMAT] = wanted
 
 
 @pytest.fixture(scope="session")
