@@ -202,7 +202,8 @@ def notes(facts: Facts, unasked: str = "") -> tuple[str, ...]:
     if facts.api is None:
         left_out = "claims, holds, finalizers and slices were not looked at"
         why = f" ({unasked})" if unasked else ""
-        return (f"no cluster was asked{why}: {left_out}",)
+        end = "; name it with --kubeconfig, or say --no-cluster where there is none"
+        return (f"no cluster was asked{why}: {left_out}{end if unasked else ''}",)
     told = [f"{kind} were not all read: {why}" for kind, why in facts.api.unknown.items()]
     unread = [f"claim {uid} cannot be understood: {w}" for uid, w in facts.api.unclear.items()]
     return (*told, *unread)

@@ -76,7 +76,7 @@ def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
     plugin = open_plugin(plan, cluster, options)
     with ExitStack() as ending:  # in reverse order: probes are answered until kubelet is let go
         ending.callback(plugin.stop, GRACE_S)
-        pages = HttpServer(host, port, Vitals(plugin.server, plugin).pages())
+        pages = HttpServer(host, port, Vitals(plugin.server, plugin, node=plan.node).pages())
         ending.callback(pages.close)
         ending.callback(plugin.stop, GRACE_S)
         plugin.start()

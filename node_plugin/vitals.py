@@ -16,7 +16,7 @@ from fleet.messages import NodeView
 from fleet.metrics import of_node
 from fleet.metrics.exposition import CONTENT_TYPE, rendered
 from fleet.metrics.metric import Sample
-from fleet.metrics.of_plugin import OWNERS
+from fleet.metrics.of_plugin import OWNERS, STARTED
 from node_plugin.http import Page, Pages
 from node_plugin.ports import Standing, Surroundings
 from node_plugin.registration import Registered
@@ -41,9 +41,11 @@ class Vitals:
         server: PluginServer,
         surroundings: Surroundings,
         *,
+        node: str,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._server = server
+        self._node = node
         self._surroundings = surroundings
         self._now = now
         self._began = now()
@@ -112,6 +114,7 @@ class Vitals:
 
     def _samples(self, standing: Standing) -> Iterator[Sample]:
         registration = self._server.registration
+        yield Sample(STARTED, self._began, (("node", self._node),))
         yield Sample("fleet_plugin_claims_in_work", self._server.claims_in_work)
         yield Sample("fleet_plugin_registered", registration.state is Registered.ACCEPTED)
         for result, count in (

@@ -21,7 +21,9 @@ anew. Each is tested to fire, to be silent while all is well, and to end
 
 `critical` means that tenants wait or that you are blind: somebody gets up. `warning` can wait for
 the morning. `runbook_url` is a path in this repository; put your own address before it where the
-rules are installed. Metrics: [metrics.md](metrics.md).
+rules are installed, with the chart by `prometheusRule.runbookBaseUrl`. Without Ray there is no
+coordinator that exports anything: leave FleetCoordinatorMissing out there, as the chart does with
+`ray.enabled=false`. Metrics: [metrics.md](metrics.md).
 
 No alert looks at the expiry of isolation tags or signing keys: no metric has it.
 """

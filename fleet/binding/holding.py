@@ -162,12 +162,8 @@ class Holds:
         def let_go(now: ClaimReading) -> Write | None:
             if ended.is_over(now):
                 return None
-            stays = now.terminating or now.pods or now.others
-            if now.held and not stays:
-                body = bodies.deallocation(now)
-                return lambda cluster: cluster.patch(
-                    CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status"
-                )
+            if now.held and not _stays(now):
+                return _taken(now, bodies.deallocation(now))
             ended.left = of is None and now.held and now.gated and self._awaited(now)
             said = _proven(now, self.marks) and not now.terminating
             if not said and (ended.left or not now.held):
@@ -181,11 +177,8 @@ class Holds:
         def take_off(now: ClaimReading) -> Write | None:
             if ended.is_over(now) or not now.held:
                 return None
-            stays = now.terminating or now.pods or now.others
-            body = bodies.unreserved(now, self.marks) if stays else bodies.deallocation(now)
-            return lambda cluster: cluster.patch(
-                CLAIMS, name, body, kind=PatchKind.MERGE, subresource="status"
-            )
+            body = bodies.unreserved(now, self.marks) if _stays(now) else bodies.deallocation(now)
+            return _taken(now, body)
 
         def definalize(now: ClaimReading) -> Write | None:
             over = ended.is_over(now) or ended.left
@@ -326,6 +319,18 @@ class _Call:
 
 def _status(body: Object) -> Write:
     return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
+
+
+def _taken(now: ClaimReading, body: Object) -> Write:
+    """A patch of the status that takes away what `body` names, whoever wrote it."""
+    return lambda cluster: cluster.patch(
+        CLAIMS, now.name, body, kind=PatchKind.MERGE, subresource="status"
+    )
+
+
+def _stays(now: ClaimReading) -> bool:
+    """Whether the allocation outlives our reservation."""
+    return now.terminating or bool(now.pods) or now.others > 0
 
 
 def _main(now: ClaimReading, body: Object) -> Write:

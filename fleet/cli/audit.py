@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 
@@ -17,19 +17,20 @@ from fleet.cli.output import AsJson, emit
 def audit(
     *,
     kubeconfig: KubeconfigOption = None,
+    no_cluster: NoClusterOption = False,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Exit code 1 when they do not agree or one of them could not be asked; 2 when none could.
 
-    Every disagreement comes with its remedy. Without a cluster the part about claims is left out,
-    and that is said.
+    Every disagreement comes with its remedy. Where the fleet serves no cluster the part about
+    claims is left out, and that is said; with --address only --no-cluster says that there is none.
     """
     from jobs import audit as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
     looking = job.Looking(
         ledgers=None if address is not None else directory,
         cluster=around.cluster,

@@ -28,6 +28,12 @@ KubeconfigOption = Annotated[
         show_default=False,
     ),
 ]
+NoClusterOption = Annotated[
+    bool,
+    typer.Option("--no-cluster", help="This fleet serves no cluster: there is none to look at."),
+]
+NAME_IT = "name it with --kubeconfig FILE, or say --no-cluster where the fleet serves none"
+UNKNOWN = "through --address it is not known which it is, if any"
 PolicyOption = Annotated[
     Path | None,
     typer.Option(
@@ -47,7 +53,7 @@ class Surroundings:
     settings: Settings
     cluster: Cluster | None
     unasked: str = ""
-    """Why the cluster that this host serves cannot be asked; "" where one is, or none is served."""
+    """Why the cluster that is served cannot be asked; "" where one is, or none is served."""
 
     @property
     def state(self) -> Path | None:
@@ -76,26 +82,37 @@ def is_awaited(plans: Sequence[NodePlan]) -> bool:
 
 
 def surroundings(
-    directory: Path, *, address: str | None, kubeconfig: Path | None, policy: Path | None = None
+    directory: Path,
+    *,
+    address: str | None,
+    kubeconfig: Path | None,
+    policy: Path | None = None,
+    no_cluster: bool = False,
 ) -> Surroundings:
     """Read the fleet's plan, and open the cluster named, else that of this host's node plugin.
 
-    `policy`: the settings of a fleet that is elsewhere.
+    `policy`: the settings of a fleet that is elsewhere. `no_cluster`: the operator's word that it
+    serves none; without it a fleet that is elsewhere may serve one that is not asked.
 
     Raises `DriverAbsent` without a fleet, `ClusterForeign` where the cluster is not the one that
-    the fleet belongs to, and where a cluster was named what `fleet.plugging.open_cluster` raises.
+    the fleet belongs to, `InputInvalid` where the operator's word is not true, and where a cluster
+    was named what `fleet.plugging.open_cluster` raises.
     """
     plans = () if address is not None else bootstrap.plan_fleet(directory).nodes
     settings = settings_file.load(policy) if policy is not None else Settings()
     plan = plans[0] if plans else NodePlan(node="none", state=str(directory), settings=settings)
+    if no_cluster and (kubeconfig is not None or any(one.kubernetes for one in plans)):
+        raise errors.InputInvalid(
+            "--no-cluster is said of a fleet that serves one", remedy="leave --no-cluster out"
+        )
     cluster: Cluster | None = None
-    unasked = ""
+    unasked = UNKNOWN if address is not None and not no_cluster else ""
     if kubeconfig is not None:
         if not kubeconfig.is_file():
             raise errors.InputInvalid(
                 f"{kubeconfig} is no file", remedy="name a kubeconfig with --kubeconfig"
             )
-        cluster = plugging.open_cluster(plan, str(kubeconfig))
+        cluster, unasked = plugging.open_cluster(plan, str(kubeconfig)), ""
     elif plan.kubernetes:
         try:
             cluster = plugging.open_cluster(plan, plan.kubeconfig or None)

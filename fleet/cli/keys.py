@@ -97,13 +97,17 @@ def revoke(
     node: Annotated[
         str, typer.Option("--node", help="Whose key it is; needed for one this host never saw.")
     ] = "",
+    now: Annotated[
+        bool, typer.Option("--now", help="Revoke the key that a node of this fleet signs with.")
+    ] = False,
     state: StateOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key: what it signs from now on is invalid, what it signed before stays valid.
 
     A certificate names its own time. Whoever has the key can write an earlier one; only what was
-    countersigned by now is proven to be older. Rotate the key of a node that goes on.
+    countersigned by now is proven to be older. Stop the node and rotate its key first: a node knows
+    of no revocation, and all it signs until then is invalid for good.
     """
     directory = state_directory(state)
     before = kept_list.read(directory)
@@ -114,9 +118,37 @@ def revoke(
             f"{one.key_id[:SHORT_ID]} is the coordinator's key, which signs this list",
             remedy="revoke the keys of nodes here; replace the coordinator's by hand (docs/s3.md)",
         )
+    current = _is_current(directory, one)
+    if current and not now:
+        raise errors.InputInvalid(
+            f"{one.key_id[:SHORT_ID]} is the key that {one.node} signs with: what it certifies"
+            " after the revocation is invalid for good",
+            remedy=f"stop {one.node}, run `fleet evidence keys rotate {one.node}`, start it, then"
+            " revoke; or say --now, if nothing is to count until then",
+        )
     after = key_list.revoked(found.keys, one, at=time.time(), reason=reason)
     signed = _signed(directory, kept_list.read(directory), after)
-    _show(signed, state=directory, before=before, as_json=as_json)
+    follows = _follows(one, current=current)
+    _show(signed, state=directory, before=before, follows=follows, as_json=as_json)
+
+
+def _is_current(directory: Path, one: Listed) -> bool:
+    """Whether a node signs with it; False for nodes of other hosts, whose keys are not here."""
+    held = layout.node_keys_directory(directory, one.node)
+    return KeyRing.owned(held, layout.NODE_STEM).current == one.key_id
+
+
+def _follows(one: Listed, *, current: bool) -> str:
+    """What the revocation means for a node that may still sign with the key; "": nothing."""
+    act = f"stop it and run `fleet evidence keys rotate {one.node}`"
+    if current:
+        return (
+            f"{one.node} goes on signing with it, and no certificate from now on counts: {act};"
+            " then scrub its devices again"
+        )
+    if one.told:
+        return f"If {one.node} still signs with it, none of that counts: {act} on its host."
+    return ""
 
 
 def _chosen(found: KeyList, key: str, node: str) -> Listed:
@@ -199,8 +231,13 @@ def _tell_coordinator(node: str, old: str, new: str, *, as_json: bool) -> None:
     emit(found, as_json=as_json, render=render)
 
 
-def _show(found: KeyList, *, state: Path, before: Chosen | None, as_json: bool) -> None:
-    """Show the list, copied to the archive if it is a new one; exit code 1 when it is not there."""
+def _show(
+    found: KeyList, *, state: Path, before: Chosen | None, as_json: bool, follows: str = ""
+) -> None:
+    """Show the list, copied to the archive if it is a new one; exit code 1 when it is not there.
+
+    `follows`: what is to be done next, "" for nothing.
+    """
     fresh = before is None or found.number > before.listed.number
     waiting = archive.copy_list(state) if fresh else ""
     rows: list[dict[str, Any]] = [found.keys[key_id].as_json() for key_id in sorted(found.keys)]
@@ -214,10 +251,15 @@ def _show(found: KeyList, *, state: Path, before: Chosen | None, as_json: bool) 
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
         console.print(f"list {found.number}, signed {dsse.moment(found.issued_at)[:19]}Z")
-        if waiting:
-            console.print(Text(waiting, style="yellow"))
+        for said in filter(None, (waiting, follows)):
+            console.print(Text(said, style="yellow"))
 
-    document = {"number": found.number, "keys": rows, "not_in_the_archive": waiting}
+    document = {
+        "number": found.number,
+        "keys": rows,
+        "not_in_the_archive": waiting,
+        "follows": follows,
+    }
     emit(document, as_json=as_json, render=render)
     if waiting:
         raise typer.Exit(1)

@@ -13,7 +13,13 @@ from rich.text import Text
 
 from fleet import bootstrap, errors
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, Surroundings, surroundings
+from fleet.cli.cluster import (
+    NAME_IT,
+    KubeconfigOption,
+    NoClusterOption,
+    Surroundings,
+    surroundings,
+)
 from fleet.cli.options import (
     AddressOption,
     OperatorOption,
@@ -160,6 +166,7 @@ def forget_node(
         typer.Option("--device", help="UUID of an accelerator it had; where nothing tells."),
     ] = None,
     kubeconfig: KubeconfigOption = None,
+    no_cluster: NoClusterOption = False,
     operator: OperatorOption = None,
     state: StateOption = None,
     address: AddressOption = None,
@@ -172,7 +179,7 @@ def forget_node(
     """
     who = operator_name(operator)
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
     if force and force != f"{node} is lost":
         raise errors.InputInvalid(
             f"--force {force!r} is no confirmation", remedy=f"write --force '{node} is lost'"
@@ -180,7 +187,7 @@ def forget_node(
     if around.unasked and not force:
         raise errors.InputInvalid(
             f"the cluster that {node} belongs to cannot be asked: {around.unasked}",
-            remedy="name it with --kubeconfig FILE",
+            remedy=NAME_IT,
         )
     with reach.coordinator(directory, address=address) as coordinator:
         parting = Parting(
@@ -211,8 +218,8 @@ def _refuse_published(node: str, coordinator: reach.Coordinator) -> None:
         left_s = max(0.0, max(until) - time.time())
         raise errors.InputInvalid(
             f"{node} is not lost: its plugin publishes its devices, or did so of late",
-            remedy=f"`fleet node drain {node}`, and stop its plugin; if it was killed, wait"
-            f" {left_s:.0f} s (its publisher lease ends), then repeat",
+            remedy=f"`fleet node drain {node} --reason WHY`, and stop its plugin; if it was killed,"
+            f" wait {left_s:.0f} s (its publisher lease ends), then repeat",
         )
 
 
@@ -220,15 +227,15 @@ def _refuse_alive(node: str, signs: str) -> None:
     if signs:
         raise errors.InputInvalid(
             f"{node} is not lost: {signs}",
-            remedy=f"`fleet node drain {node}`, and stop it; only if it is surely gone:"
-            f" --force '{node} is lost'",
+            remedy=f"`fleet node drain {node} --reason WHY`, and stop it; only if it is surely"
+            f" gone: --force '{node} is lost'",
         )
 
 
 def _life(node: str, around: Surroundings, address: str | None) -> str:
     """Who answers for the node; empty: nobody."""
     if address is not None:
-        return _life_in_ray(node, address)
+        return _life_in_ray(node)
     for plan in around.plans:
         if plan.node == node:
             door = bootstrap.open_door(plan)
@@ -241,19 +248,17 @@ def _life(node: str, around: Surroundings, address: str | None) -> str:
     return ""
 
 
-def _life_in_ray(node: str, address: str) -> str:
-    from actors import cluster, handles
+def _life_in_ray(node: str) -> str:
+    """Asked through the connection that is open: a process has one to Ray."""
+    from actors import handles
 
-    attached = cluster.attach(address)
-    try:
-        for one in handles.find_nodes():
-            if one.name == node:
+    for one in handles.find_nodes():
+        if one.name == node:
+            try:
                 one.ping()
-                return "its node actor answers"
-    except errors.FleetError:
-        return ""
-    finally:
-        attached.close()
+            except errors.FleetError:
+                return ""
+            return "its node actor answers"
     return ""
 
 

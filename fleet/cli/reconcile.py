@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 
@@ -25,6 +25,7 @@ def reconcile(
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
     kubeconfig: KubeconfigOption = None,
+    no_cluster: NoClusterOption = False,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -37,7 +38,7 @@ def reconcile(
     from jobs import reconcile as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
     with reach.fleet(directory, address=address) as fleet:
         report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
     emit(report.model_dump(mode="json"), as_json=as_json, render=partial(_render, report))

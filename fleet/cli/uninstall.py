@@ -13,7 +13,7 @@ from rich.console import Console
 from fleet import errors
 from fleet.binding import alive
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, PolicyOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, NoClusterOption, PolicyOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.messages import Message
@@ -59,6 +59,7 @@ def uninstall(
     followed: FollowedOption = False,
     policy: PolicyOption = None,
     kubeconfig: KubeconfigOption = None,
+    no_cluster: NoClusterOption = False,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -75,7 +76,9 @@ def uninstall(
     from jobs import reconcile as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig, policy=policy)
+    around = surroundings(
+        directory, address=address, kubeconfig=kubeconfig, policy=policy, no_cluster=no_cluster
+    )
     with reach.fleet(directory, address=address) as fleet:
         bench = job.bench(fleet, around)
         facts = gather(bench.sources, time.time())
@@ -88,8 +91,7 @@ def uninstall(
             ),
         )
         go = apply and not obstacles
-        hands = bench.hands if go else None
-        items = _items(facts, hands, followed=followed)
+        items = _items(facts, bench.hands if go else None, followed=followed)
         if go and any(one.orphan.subject.startswith(_QUARANTINES) for one in items):
             time.sleep(RETURN_S)
             obstacles = removing.returned(items, tuple(fleet.coordinator.leases()))
@@ -106,8 +108,8 @@ def uninstall(
         as_json=as_json,
         render=lambda console: _render(console, report, directory, wanted=apply),
     )
-    left = any(not one.done for one in items)
-    raise typer.Exit(2 if job.blind(facts) else int(left or bool(obstacles)))
+    left = bool(obstacles) or any(not one.done for one in items)
+    raise typer.Exit(2 if job.blind(facts) else int(left))
 
 
 def _items(facts: Facts, hands: Hands | None, *, followed: bool) -> tuple[Outcome, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.metrics.metric import Exporter, Kind, Metric, Source
+from fleet.metrics.metric import NODES, Exporter, Kind, Metric, Source
 
 VERBS = ("prepare", "unprepare")
 RESULTS = ("done", "retryable", "refused", "unforeseen")
 OWNERS = ("node actor", "standby")
+STARTED = "fleet_plugin_started_timestamp_seconds"
 BUCKETS_S = (
     0.001,
     0.0025,
@@ -34,6 +35,15 @@ def _gauge(name: str, text: str, *, unit: str = "", zero: str = "") -> Metric:
 
 
 PLUGIN_METRICS: tuple[Metric, ...] = (
+    Metric(
+        STARTED,
+        Kind.GAUGE,
+        "When the plugin of this node started; there for as long as it is scraped.",
+        Exporter.PLUGIN,
+        {"node": NODES},
+        source=Source.PROCESS,
+        unit="seconds",
+    ),
     Metric(
         "fleet_plugin_claims_total",
         Kind.COUNTER,

@@ -64,7 +64,8 @@ def around(*, alive: Alive | None, now: float, unasked: str) -> tuple[Obstacle, 
     found = []
     if unasked:
         what = f"the cluster that is served cannot be asked: {unasked}"
-        found.append(Obstacle(what=what, remedy="name it with --kubeconfig FILE"))
+        remedy = "name it with --kubeconfig FILE, or say --no-cluster where the fleet serves none"
+        found.append(Obstacle(what=what, remedy=remedy))
     if alive is not None and not alive.late_s(now):
         found.append(
             Obstacle(

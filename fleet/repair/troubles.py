@@ -51,7 +51,9 @@ REMEDIES: Mapping[Trouble, str] = {
     Trouble.CERTIFICATE_MISSING: "scrub the device; keep the ledger for inquiry",
     Trouble.NODE_DEGRADED: "see `fleet status`",
     Trouble.NODE_SILENT: "start the node's service, then audit again",
-    Trouble.EVIDENCE_BROKEN: "see `fleet evidence verify`; scrub the devices, keep the files",
+    Trouble.EVIDENCE_BROKEN: "see `fleet evidence verify`; if the node signs with a revoked"
+    " key, stop it and run `fleet evidence keys rotate NODE` first; scrub the devices, keep the"
+    " files",
     Trouble.QUARANTINE_WITHOUT_REASON: "run `fleet reconcile`",
     Trouble.LEASE_OF_GONE_CLAIM: "run `fleet reconcile`; it says what it waits for",
     Trouble.RECORD_OF_GONE_CLAIM: "the node tears it down; `fleet reconcile` begins it now",
@@ -62,7 +64,8 @@ REMEDIES: Mapping[Trouble, str] = {
     Trouble.ALLOCATED_TWICE: "the node serves one of them only: delete the pod that waits",
     Trouble.FREE_BUT_MARKED: "run `fleet reconcile`",
     Trouble.CLAIM_UNCLEAR: "look at it with `kubectl`; whoever wrote it broke it",
-    Trouble.API_SILENT: "see the API server, then audit again",
+    Trouble.API_SILENT: "name the cluster with --kubeconfig FILE, or see its API server; then"
+    " audit again; --no-cluster says that the fleet serves none",
     Trouble.COORDINATOR_TROUBLED: "see its log; `fleet claim show` says what it means for a claim",
 }
 

@@ -8,11 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import ray
@@ -22,24 +20,11 @@ from actors.bridge import Leash
 from actors.handles import RemoteNode
 from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
+from tests.actors.waiting import until
 
-T = TypeVar("T")
 DEADLINE_S = 60.0
 NOBODY = "127.0.0.1:1"
 """An address at which no Ray can be."""
-
-
-def until(ask: Callable[[], T | None]) -> T:
-    """The first answer that is something; errors that waiting mends are waited out."""
-    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
-    while True:
-        answer = None
-        with suppress(errors.Retryable):
-            answer = ask()
-        if answer:
-            return answer
-        assert time.monotonic() < end, "not in time"
-        pause.wait(0.05)
 
 
 def plan_of(state: Path, **settings: object) -> NodePlan:

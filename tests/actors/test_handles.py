@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -266,6 +268,24 @@ def test_five_acquires_at_once_grant_one(fleet: Fleet) -> None:
         answers = list(pool.map(attempt, range(5)))
     assert sum(isinstance(answer, Lease) for answer in answers) == 1
     assert sum(isinstance(answer, errors.LeaseHeld) for answer in answers) == 4
+
+
+def test_verbs_through_ray_call_nothing_good_that_they_did_not_see(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Promise 7, E7: a cluster may be served that was not asked, and a node that answers stays."""
+    through = ["--address", ray.get_runtime_context().gcs_address, "--state", str(tmp_path)]
+    forget = ["node", "forget", fleet.node.name, "--no-cluster"]
+    for line, code, told in (
+        (["audit"], 1, "api-silent"),
+        (["audit", "--no-cluster"], None, "no cluster was asked"),
+        (forget, 2, "its node actor answers"),
+    ):
+        command = [sys.executable, "-P", "-m", "fleet.cli.main", *line, *through]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert told in done.stdout + done.stderr
+        assert code in (None, done.returncode), done.stderr
+        assert ("api-silent" in done.stdout) == (line == ["audit"])
 
 
 def test_a_command_for_another_node_is_refused(fleet: Fleet) -> None:

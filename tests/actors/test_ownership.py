@@ -8,10 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import ray
@@ -23,26 +22,13 @@ from fleet.bootstrap import NodePlan
 from fleet.door.calling import DoorNode
 from fleet.messages import ClaimOrder, TeardownOrder
 from fleet.node.standing import Patience
+from tests.actors.waiting import until
 
 pytestmark = pytest.mark.ray
 
-T = TypeVar("T")
 DEADLINE_S = 60.0
 BUDGET_S = 30.0
 HOSTS = ("node actor", "standby")
-
-
-def until(ask: Callable[[], T | None]) -> T:
-    """The first answer that is something; errors that waiting mends are waited out."""
-    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
-    while True:
-        answer = None
-        with suppress(errors.Retryable):
-            answer = ask()
-        if answer:
-            return answer
-        assert time.monotonic() < end, "not in time"
-        pause.wait(0.05)
 
 
 class Ground:

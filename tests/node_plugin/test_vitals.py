@@ -40,7 +40,7 @@ def test_health_is_about_this_process_readiness_about_its_use(place: Path) -> No
     async def story() -> None:
         around = Around()
         async with started(plugin(place)) as server:
-            vitals = Vitals(server, around, now=lambda: NOW)
+            vitals = Vitals(server, around, node="n1", now=lambda: NOW)
             await until(lambda: server.silent_s < SILENCE_MAX_S, "the loop's first beat")
             assert vitals.healthz().status == 200
             assert "not registered" in vitals.readyz().text
@@ -62,7 +62,7 @@ def test_a_plugin_that_does_not_run_is_ill(place: Path) -> None:
 
     async def story() -> None:
         server = plugin(place)
-        vitals = Vitals(server, Around())
+        vitals = Vitals(server, Around(), node="n1")
         assert vitals.healthz().status == 503
         async with started(server):
             await until(lambda: vitals.healthz().status == 200, "health")
@@ -80,12 +80,13 @@ def test_metrics_tell_what_happened(place: Path) -> None:
         async with started(plugin(place)) as server, dra_of(server.paths.dra) as stub:
             await stub.NodePrepareResources(to_prepare("a", "b"))
             await told(server.paths.registration, registered=True)
-            return Vitals(server, Around(), now=lambda: NOW).metrics().text
+            return Vitals(server, Around(), node="n1", now=lambda: NOW).metrics().text
 
     page = asyncio.run(story())
     for line in (
         'fleet_plugin_claims_total{verb="prepare",result="done"} 2.0',
         'fleet_plugin_claim_seconds_count{verb="prepare",result="done"} 2.0',
+        f'fleet_plugin_started_timestamp_seconds{{node="n1"}} {NOW!r}',
         "fleet_plugin_claims_in_work 0.0",
         "fleet_plugin_registered 1.0",
         'fleet_plugin_registrations_total{result="accepted"} 1.0',
@@ -103,7 +104,7 @@ def test_a_node_that_can_prepare_nothing_is_not_ready(place: Path) -> None:
     async def story() -> None:
         around = Around(replace(WELL, degraded=("a worker lingers",)))
         async with started(plugin(place)) as server:
-            vitals = Vitals(server, around, now=lambda: NOW)
+            vitals = Vitals(server, around, node="n1", now=lambda: NOW)
             await until(lambda: vitals.healthz().status == 200, "health")
             await told(server.paths.registration, registered=True)
             assert vitals.readyz().status == 200, "degraded is no reason"
@@ -127,7 +128,7 @@ def test_slices_that_nobody_keeps_make_it_unready(place: Path) -> None:
         never = Standing(owner="node actor", owner_reachable=True)
         around = Around(never)
         async with started(plugin(place)) as server:
-            vitals = Vitals(server, around, now=lambda: clock[0])
+            vitals = Vitals(server, around, node="n1", now=lambda: clock[0])
             await until(lambda: vitals.healthz().status == 200, "health")
             await told(server.paths.registration, registered=True)
             clock[0] = NOW + UNPUBLISHED_MAX_S
@@ -149,7 +150,7 @@ def test_slices_that_nobody_keeps_make_it_unready(place: Path) -> None:
 def test_what_was_never_published_ages_from_the_start(place: Path) -> None:
     """B83: an alert on the age of the slices must fire for a plugin that never published any."""
     clock = [NOW]
-    vitals = Vitals(plugin(place), Around(Standing()), now=lambda: clock[0])
+    vitals = Vitals(plugin(place), Around(Standing()), node="n1", now=lambda: clock[0])
     clock[0] += 90
     assert "fleet_plugin_slices_age_seconds 90.0" in vitals.metrics().text.splitlines()
 
@@ -157,7 +158,7 @@ def test_what_was_never_published_ages_from_the_start(place: Path) -> None:
 def test_metrics_do_not_make_things_up(place: Path) -> None:
     """B83: what was never published has no time of it, and an unknown owner no series."""
     server = plugin(place)
-    page = Vitals(server, Around(Standing())).metrics().text
+    page = Vitals(server, Around(Standing()), node="n1").metrics().text
     assert "slices_confirmed" not in page
     assert "journal_owner" not in page
     assert "fleet_plugin_owner_reachable 0.0" in page
@@ -168,7 +169,9 @@ def test_the_node_s_figures_are_told_as_long_as_they_are_true(place: Path) -> No
     its age fires and nothing stale is read as now."""
     clock = [NOW]
     view = views.node(at=NOW)
-    vitals = Vitals(plugin(place), Around(replace(WELL, view=view)), now=lambda: clock[0])
+    vitals = Vitals(
+        plugin(place), Around(replace(WELL, view=view)), node="n1", now=lambda: clock[0]
+    )
     quarantined = 'fleet_units{node="n1",state="QUARANTINED"} 1.0'
     taken = f'fleet_node_view_timestamp_seconds{{node="n1"}} {NOW!r}'
     clock[0] = NOW + VIEW_AGE_MAX_S
@@ -181,6 +184,6 @@ def test_the_node_s_figures_are_told_as_long_as_they_are_true(place: Path) -> No
 
 def test_there_is_a_page_for_each_question(place: Path) -> None:
     """Probes and scrapers find their pages at the usual paths."""
-    pages = Vitals(plugin(place), Around()).pages()
+    pages = Vitals(plugin(place), Around(), node="n1").pages()
     assert set(pages) == {"/healthz", "/readyz", "/metrics"}
     assert pages["/metrics"]().content_type.startswith("text/plain; version=0.0.4")

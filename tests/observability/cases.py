@@ -9,7 +9,7 @@ from fleet.binding.running import BindingView
 from fleet.messages import Tally, UnitsView
 from fleet.metrics import of_coordinator, of_node
 from fleet.metrics.metric import Sample
-from fleet.metrics.of_plugin import PLUGIN_METRICS
+from fleet.metrics.of_plugin import PLUGIN_METRICS, STARTED
 from fleet.model import State
 from node_plugin.metrics import ClaimFigures
 from tests.alerts import alerts
@@ -75,7 +75,7 @@ CASES = (
     Case("FleetUnitsLate", {_node("fleet_units_late", state="DIRTY"): bad(2)}),
     Case("FleetWipesFailing", {_node("fleet_wipes_total", outcome="failed"): ONCE}, fires=15),
     Case("FleetNodeStale", {_node(of_node.TIMESTAMP): STUCK}),
-    Case("FleetNodeStale", {_node(of_node.TIMESTAMP): "0+60x5 _x170"}, fires=15),
+    Case("FleetFiguresMissing", {_node(of_node.TIMESTAMP): "_x35 2160+60x140"}),
     Case(
         "FleetNodeSilent",
         {},
@@ -96,6 +96,10 @@ CASES = (
     Case("FleetEvidenceBacklogOld", {_node("fleet_evidence_oldest_seconds"): bad(7200)}),
     Case("FleetEvidenceBacklogOld", {"fleet_coordinator_evidence_oldest_seconds": bad(7200)}),
     Case("FleetCoordinatorStale", {"fleet_coordinator_view_timestamp_seconds": STUCK}),
+    Case(
+        "FleetCoordinatorMissing",
+        {"fleet_coordinator_view_timestamp_seconds": "_x35 2160+60x140"},
+    ),
     Case("FleetCoordinatorNotReconciling", {"fleet_coordinator_stepped_timestamp_seconds": STUCK}),
     Case("FleetCoordinatorTrouble", {"fleet_coordinator_trouble": bad(1)}),
     Case("FleetStoreUnreachable", {"fleet_coordinator_store_reachable": bad(0, well=1)}),
@@ -114,17 +118,34 @@ CASES = (
     Case("FleetClaimsFailing", {_claims("unforeseen"): ONCE}, fires=15),
     Case("FleetClaimsRetrying", {_claims("retryable"): RISING}),
     Case("FleetClaimsSlow", {_buckets("40"): RISING, _buckets("+Inf"): RISING}),
+    Case("FleetPluginMissing", {_node(STARTED): "1x5 _x30 2000x140"}),
     Case("FleetOwnerUnreachable", {"fleet_plugin_owner_reachable": bad(0, well=1)}),
     Case("FleetSlicesUnconfirmed", {"fleet_plugin_slices_age_seconds": bad(90, well=1)}),
     Case("FleetPluginUnregistered", {"fleet_plugin_registered": bad(0, well=1)}),
 )
+HOURS = "0+3600x300"
+"""A time stamp that is always now, by the hour."""
+SLOW_WELL = {
+    f'{of_node.TIMESTAMP}{{node="n2",job="ray"}}': HOURS,
+    f'{STARTED}{{node="n2",job="plugin"}}': "0x300",
+    'fleet_coordinator_view_timestamp_seconds{job="ray"}': HOURS,
+}
+"""The rest of the fleet in slow cases: another node and the coordinator, both well."""
 SLOW_CASES = (
     # By the hour, over twelve days.
+    Case(
+        "FleetNodeStale",
+        {_node(of_node.TIMESTAMP): "0+3600x3 _x290"},
+        fires=24,
+        over=30,
+        added=SLOW_WELL,
+    ),
     Case(
         "FleetCampaignOverdue",
         {"fleet_campaign_complete_timestamp_seconds": "3600x240 864000x48"},
         fires=8 * 24 + 6,
         over=245,
+        added=SLOW_WELL,
     ),
 )
 WELL = {
@@ -149,12 +170,14 @@ def well() -> Iterator[tuple[str, str]]:
         yield _told(sample, job="ray", instance="b")
     for sample in of_coordinator.samples(views.coordinator(binding=binding), []):
         yield _told(sample, job="ray", instance="b")
-    told = {metric.name for metric in PLUGIN_METRICS if metric.labels}
-    for sample in ClaimFigures().samples():
+    claims = ClaimFigures().samples()
+    told = {sample.name for sample in claims}
+    others = [metric for metric in PLUGIN_METRICS if metric.name not in told]
+    for sample in (
+        *claims,
+        *(Sample(metric.name, 0.0, key) for metric in others for key in metric.series(NODE)),
+    ):
         yield _told(sample, job="plugin", instance="a")
-    for metric in PLUGIN_METRICS:
-        if metric.name not in told:
-            yield _told(Sample(metric.name, 0.0), job="plugin", instance="a")
 
 
 def series(case: Case | None) -> dict[str, str]:

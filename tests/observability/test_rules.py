@@ -65,5 +65,6 @@ def _slow(case: Case) -> dict[str, Any]:
     """By the hour, only with the series it is about: time stamps stand still for the others."""
     test = _test(case, "h")
     (name,) = case.changes
-    test["input_series"] = [one for one in test["input_series"] if one["series"].startswith(name)]
+    kept = (name, *case.added)
+    test["input_series"] = [one for one in test["input_series"] if one["series"].startswith(kept)]
     return test

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -26,25 +24,12 @@ from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.model import Holder, HolderKind
 from fleet.stores.base import Event
 from tests.actors.test_node_actor import assignment_of
+from tests.actors.waiting import until
 
-T = TypeVar("T")
 DEADLINE_S = 30.0
 ANSWER_S = 5.0
 """Time, s, in which a call during the outage has to be answered (the case's own bound)."""
 NODE = "node-01"
-
-
-def until(ask: Callable[[], T | None]) -> T:
-    """The first answer that is something; errors that waiting mends are waited out."""
-    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
-    while True:
-        answer = None
-        with suppress(errors.Retryable):
-            answer = ask()
-        if answer:
-            return answer
-        assert time.monotonic() < end, "not in time"
-        pause.wait(0.02)
 
 
 @contextmanager

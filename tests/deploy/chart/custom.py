@@ -31,6 +31,12 @@ SHAPES: dict[str, Shape] = {
     "RayCluster": {
         "rayVersion": str,
         "enableInTreeAutoscaling": bool,
+        "upgradeStrategy": {"type": str},
+        "gcsFaultToleranceOptions": {
+            "redisAddress": str,
+            "redisPassword": {"value": str, "valueFrom": "V1EnvVarSource"},
+            "externalStorageNamespace": str,
+        },
         "headGroupSpec": {
             "serviceType": str,
             "rayStartParams": {"*": str},

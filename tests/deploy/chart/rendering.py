@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import json
@@ -75,6 +76,15 @@ VARIANTS: Mapping[str, Values] = {
     "v1beta2": {"resourceApiVersion": "v1beta2"},
     "v1beta1": {"resourceApiVersion": "v1beta1"},
     "kuberay": {"ray": {"kuberay": {"enabled": True}}, "podMonitor": {"enabled": True}},
+    "kuberay-redis": {
+        "ray": {
+            "kuberay": {"enabled": True},
+            "gcsFaultTolerance": {
+                "backend": "redis",
+                "redis": {"address": "redis:6379", "existingSecret": "redis"},
+            },
+        },
+    },
     "simulated": {"simulate": {"enabled": True}},
     "without-ray": {"ray": {"enabled": False}, "settings": {"profile": "fast"}},
     "own-secrets": {
@@ -152,7 +162,7 @@ def pods(found: list[Object]) -> Iterator[tuple[str, Object]]:
     for each in found:
         kind, spec = each["kind"], each.get("spec", {})
         if kind == "RayCluster":
-            template = spec["headGroupSpec"]["template"]
+            template = _completed(spec)
         elif kind == "CronJob":
             template = spec["jobTemplate"]["spec"]["template"]
         elif kind in ("Deployment", "DaemonSet", "Job", "StatefulSet"):
@@ -160,6 +170,16 @@ def pods(found: list[Object]) -> Iterator[tuple[str, Object]]:
         else:
             continue
         yield f"{kind}/{each['metadata']['name']}", template
+
+
+def _completed(cluster: Object) -> Object:
+    """The head's template with what KubeRay adds: the password of Redis as a variable."""
+    template: Object = copy.deepcopy(cluster["headGroupSpec"]["template"])
+    password = cluster.get("gcsFaultToleranceOptions", {}).get("redisPassword")
+    if password is not None:
+        container = template["spec"]["containers"][0]
+        container["env"].append({"name": "REDIS_PASSWORD", **password})
+    return template
 
 
 def containers(template: Object) -> list[Object]:

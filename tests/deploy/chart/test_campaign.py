@@ -52,6 +52,15 @@ def test_b51_the_campaign_is_a_job_of_rays_over_node_actors(values: rendering.Va
     assert submit.entrypoint(["--address", "auto"]).startswith("python -P -m jobs.scrub")
 
 
+def test_an_operator_s_name_is_taken_as_it_is_written() -> None:
+    """E2: who answers for a campaign may be called anything, also what YAML would take apart."""
+    given: rendering.Values = {"campaign": {"operator": "night: team #2", "timeZone": "Etc/UTC"}}
+    cron = rendering.one("CronJob", "fleetscrub-campaign", given)["spec"]
+    (container,) = containers(cron["jobTemplate"]["spec"]["template"])
+    assert "--operator=night: team #2" in container["args"]
+    assert cron["timeZone"] == "Etc/UTC"
+
+
 def test_b51_two_campaigns_do_not_meet() -> None:
     """E2: one at a time, none late by hours, none repeated by itself, each one bounded."""
     cron = rendering.one("CronJob", "fleetscrub-campaign")["spec"]

@@ -146,6 +146,15 @@ def test_a_typo_in_any_value_is_refused() -> None:
         ({"controller": {"persistence": {"enabled": False}}}, "persistence.enabled=true"),
         ({"campaign": {"schedule": "every night"}}, "schedule"),
         ({"image": {"digest": "latest"}}, "digest"),
+        ({"driver": {"name": "gpu-.example.com"}}, "driver"),
+        ({"driver": {"name": "gpu.-example.com"}}, "driver"),
+        ({"kubeletPlugin": {"lastSeconds": 150}}, "less than kubeletPlugin.terminationGracePeriod"),
+        (
+            {"admission": {"tags": {"existingConfigMap": "tag-keys"}}},
+            "settings.admission.tag_roots",
+        ),
+        ({"settings": {"admission": {"required": True}}}, "admission.tags.existingConfigMap"),
+        ({"prometheusRule": {"runbookBaseUrl": "wiki"}}, "runbookBaseUrl"),
     ],
 )
 def test_a_mistake_is_refused_with_its_name(values: Values, word: str) -> None:

@@ -165,9 +165,15 @@ def test_another_api_version_has_another_shape() -> None:
 
 
 def test_the_store_is_made_once_and_never_in_passing() -> None:
-    """An update that made a lost store anew would make a second owner of every device."""
-    assert "Job/fleetscrub-store" in dict(pods(rendering.objects()))
-    assert "Job/fleetscrub-store" not in dict(pods(rendering.objects(install=False)))
+    """An update that made a lost store anew would make a second owner of every device; a Job that
+    belonged to the release would be deleted by an update, and made again by a rollback."""
+    found = rendering.one("Job", "fleetscrub-store")["metadata"]["annotations"]
+    assert found == {
+        "helm.sh/hook": "post-install",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    }
+    none = rendering.objects({"storeJob": {"enabled": False}})
+    assert "Job/fleetscrub-store" not in dict(pods(none))
 
 
 def test_uninstall_runs_before_anything_is_deleted() -> None:
@@ -179,7 +185,7 @@ def test_uninstall_runs_before_anything_is_deleted() -> None:
         for one in rendering.objects()
         if "helm.sh/hook" in one["metadata"].get("annotations", {})
     ]
-    assert hooked == ["fleetscrub-uninstall"]
+    assert sorted(hooked) == ["fleetscrub-store", "fleetscrub-uninstall"]
 
 
 def test_the_worker_ends_before_the_plugin_does() -> None:

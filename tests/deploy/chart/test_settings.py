@@ -91,6 +91,15 @@ def test_c5_an_installation_says_which_tags_it_does_not_verify() -> None:
     assert never not in told(lax)
 
 
+def test_every_process_of_ours_logs_as_told() -> None:
+    """E4: the format of the log is that of the values in each container that runs our code."""
+    found = rendering.objects({**EVERYTHING, "logFormat": "json"})
+    for name, template in pods(found):
+        for container in containers(template):
+            env = {one["name"]: one.get("value") for one in container["env"]}
+            assert env.get("FLEET_LOG_FORMAT") == "json", f"{name}: {container['name']}"
+
+
 def test_a_change_of_settings_starts_the_plugin_anew() -> None:
     """It reads them once; the digest in the template makes the roll-out."""
 

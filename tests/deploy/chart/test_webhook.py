@@ -21,7 +21,10 @@ KIND = "ValidatingWebhookConfiguration"
 def values(**webhook: Any) -> Values:
     """The defaults, with the webhook on."""
     tags = {"existingConfigMap": "tag-keys"}
-    return {"admission": {"tags": tags, "webhook": {"enabled": True, **webhook}}}
+    return {
+        "admission": {"tags": tags, "webhook": {"enabled": True, **webhook}},
+        "settings": {"admission": {"tag_roots": ["0" * 64]}},
+    }
 
 
 def test_b65_the_configuration_is_the_one_that_is_tested() -> None:
@@ -72,6 +75,7 @@ def test_b65_certificates_of_others_are_trusted_as_told() -> None:
         ({"admission": {"webhook": {"enabled": True}}}, "existingConfigMap"),
         (values(tls={"mode": "secret"}), "existingSecret"),
         (values(tls={"mode": "cert-manager"}), "issuerRef"),
+        ({**values(), "driver": {"name": "gpu.example"}}, "three parts or more"),
     ],
 )
 def test_a_webhook_that_could_judge_nothing_is_not_rendered(given: Values, told: str) -> None:
@@ -79,6 +83,19 @@ def test_a_webhook_that_could_judge_nothing_is_not_rendered(given: Values, told:
     with pytest.raises(Exception, match=told) as caught:
         rendering.files(given)
     assert type(caught.value).__module__.startswith(engine().__name__)
+
+
+def test_c5_another_root_starts_the_webhook_anew() -> None:
+    """C5: it reads its settings once, and one with the root of before denies every claim."""
+
+    def template(root: str) -> Any:
+        given = copy.deepcopy(values(podAnnotations={"example.com/a": "b"}))
+        given["settings"]["admission"]["tag_roots"] = [root * 64]
+        return rendering.one("Deployment", NAME, given)["spec"]["template"]["metadata"]
+
+    before, after = (template(root)["annotations"] for root in "01")
+    assert before["checksum/settings"] != after["checksum/settings"]
+    assert before["example.com/a"] == "b"
 
 
 @pytest.mark.parametrize("given", [values(), EVERYTHING], ids=["alone", "everything"])

@@ -33,6 +33,8 @@ TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 NAME: Schema = {"type": "string", "maxLength": 63, "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"}
 PATHNAME: Schema = {"type": "string", "pattern": "^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]$"}
+ADDRESS: Schema = {"type": "string", "pattern": "^(https?://\\S+)?$"}
+_LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 PORT: Schema = {"type": "integer", "minimum": 1024, "maximum": 65535}
 COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -176,7 +178,6 @@ def _controller() -> Schema:
             **PLACED,
             "priorityClassName": TEXT,
             "terminationGracePeriodSeconds": SECONDS,
-            "podDisruptionBudget": closed({"enabled": FLAG, "maxUnavailable": ROLLING}),
             "containers": closed({"rayHead": CONTAINER}),
             "persistence": closed(
                 {
@@ -302,7 +303,7 @@ def values() -> Schema:
                     "name": {
                         "type": "string",
                         "maxLength": 27,
-                        "pattern": r"^[a-z0-9-]+(\.[a-z0-9-]+)+$",
+                        "pattern": rf"^{_LABEL}(\.{_LABEL})+$",
                     }
                 }
             ),
@@ -331,7 +332,7 @@ def _extras() -> Schema:
         "uninstall": closed({"enabled": FLAG, "activeDeadlineSeconds": SECONDS}),
         "networkPolicy": closed({"enabled": FLAG, "metricsFrom": listed(PEER)}),
         "podMonitor": closed({"enabled": FLAG, "interval": DURATION, "labels": TEXTS}),
-        "prometheusRule": closed({"enabled": FLAG, "labels": TEXTS}),
+        "prometheusRule": closed({"enabled": FLAG, "labels": TEXTS, "runbookBaseUrl": ADDRESS}),
         "dashboards": closed({"enabled": FLAG, "labels": TEXTS, "annotations": TEXTS}),
         "rbac": closed({"create": FLAG, "unexposedDelete": FLAG, "claimBind": FLAG}),
         "accountPolicies": closed(

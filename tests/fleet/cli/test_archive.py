@@ -88,8 +88,8 @@ def test_a_list_of_keys_is_copied_as_it_is_signed(
         ObjectLockEnabledForBucket=True,
         CreateBucketConfiguration={"LocationConstraint": "eu-central-1"},
     )
-    revoke = ("keys", "revoke", site.key("node-1").key_id, "--reason", "leaked", *state, "--json")
-    code, out, complaint = run(*revoke)
+    revoke = ("keys", "revoke", site.key("node-1").key_id, "--reason", "leaked", "--now")
+    code, out, complaint = run(*revoke, *state, "--json")
     assert (code, json.loads(out)["not_in_the_archive"]) == (0, ""), complaint
     archive = opened(cloud.endpoint, name)
     (kept,) = archive.stored(filing.KEY_LISTS)

@@ -44,7 +44,25 @@ def test_a_kubeconfig_that_is_not_there_is_an_error(state: Path) -> None:
 
 def test_through_ray_nothing_is_known_of_files_here(tmp_path: Path) -> None:
     """E7: with --address the nodes' files are elsewhere, and no plan is needed."""
-    assert surroundings(tmp_path, address="ray://x", kubeconfig=None).plans == ()
+    around = surroundings(tmp_path, address="ray://x", kubeconfig=None)
+    assert (around.plans, around.cluster) == ((), None)
+
+
+def test_through_ray_only_an_operator_says_that_there_is_no_cluster(
+    state: Path, tmp_path: Path
+) -> None:
+    """Promise 7: one that may be served and is not asked is told; --no-cluster must be true."""
+    assert "not known" in surroundings(state, address="ray://x", kubeconfig=None).unasked
+    assert not surroundings(state, address="ray://x", kubeconfig=None, no_cluster=True).unasked
+    assert not surroundings(state, address=None, kubeconfig=None, no_cluster=True).unasked
+    with StandIn() as standin:
+        path = standin.kubeconfig(tmp_path / "kubeconfig")
+        assert not surroundings(state, address="ray://x", kubeconfig=path).unasked
+        with pytest.raises(errors.InputInvalid, match="serves one"):
+            surroundings(state, address="ray://x", kubeconfig=path, no_cluster=True)
+    served = served_state(tmp_path / "served", tmp_path / "gone")
+    with pytest.raises(errors.InputInvalid, match="serves one"):
+        surroundings(served, address=None, kubeconfig=None, no_cluster=True)
 
 
 def cluster_of(name: str) -> StandIn:

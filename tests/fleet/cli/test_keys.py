@@ -59,9 +59,29 @@ def test_a_key_is_replaced_and_the_old_one_ends(run: Run, site: Site) -> None:
 def test_a_revoked_key_counts_for_what_is_older(run: Run, site: Site) -> None:
     """E3: certificates of 2023 stay valid when their key is revoked today."""
     old = site.key("node-1").key_id
-    found = listed(run, site, "keys", "revoke", old[:8], "--reason", "the disk was sold")
+    found = listed(run, site, "keys", "revoke", old[:8], "--reason", "sold", "--now")
     (row,) = [row for row in found["keys"] if row["key_id"] == old]
-    assert (row["reason"], row["revoked_at"] is None) == ("the disk was sold", False)
+    assert (row["reason"], row["revoked_at"] is None) == ("sold", False)
+    assert verify(collect(site.state)).ok
+
+
+def test_a_stolen_key_is_replaced_before_it_is_revoked(run: Run, site: Site) -> None:
+    """E3: a node signs on with a revoked key, so that one is refused, and --now says what follows.
+
+    After `rotate` the same command is good, and so is all that the node signs then.
+    """
+    old = site.key("node-1").key_id
+    asked = ("keys", "revoke", old, "--reason", "stolen")
+    code, _, complaint = run(*asked, "--state", site.state)
+    assert (code, "keys rotate node-1" in " ".join(complaint.split())) == (2, True)
+    assert all(row["revoked_at"] is None for row in listed(run, site, "keys", "list")["keys"])
+    code, out, _ = run(*asked, "--now", "--state", site.state)
+    assert (code, "goes on signing with it" in " ".join(out.split())) == (0, True)
+    listed(run, site, "keys", "rotate", "node-1")
+    assert listed(run, site, *asked)["follows"] == ""
+    site.keys.clear()
+    site.certify("node-1", rounds=1)
+    site.countersign()
     assert verify(collect(site.state)).ok
 
 
@@ -77,6 +97,7 @@ def test_a_key_of_another_host_is_revoked_by_its_id_or_file(
     found = listed(run, site, "keys", "revoke", str(file), "--node", "far", "--reason", "leaked")
     (row,) = [row for row in found["keys"] if row["key_id"] == key]
     assert (row["node"], row["told"], row["revoked_at"] is None) == ("far", True, False)
+    assert "keys rotate far` on its host" in found["follows"]
     again = listed(run, site, "keys", "revoke", key, "--reason", "again")
     assert [row["reason"] for row in again["keys"] if row["key_id"] == key] == ["leaked"]
     mine = site.key("node-1").key_id
@@ -121,7 +142,7 @@ def test_keys_are_shown_while_the_coordinators_is_replaced(
     layout.coordinator_key(site.state).unlink()
     assert listed(run, site, "keys", "list")["number"] == 1
     mine = site.key("node-1").key_id
-    asked = ("keys", "revoke", mine, "--reason", "x", "--state", site.state)
+    asked = ("keys", "revoke", mine, "--reason", "x", "--now", "--state", site.state)
     code, _, complaint = run(*asked)
     assert (code, "start the coordinator once" in complaint) == (2, True)
     assert site.coordinator.key_id  # the next start
@@ -135,7 +156,7 @@ def test_a_list_is_countersigned_at_once(run: Run, site: Site) -> None:
     """E3: an older list put back is a defect, and none is signed on top of it."""
     listed(run, site, "keys", "list")
     old = layout.key_list(site.state).read_bytes()
-    listed(run, site, "keys", "revoke", site.key("node-1").key_id, "--reason", "leaked")
+    listed(run, site, "keys", "revoke", site.key("node-1").key_id, "--reason", "x", "--now")
     assert verify(collect(site.state)).ok
     layout.key_list(site.state).write_bytes(old)
     assert [one.code for one in verify(collect(site.state)).defects] == ["old-key-list"]
