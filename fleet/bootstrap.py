@@ -33,6 +33,7 @@ from fleet.door.serving import Door, keep
 from fleet.evidence import heads, kept_list, layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
+from fleet.evidence.losses import LossLog
 from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
@@ -47,6 +48,7 @@ from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
+from fleet.node.losing import LossRecorder
 from fleet.node.outbox import Outbox
 from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
@@ -227,17 +229,6 @@ def backend_of(plan: NodePlan, directory: Path) -> Backend:
     return backends.build("simulated", {"root": str(root)})
 
 
-def _key(plan: NodePlan, state: Path) -> SigningKey:
-    """The node's key; one kept elsewhere leaves its public half here, for `--state` to verify."""
-    chosen, usual = plan.settings.evidence.key_file, layout.node_key(state, plan.node)
-    if not chosen:
-        return SigningKey.load_or_create(usual)
-    key = SigningKey.load_or_create(Path(chosen))
-    usual.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key.public().save(usual.with_suffix(".pub"))
-    return key
-
-
 def run_directory(plan: NodePlan) -> Path:
     """Where the node keeps what must not survive a boot."""
     if plan.simulated is not None:
@@ -261,7 +252,7 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
     _refuse_unserved(plan, opened)
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
-        key = _key(plan, state)
+        key = SigningKey.placed(settings.evidence.key_file, layout.node_key(state, plan.node))
     except BaseException:
         opened.journal.close()
         raise
@@ -334,7 +325,8 @@ def _holding(
 ) -> Holding:
     settings, registry, store = plan.settings, cleaner.registry, outbox.store
     visibility = Visibility(required=plan.kubernetes)
-    deadline_s = settings.node.holder_deadline_s
+    where = layout.losses_directory(Path(plan.state), plan.node)
+    losses = LossRecorder(cleaner.wiper.certifier, LossLog(where))
     return Holding(
         registry,
         Admission(registry, specs, store),
@@ -342,7 +334,14 @@ def _holding(
         cleaner,
         exposer,
         Teardown(
-            registry, cleaner, specs, tenants, visibility, deadline_s, exposer.validator.partitions
+            registry,
+            cleaner,
+            specs,
+            tenants,
+            visibility,
+            losses,
+            settings.node.holder_deadline_s,
+            exposer.validator.partitions,
         ),
         settings.wipe.kill_wait_s,
     )

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import errors
-from fleet.cli import archive, keys, page, text
+from fleet.cli import archive, keys, losses, page, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.evidence import dsse, parsed
@@ -25,6 +25,7 @@ from fleet.evidence.sources import Collection, Trust, collect, take_heads
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(keys.app, name="keys")
+app.command("losses")(losses.list_losses)
 
 DirectoryOption = Annotated[
     Path | None,
@@ -72,7 +73,6 @@ HeadsOption = Annotated[
         show_default=False,
     ),
 ]
-
 HtmlOption = Annotated[
     Path | None,
     typer.Option(

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 
 from fleet import errors
@@ -30,7 +30,8 @@ from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.key_list import Kept
 from fleet.evidence.keys import KeyRing, PublicKey
 from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
-from fleet.evidence.sources import Collection, Log, Trust, bind, take_lists, trusting
+from fleet.evidence.sources import Collection, Log, Losses, Trust, bind, take_lists, trusting
+from fleet.evidence.versions import grouped, laid_over, oldest
 from fleet.model import Digest
 
 AHEAD = 32
@@ -99,14 +100,14 @@ class ArchiveLog(Log):
         return _Row(row.number, row.digest, chain, row.key, row.version, row.place)
 
     def _rows(self, archive: Archive) -> Iterator[_Row | Damage]:
-        for key, versions in _grouped(archive, self._prefix):
+        for key, versions in grouped(archive, self._prefix):
             place = Place(f"{archive.place}/{key}")
             try:
                 row = self._row(key, versions, place)
             except errors.EvidenceInvalid as error:
                 yield Damage("extra-object", error.detail, place)
                 continue
-            yield from _laid_over(versions, row.place)
+            yield from laid_over(versions, row.place)
             if self.node and row.number == 1 and filing.ledger_id(row.digest) != self.ledger:
                 detail = "the ledger it is filed under begins with another certificate"
                 yield Damage("extra-object", detail, row.place)
@@ -163,8 +164,10 @@ def collect(
         place = Place(f"{archive.place}/{name}")
         found.damages.append(Damage("extra-object", "is none of the names kept here", place))
     rings, coordinator = _keys(archive, found)
-    ledgers = {node: list(_ledgers(archive, node, found)) for node in _nodes(archive, found)}
-    bound = bind({node: rings.get(node, KeyRing()) for node in ledgers}, keys, found)
+    nodes = list(_named(archive, filing.LEDGERS, found))
+    ledgers = {node: list(_ledgers(archive, node, found)) for node in nodes}
+    losing = list(_named(archive, filing.LOSSES, found))
+    bound = bind({n: rings.get(n, KeyRing()) for n in sorted({*nodes, *losing})}, keys, found)
     seen = _Seen()
     for node, several in sorted(ledgers.items()):
         for ledger in several:
@@ -172,6 +175,9 @@ def collect(
             log.archive, log.seen = archive, seen
             log.ledger, log.part = ledger, ledger if len(several) > 1 else ""
             found.ledgers.append(log)
+    for node in losing:
+        owner = Log(Path(node), bound.rings[node], node, owners=bound.owners)
+        found.losses.append(Losses(owner, partial(_losses, archive, node)))
     ring = coordinator if coordinator_keys is None else coordinator_keys
     if len(coordinator) or coordinator_keys is not None:
         found.witness = f"{archive.place}/{filing.HEADS}".rstrip("/")
@@ -189,10 +195,10 @@ def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyR
     """Public keys by node, and the coordinator's; what is wrong with one is a damage."""
     keys: dict[str, list[PublicKey]] = {}
     for prefix in (filing.NODE_KEYS, filing.COORDINATOR_KEYS):
-        for key, versions in _grouped(archive, prefix):
+        for key, versions in grouped(archive, prefix):
             place = Place(f"{archive.place}/{key}")
-            found.damages += _laid_over(versions, place)
-            content = _any(archive, key, versions) or b""
+            found.damages += laid_over(versions, place)
+            content = oldest(archive, key, versions) or b""
             try:
                 node = filing.key_owner(key)
                 one = PublicKey.parse(content, place.file)
@@ -211,15 +217,15 @@ def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyR
 
 def _lists(archive: Archive, found: Collection) -> Iterator[Kept]:
     """All lists of keys; a name is nobody's word for which is the newest."""
-    for key, versions in _grouped(archive, filing.KEY_LISTS):
+    for key, versions in grouped(archive, filing.KEY_LISTS):
         place = Place(f"{archive.place}/{key}")
-        found.damages += _laid_over(versions, place)
+        found.damages += laid_over(versions, place)
         try:
             number = filing.number_of(key)
         except errors.EvidenceInvalid as error:
             found.damages.append(Damage("extra-object", error.detail, place))
             continue
-        yield Kept(_any(archive, key, versions) or b"", place, number)
+        yield Kept(oldest(archive, key, versions) or b"", place, number)
 
 
 # --- what is told once the ledgers were read ------------------------------------------------------
@@ -227,9 +233,9 @@ def _lists(archive: Archive, found: Collection) -> Iterator[Kept]:
 
 def _rest(archive: Archive, seen: _Seen, rings: Mapping[str, KeyRing]) -> Iterator[Damage | str]:
     orphans: set[bytes] = set()
-    for key, versions in _grouped(archive, filing.CERTIFICATES):
+    for key, versions in grouped(archive, filing.CERTIFICATES):
         place = Place(f"{archive.place}/{key}")
-        yield from _laid_over(versions, place)
+        yield from laid_over(versions, place)
         digest = filing.digest_named(key)
         if digest is not None and bytes.fromhex(filing.hex_of(digest)) in seen.digests:
             continue
@@ -240,19 +246,19 @@ def _rest(archive: Archive, seen: _Seen, rings: Mapping[str, KeyRing]) -> Iterat
         orphans.add(bytes.fromhex(filing.hex_of(digest)))
         yield f"{place.file}: a certificate of {node} whose upload was not finished"
     yield from _lookups(archive, seen, orphans)
-    for key, versions in _grouped(archive, filing.RUNS):
+    for key, versions in grouped(archive, filing.RUNS):
         place = Place(f"{archive.place}/{key}")
-        yield from _laid_over(versions, place)
-        content = _any(archive, key, versions) if filing.digest_named(key) else None
+        yield from laid_over(versions, place)
+        content = oldest(archive, key, versions) if filing.digest_named(key) else None
         if content is None or not _is_object(content):
             yield Damage("altered-file", "is not the run that its name says", place)
 
 
 def _lookups(archive: Archive, seen: _Seen, orphans: set[bytes]) -> Iterator[Damage]:
     for prefix in filing.LOOKUPS:
-        for key, versions in _grouped(archive, prefix):
+        for key, versions in grouped(archive, prefix):
             place = Place(f"{archive.place}/{key}")
-            yield from _laid_over(versions, place)
+            yield from laid_over(versions, place)
             if any(one.size for one in versions):
                 yield Damage("altered-entry", "a row that finds a certificate is not empty", place)
             if seen.lookups.pop(_short(key), None) is None and not _is_orphans(key, orphans):
@@ -268,7 +274,7 @@ def _unfinished(
 ) -> str | None:
     """The node whose key signed a certificate that is in no ledger; None: nobody's did."""
     try:
-        found = parsed.read(_any(archive, key, versions) or b"")
+        found = parsed.read(oldest(archive, key, versions) or b"")
     except errors.EvidenceInvalid:
         return None
     public = rings.get(found.node, KeyRing()).get(found.envelope.key_id)
@@ -293,44 +299,27 @@ def _is_object(content: bytes) -> bool:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _grouped(archive: Archive, prefix: str) -> Iterator[tuple[str, list[Stored]]]:
-    for key, versions in groupby(archive.stored(prefix), key=lambda one: one.key):
-        yield key, list(versions)
-
-
-def _laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
-    contents = [one for one in versions if not one.marker]
-    if len(contents) > 1:
-        detail = f"{len(contents) - 1} newer versions were laid over it: {contents[0].version}"
-        yield Damage("overwritten-object", detail, place)
-    if len(contents) < len(versions):
-        yield Damage("hidden-object", "a deletion was laid over it", place)
-    for one in contents:
-        if one.size > (most := filing.most_bytes(one.key)):
-            detail = f"has {one.size} bytes, where {most} are the most: not read"
-            yield Damage("oversized-object", detail, place)
-
-
-def _any(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
-    """The oldest content that is what the name says."""
-    for one in reversed([one for one in versions if not one.marker]):
-        if one.size > filing.most_bytes(key):
-            continue
-        try:
-            return archive.read(key, one.version)
-        except errors.InputInvalid:
-            continue
-    return None
-
-
-def _nodes(archive: Archive, found: Collection) -> Iterator[str]:
-    for name in archive.below(filing.LEDGERS):
-        node = name.removeprefix(filing.LEDGERS).removesuffix("/")
+def _named(archive: Archive, prefix: str, found: Collection) -> Iterator[str]:
+    """Nodes that have something below `prefix`."""
+    for name in archive.below(prefix):
+        node = name.removeprefix(prefix).removesuffix("/")
         if name.endswith("/") and layout.is_name(node):
             yield node
         else:
             place = Place(f"{archive.place}/{name}")
-            found.damages.append(Damage("extra-object", "is the ledger of no node", place))
+            found.damages.append(Damage("extra-object", "is of no node", place))
+
+
+def _losses(archive: Archive, node: str) -> Iterator[tuple[Place, bytes] | Damage]:
+    for key, versions in grouped(archive, filing.losses_of(node)):
+        place = Place(f"{archive.place}/{key}")
+        try:
+            where = Place(place.file, entry=filing.loss_number(key))
+        except errors.EvidenceInvalid as error:
+            yield Damage("extra-object", error.detail, place)
+            continue
+        yield from laid_over(versions, where)
+        yield where, oldest(archive, key, versions) or b""
 
 
 def _ledgers(archive: Archive, node: str, found: Collection) -> Iterator[str]:
@@ -369,7 +358,7 @@ def _read(archive: Archive, row: _Row) -> tuple[bytes, bool]:
         there = [one for one in archive.stored(row.key) if one.key == row.key]
         if any(one.version == row.version for one in there):
             raise
-        content = _any(archive, row.key, there)
+        content = oldest(archive, row.key, there)
         if content is None:
             raise
         return content, True

@@ -43,6 +43,11 @@ def node_keys(directory: Path, node: str) -> Path:
     return directory / "keys" / "nodes" / layout.checked_name(node)
 
 
+def losses(directory: Path, node: str) -> Path:
+    """Where an export keeps a node's data-loss records."""
+    return directory / "losses" / layout.checked_name(node)
+
+
 def ledger_name(node: str, part: str) -> str:
     """How the index and the folder of certificates name a ledger of `node`."""
     return f"{node}.{part}" if part else node

@@ -170,8 +170,8 @@ def seal(
 ) -> bytes:
     """Sign a statement; the bytes returned are what is stored. Raises `InputInvalid`.
 
-    Only `fleet.evidence.certificate.issue`, `fleet.evidence.heads.countersign` and
-    `fleet.evidence.key_list.sign` may call this.
+    Only `fleet.evidence.certificate.issue`, `fleet.evidence.heads.countersign`,
+    `fleet.evidence.key_list.sign` and `fleet.evidence.losses.sign` may call this.
     """
     payload = canonical(
         {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
-from fleet.evidence import copies, dsse, parsed
+from fleet.evidence import copies, dsse, losses, parsed
 from fleet.evidence import heads as heads_module
 from fleet.evidence import key_list as key_lists
 from fleet.evidence.copies import COORDINATOR_KEYS, FORMAT, INDEX, SUMS, node_keys
@@ -23,7 +23,7 @@ from fleet.evidence.disk import replace
 from fleet.evidence.key_list import Named
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Entry, Sequence
-from fleet.evidence.sources import Collection, Log
+from fleet.evidence.sources import Collection, Log, Losses
 from fleet.model import UnitId
 
 README = "README.txt"
@@ -33,6 +33,7 @@ _WORDS = """Wipe certificates of fleetscrub.
 certificates/<node>/  DSSE envelopes (in-toto statements, Ed25519), one file each, oldest first
                       (<node>.<ledger> where a node that lost its disk has several ledgers)
 heads/                countersignatures of the coordinator over the ends of the nodes' ledgers
+losses/<node>/        signed records of claims that ended with a device out of service
 keys/                 public keys; compare them with keys you got another way. list.json, if it is
                       there, says when each was good, signed by the coordinator
 index.json            all entries of each ledger in order, with digests (null: left out here), whose
@@ -78,6 +79,10 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
         else:
             _refuse_old_list(collection, writer.named)
             heads.keys += writer.list_signer(collection.heads, collection.key_list, heads.keys)
+        signers = _keys_of(logs, copied)
+        for found in collection.losses:
+            if found.log.node in signers:
+                signers[found.log.node] += writer.losses(found, units if device else None)
         writer.finish(
             {
                 "format": FORMAT,
@@ -92,7 +97,7 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
                 },
                 "heads": {"entries": heads.rows if heads else []},
                 "keys": {
-                    "nodes": _keys_of(logs, copied),
+                    "nodes": {name: sorted({*keys}) for name, keys in signers.items()},
                     "coordinator": heads.keys if heads else [],
                 },
             },
@@ -208,6 +213,18 @@ class _Export:
             done.rows.append([entry.digest, file])
         done.keys = self._keys(log, signers)
         return done
+
+    def losses(self, found: Losses, units: set[UnitId] | None) -> list[str]:
+        """Write the data-loss records that touch `units` (None: all); ids of their keys."""
+        folder, signers = str(copies.losses(Path(), found.log.node)), set()
+        for one in found.contents():
+            if isinstance(one, Damage):
+                raise EvidenceInvalid(f"{one.place}: {one.detail}", remedy=_INQUIRY)
+            record = losses.read(one[1])
+            if units is None or units.intersection(record.units):
+                signers.add(record.envelope.key_id)
+                self.file(f"{folder}/{losses.file_name(record.number)}", one[1])
+        return self._keys(found.log, signers)
 
     def list_signer(self, heads: Log, content: bytes, written: list[str]) -> list[str]:
         """Write the key that signed the list of keys, unless it was `written` already."""

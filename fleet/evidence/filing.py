@@ -4,6 +4,7 @@
     ledgers/<node>/<ledger>/<number>/<digest>.<chain>.<version>  its place in the node's ledger
     by-time/<year>/<month>/<day>/<issued>.<node>.<number>.<digest>
     by-device/<uuid>/<issued>.<node>.<number>.<digest>    likewise by-claim/ and by-run/
+    losses/<node>/<number>/<digest>.json                  a data-loss record
     heads/<number>/<digest>.json                          a countersignature of the coordinator
     runs/<started>.<run>/<digest>.json                    a campaign run as it ended
     keys/nodes/<node>/<key id>.pub, keys/coordinator/<key id>.pub, keys/lists/<number>/<digest>.json
@@ -37,17 +38,18 @@ from fleet.evidence.parsed import Certificate
 from fleet.model import Digest
 
 CERTIFICATES, LEDGERS, HEADS, RUNS, KEYS = "certificates/", "ledgers/", "heads/", "runs/", "keys/"
+LOSSES = "losses/"
 BY_TIME, BY_DEVICE, BY_CLAIM, BY_RUN = "by-time/", "by-device/", "by-claim/", "by-run/"
 LOOKUPS = (BY_CLAIM, BY_DEVICE, BY_RUN, BY_TIME)
 NODE_KEYS, COORDINATOR_KEYS, KEY_LISTS = "keys/nodes/", "keys/coordinator/", "keys/lists/"
 CANARY = "canary/"
 IDENTITY = "archive-id.json"
 """Which archive this is: made once, by chance. Another bucket of the same name has another."""
-KNOWN = (CERTIFICATES, LEDGERS, HEADS, RUNS, KEYS, *LOOKUPS, CANARY, IDENTITY)
+KNOWN = (CERTIFICATES, LEDGERS, LOSSES, HEADS, RUNS, KEYS, *LOOKUPS, CANARY, IDENTITY)
 LEDGER_ID = 16
 """Hexadecimal digits of a ledger's first entry that tell it from others of the same node."""
 _MIB = 1024 * 1024
-_MOST_BYTES = {CERTIFICATES: _MIB, HEADS: _MIB, KEY_LISTS: 16 * _MIB, RUNS: 64 * _MIB}
+_MOST_BYTES = {CERTIFICATES: _MIB, LOSSES: _MIB, HEADS: _MIB, KEY_LISTS: 16 * _MIB, RUNS: 64 * _MIB}
 _MOST_REST_BYTES = 64 * 1024
 _HEX = r"[0-9a-f]{64}"
 _LEDGER = re.compile(
@@ -55,6 +57,7 @@ _LEDGER = re.compile(
 )
 _CERTIFICATE = re.compile(rf"certificates/({_HEX})\.json")
 _NUMBERED = re.compile(rf"(?:heads|keys/lists)/([0-9]{{12}})/({_HEX})\.json")
+_LOSS = re.compile(rf"losses/([^/]+)/([0-9]{{8}})/({_HEX})\.json")
 _RUN = re.compile(rf"runs/[^/]+/({_HEX})\.json")
 _KEY = re.compile(rf"keys/(?:coordinator|nodes/([^/]+))/({_HEX})\.pub")
 
@@ -160,6 +163,24 @@ def looked_up(key: str) -> Digest:
     return Digest(f"sha256:{digest}")
 
 
+def losses_of(node: str) -> str:
+    """Where the data-loss records of a node are listed."""
+    return f"{LOSSES}{layout.checked_name(node)}/"
+
+
+def loss(node: str, number: int, digest: Digest) -> str:
+    """Name of a data-loss record."""
+    return f"{losses_of(node)}{number:08d}/{hex_of(digest)}.json"
+
+
+def loss_number(key: str) -> int:
+    """Number in the name of a data-loss record. Raises `EvidenceInvalid`."""
+    match = _LOSS.fullmatch(key)
+    if match is None:
+        raise EvidenceInvalid(f"{key} is no name of a data-loss record")
+    return int(match[2])
+
+
 def head(number: int, digest: Digest) -> str:
     """Name of a countersignature."""
     return f"{HEADS}{number:012d}/{hex_of(digest)}.json"
@@ -199,7 +220,7 @@ def number_of(key: str) -> int:
 
 def digest_named(key: str) -> Digest | None:
     """The digest that the content under this name must have; None: its name names none."""
-    for pattern, group in ((_CERTIFICATE, 1), (_NUMBERED, 2), (_RUN, 1)):
+    for pattern, group in ((_CERTIFICATE, 1), (_NUMBERED, 2), (_RUN, 1), (_LOSS, 3)):
         if (match := pattern.fullmatch(key)) is not None:
             return Digest(f"sha256:{match[group]}")
     return None

@@ -34,6 +34,8 @@ class Report:
     omitted: int = 0
     units: int = 0
     simulated: int = 0
+    losses: int = 0
+    """Data-loss records."""
     countersignatures: int = 0
     countersigned: int = 0
     """Certificates covered by a valid countersignature."""
@@ -81,6 +83,7 @@ class Report:
             "omitted": self.omitted,
             "units": self.units,
             "simulated": self.simulated,
+            "losses": self.losses,
             "countersignatures": self.countersignatures,
             "countersigned": self.countersigned,
             "countersigned_at": at and dsse.moment(at),

@@ -155,6 +155,19 @@ class SigningKey:
             ) from error
         return found
 
+    @classmethod
+    def placed(cls, elsewhere: str, usual: Path) -> SigningKey:
+        """The key at `usual`, or `elsewhere` ("": none), which leaves its public half at `usual`.
+
+        So a state directory can always be verified with the keys in it. Raises `KeyUnusable`.
+        """
+        if not elsewhere:
+            return cls.load_or_create(usual)
+        key = cls.load_or_create(Path(elsewhere))
+        usual.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key.public().save(usual.with_suffix(PUBLIC_SUFFIX))
+        return key
+
 
 def _private_pem(key: Ed25519PrivateKey) -> bytes:
     return key.private_bytes(

@@ -44,6 +44,11 @@ def ledger_directory(state: Path, node: str) -> Path:
     return node_directory(state, node) / "ledger"
 
 
+def losses_directory(state: Path, node: str) -> Path:
+    """The node's data-loss records."""
+    return node_directory(state, node) / "losses"
+
+
 def archive_cursor(state: Path, node: str = "") -> Path:
     """How far the node's ledger was copied to the archive; the coordinator's without a node."""
     owner = node_directory(state, node) if node else coordinator_directory(state)

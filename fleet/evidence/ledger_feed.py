@@ -1,4 +1,4 @@
-"""A node's certificates as they are copied to an archive."""
+"""A node's certificates and data-loss records as they are copied to an archive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid
-from fleet.evidence import filing, layout, parsed
+from fleet.evidence import dsse, filing, layout, losses, parsed
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.log_feed import LogFeed, Whole
@@ -24,23 +24,51 @@ class LedgerFeed(LogFeed):
         super().__init__(directory, cursor, place=place, required=required)
         self._node = node
         self._keys = layout.node_keys_directory(state, node)
+        self._losses = layout.losses_directory(state, node)
+        self._recorded = 0
+        """Number of the last data-loss record offered by this process."""
         self._ledger = ""
         self._remembered = ""
         """Which ledger it was when the file was written."""
 
     def begin(self) -> None:
-        """Offer the node's public keys, old and present."""
-        self.offer(
+        """Offer the node's public keys, old and present, and its data-loss records."""
+        keys = [
             Whole(
                 f"key {key.key_id[:SHORT_ID]}",
                 filing.public_key(key.key_id, self._node),
                 key.pem(),
             )
             for key in KeyRing.owned(self._keys, layout.NODE_STEM)
-        )
+        ]
+        self._recorded = 0
+        self.offer([*keys, *self._records()])
+
+    def next(self) -> Any:
+        """The next record, key or entry; None: all are copied or set aside."""
+        with self._guard:
+            for one in self._records():
+                self._wholes[one.key] = one
+            return super().next()
+
+    def waiting(self) -> tuple[int, float]:
+        """What is not copied, new records included."""
+        with self._guard:
+            for one in self._records():
+                self._wholes[one.key] = one
+            return super().waiting()
+
+    def _records(self) -> list[Whole]:
+        """Data-loss records that were not offered yet."""
+        found = []
+        for place, content in losses.contents(self._losses, after=self._recorded):
+            number = self._recorded = place.entry or 0
+            key = filing.loss(self._node, number, dsse.digest_of(content))
+            found.append(Whole(f"data-loss record {number}", key, content))
+        return found
 
     def send(self, archive: Archive, item: Any) -> None:
-        """Copy a key, or an entry: certificate, rows that find it, its row of the ledger last."""
+        """Copy a key, a record, or an entry: certificate, rows that find it, ledger's row last."""
         if isinstance(item, Whole):
             archive.keep(item.key, item.content)
             return

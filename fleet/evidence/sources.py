@@ -10,11 +10,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import copies, dsse, key_list, layout, parsed
+from fleet.evidence import copies, dsse, key_list, layout, losses, parsed
 from fleet.evidence.disk import read_regular, shown
 from fleet.evidence.key_list import Chosen, Kept, KeyList
 from fleet.evidence.keys import SHORT_ID, KeyRing
@@ -54,7 +55,6 @@ class Log:
     """Whose each key is, of those bound to a node; key id -> node."""
     listed: KeyList | None = None
     """The coordinator's signed list of keys: when each was good."""
-
     part: str = ""
     """Which of the node's ledgers, where it has several: one that lost its disk began another."""
 
@@ -103,6 +103,15 @@ class Log:
         return replace(found, place=place)
 
 
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """A node's data-loss records, wherever they are kept."""
+
+    log: Log
+    """Whose they are: its keys sign them."""
+    contents: Callable[[], Iterator[tuple[Place, bytes] | Damage]]
+
+
 @dataclass(slots=True)
 class Collection:
     """All that is verified together."""
@@ -123,6 +132,7 @@ class Collection:
     """The same, if the coordinator signed it."""
     lists: str = ""
     """Where that list must be; "": it need not be here."""
+    losses: list[Losses] = field(default_factory=list)
     rest: Callable[[], Iterator[Damage | str]] | None = None
     """What can be told only once all ledgers were read: damages, and notes as text."""
 
@@ -193,6 +203,7 @@ def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -
         directory = layout.ledger_directory(state, node)
         if directory.is_dir():
             found.ledgers.append(Log(directory, bound.rings[node], node, owners=bound.owners))
+        _take_losses(found, layout.losses_directory(state, node), bound, node)
     if layout.coordinator_directory(state).is_dir():
         found.witness = str(layout.heads_directory(state))
     given = coordinator_keys
@@ -204,6 +215,12 @@ def _state(state: Path, trust: Trust | None, coordinator_keys: KeyRing | None) -
     found.lists = str(layout.key_list(state))
     take_list(found, layout.key_list(state), given)
     return found
+
+
+def _take_losses(found: Collection, directory: Path, bound: Bound, node: str) -> None:
+    if directory.is_dir():
+        log = Log(directory, bound.rings[node], node, owners=bound.owners)
+        found.losses.append(Losses(log, partial(losses.contents, directory)))
 
 
 def take_list(found: Collection, path: Path, ring: KeyRing) -> None:
@@ -342,6 +359,8 @@ def _export(directory: Path, trust: Trust | None, coordinator_keys: KeyRing | No
         log = Log(directory, bound.rings[node], node, rows["entries"], owners=bound.owners)
         log.part = rows["ledger"]
         found.ledgers.append(log)
+    for node in rings:
+        _take_losses(found, copies.losses(directory, node), bound, node)
     ring = _listed(directory / copies.COORDINATOR_KEYS, listed["coordinator"], found)
     given = ring if coordinator_keys is None else coordinator_keys
     if index["heads"]["entries"]:

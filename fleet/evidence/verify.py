@@ -6,7 +6,7 @@ another. What cannot be proven from what is there is a note, not a defect, and s
 
 from __future__ import annotations
 
-from fleet.evidence import key_list
+from fleet.evidence import key_list, losses_check
 from fleet.evidence.disk import shown
 from fleet.evidence.findings import Doubt, Report
 from fleet.evidence.heads_check import HeadsCheck
@@ -35,6 +35,8 @@ def verify(collection: Collection) -> Report:
     if not checks and not report.defects:
         report.notes.append("there is no ledger: nothing was certified")
     _verify_heads(collection, checks, report)
+    for losses in collection.losses:
+        losses_check.check(losses, report, partial=collection.unsigned_index)
     if collection.witness and report.certificates and not report.countersignatures:
         detail = "a coordinator countersigns these ledgers, and no countersignature is here"
         report.defects.append(Damage("missing-heads", detail, Place(collection.witness)))

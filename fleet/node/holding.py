@@ -24,10 +24,11 @@ from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
 from fleet.node.flights import Flight, Flights
 from fleet.node.granting import grants
+from fleet.node.losing import TEARDOWN_AT
 from fleet.node.registry import Registry
 from fleet.node.securing import Securing
 from fleet.node.sweep import DRIVER
-from fleet.node.teardown import TEARDOWN_AT, Teardown
+from fleet.node.teardown import Teardown
 
 LOG = logging.getLogger(__name__)
 ABANDON_WAIT_S = 2.0

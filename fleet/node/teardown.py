@@ -25,6 +25,7 @@ from fleet.node import outcomes
 from fleet.node.admitting import NOTE, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.flights import Flight
+from fleet.node.losing import TEARDOWN_AT, LossRecorder
 from fleet.node.outbox import LET_GO, RELEASE
 from fleet.node.partitions import Partitions
 from fleet.node.ports import Specs, TenantProof
@@ -32,8 +33,6 @@ from fleet.node.registry import Registry
 
 HOLDER_DEADLINE_S = 600.0
 """Time, s, a tenant's process may outlive its teardown before the device is quarantined."""
-TEARDOWN_AT = "teardown_at"
-"""Attribute of a claim record: when its teardown began, seconds since the epoch."""
 PUBLISHED_WAIT_S = 60.0
 """Time, s, one flight waits for a quarantine to be read back; the next try waits again."""
 POLL_S = 0.05
@@ -79,6 +78,7 @@ class Teardown:
     specs: Specs
     tenants: TenantProof
     visibility: Visibility
+    losses: LossRecorder
     holder_deadline_s: float = HOLDER_DEADLINE_S
     partitions: Partitions | None = None
 
@@ -91,6 +91,7 @@ class Teardown:
         self._unmake(claim)
         self._take_out_whole(claim)
         out_of_service = self._await_visible(claim, flight)
+        self.losses.record(claim, out_of_service)
         self._bury(claim)
         return ClaimAnswer(
             uid=claim.uid,

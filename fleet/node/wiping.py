@@ -57,7 +57,7 @@ class Wiper:
         self._workers = workers
         self._tenants = tenants
         self._validator = validator
-        self._certifier = certifier
+        self.certifier = certifier
         self._tell = outcomes.Teller(registry)
         self._slots = threading.BoundedSemaphore(max_parallel)
 
@@ -313,7 +313,7 @@ class Wiper:
         if task.binding and (unmet := verdict.unmet or task.lacking(wipe)):
             self._end(task, Event.TRUST_LOST, Change(frozenset({Fact.WORKER_GONE})))
             return self._tell.after(task.work, Outcome.REFUSED, [outcomes.unmet(unmet)], wipe)
-        issued = self._certifier.certify(task, wipe, verdict)
+        issued = self.certifier.certify(task, wipe, verdict)
         units = self._registry.move(
             task.device,
             _pick(Event.HEALTH_PASSED, Event.RETEST_PASSED),

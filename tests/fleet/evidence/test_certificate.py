@@ -215,6 +215,7 @@ def test_only_issue_and_countersign_can_seal() -> None:
         "certificate.py:issue",
         "heads.py:countersign",
         "key_list.py:sign",
+        "losses.py:sign",
     }
     tags_only = {
         "tags.py:issue",

@@ -1,0 +1,66 @@
+"""`fleet evidence losses`: claims that ended with a device out of service, as nodes signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet import errors
+from fleet.cli.options import StateOption, state_directory
+from fleet.cli.output import AsJson, emit
+from fleet.evidence import layout, losses
+
+
+def list_losses(
+    claim: Annotated[
+        str, typer.Option("--claim", metavar="UID", help="Only of this claim.", show_default=False)
+    ] = "",
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="Only this node.", show_default=False)
+    ] = "",
+    state: StateOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List data-loss records: claims after which a device was not proven clean.
+
+    Signatures are judged by `fleet evidence verify`, here they are not.
+    """
+    found = list(_records(state_directory(state), node, claim))
+    rows = [{**one.envelope.predicate, "digest": one.digest} for one in found]
+    emit({"losses": rows}, as_json=as_json, render=partial(_render, rows))
+
+
+def _records(state: Path, node: str, claim: str) -> Iterator[losses.Record]:
+    names = layout.nodes(state)
+    if node and node not in names:
+        raise errors.InputInvalid(
+            f"there is no node {node} in {state}",
+            remedy=f"name one of {', '.join(names) or 'none'}, or another --state",
+        )
+    for name in names:
+        for found in losses.LossLog(layout.losses_directory(state, name)).records():
+            if (not node or name == node) and (not claim or found.claim == claim):
+                yield found
+
+
+def _render(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        console.print("no data-loss records")
+        return
+    table = Table("recorded", "node", "claim", "device", "reasons", box=None, pad_edge=False)
+    for row in rows:
+        named = f"{row['claim']['namespace']}/{row['claim']['name']} {row['claim']['uid']}"
+        for device in row["devices"]:
+            mark = "SIMULATED " if row["simulated"] else ""
+            codes = ", ".join(reason["code"] for reason in device["reasons"]) or "not known"
+            cells = (row["recorded_at"], row["node"], named, mark + device["uuid"], codes)
+            table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
+    console.print(table)
