@@ -11,11 +11,13 @@ from typing import Any
 
 import kubernetes
 import pytest
+import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.admission.ground import GOVERNED_LABEL, Ground
 from fleet.admission.policies import API_VERSION, files
 from fleet.admission.rules import LINT_ONLY, TABLE
 from fleet.admission.shapes import Object, group_and_version
+from tests.deploy import manifests
 from tests.e2e.place import Place
 from tests.e2e.polling import eventually
 from tests.fleet.admission import corpus
@@ -24,6 +26,8 @@ from tests.fleet.admission.corpus import Case
 
 pytestmark = pytest.mark.e2e
 CASES = corpus.cases()
+GOVERNED = sorted((manifests.ROOT / "helm" / "fleetscrub" / "namespaces").glob("*.yaml"))
+OF_NAMESPACES = "fleetscrub-governed"
 CLUSTER_SCOPED = ("DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
                   "CustomResourceDefinition", "Namespace", "ClusterRoleBinding")  # fmt: skip
 PLURALS = {
@@ -164,7 +168,9 @@ def server(place: Place) -> Iterator[Server]:
     found = Server(configuration.host.rstrip("/"), pool, name)
     users = sorted({case.said(corpus.REQUESTER) for case in CASES} - {""})
     policies = [one for objects in files(Ground()).values() for one in objects]
-    policies += [warning(one) for one in policies if one["kind"].endswith("Binding")]
+    policies += [one for path in GOVERNED for one in yaml.safe_load_all(path.read_text())]
+    bindings = [one for one in policies if one["kind"].endswith("Binding")]
+    policies += [warning(one) for one in bindings if one["spec"]["policyName"] != OF_NAMESPACES]
     made = [
         *map(crd, RAY_KINDS),
         namespace(name, **{GOVERNED_LABEL: "true"}),
@@ -261,3 +267,44 @@ def test_what_was_there_before_may_end(server: Server) -> None:
     worse = server.ask("PATCH", path, {"spec": {"replicas": 3}}, query="dryRun=All")
     assert worse.denied_by == {"C1-extended-resource"}
     assert server.delete(old).status == 200
+
+
+def test_nobody_leaves_the_rules_with_rights_in_a_namespace_alone(server: Server) -> None:
+    """C1 to C5: "*" on "*" in a namespace reaches its labels; the governed one stays, others go."""
+    tenant, group = "tenant-owner", "rbac.authorization.k8s.io"
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "Role",
+        "metadata": {"name": "everything"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "everything"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "everything"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": tenant}],
+    }
+    for one in (role, binding):
+        assert server.create(one, dry=False).status == 201
+    path = f"/api/v1/namespaces/{server.namespace}"
+    try:
+
+        def change(value: str | None, *, user: str = tenant, label: str = GOVERNED_LABEL) -> Answer:
+            body = {"metadata": {"labels": {label: value}}}
+            return server.ask("PATCH", path, body, user=user, query="dryRun=All")
+
+        eventually("the role counts", lambda: change("x", label="a").status == 200, timeout_s=30)
+        for value in (None, "false", ""):
+            answer = change(value)
+            assert answer.status == 403, answer.body
+            assert "stays governed" in answer.body["message"]
+        for subresource in ("status", "finalize"):
+            whole = dict(server.ask("GET", path).body)
+            whole["metadata"] = {**whole["metadata"], "labels": {}}
+            answer = server.ask("PUT", f"{path}/{subresource}", whole, user=tenant)
+            assert (answer.status, "stays governed" in answer.body["message"]) == (403, True)
+        assert change(None, user="").status == 200
+    finally:
+        for one in (binding, role):
+            server.delete(one)

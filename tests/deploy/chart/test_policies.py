@@ -40,6 +40,16 @@ def test_with_default_values_they_are_what_was_generated() -> None:
     assert installed() == generated()
 
 
+def test_a_namespace_stays_governed_with_the_rest_of_the_rules() -> None:
+    """C1 to C5: the policy for labels of namespaces comes and goes with admission."""
+    path = CHART / "namespaces" / "governed.yaml"
+    wanted = named(list(yaml.safe_load_all(path.read_text())))
+    found = named(rendering.objects())
+    assert {key: found[key] for key in wanted} == wanted
+    off = named(rendering.objects({"admission": {"enabled": False}}))
+    assert not wanted.keys() & off.keys()
+
+
 def test_values_fill_the_places_that_are_meant_for_them() -> None:
     """Classes, accounts and the wipe budget of this cluster, and nothing else."""
     given = {
