@@ -9,12 +9,14 @@ STAMP := $(VENV)/.synced
 RUN_STAMP := $(VENV)/.synced-run
 DEPLOY_STAMP := $(VENV)/.synced-deploy
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
+# Where it is set, every process compiles all that it imports: each start costs twice as much.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench chaos simulate e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale chaos fuzz simulate search e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -65,6 +67,12 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 	$(RUN) jobs.bench
 	$(RUN) tests.bench_kubelet
 	$(RUN) tests.bench_evidence
+
+bench-scale: $(STAMP) ## campaigns over 125, 1,250 and 12,500 nodes, with a crash and the breaker (NODES=)
+	$(RUN) tests.scale.campaign --nodes $(or $(NODES),125 1250 12500) --crash --breaker
+
+fuzz: $(STAMP) ## whatever arrives from outside, changed in every way (EXAMPLES=n, SURFACE=name)
+	$(RUN) tests.fuzz --examples $(or $(EXAMPLES),2000) $(if $(SURFACE),--surface $(SURFACE))
 
 chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n)
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --kubelet $(or $(KUBELET),300) \

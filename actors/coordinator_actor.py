@@ -1,8 +1,9 @@
 """The coordinator's actor: a plain synchronous one, forwarding batches to `fleet.coordinator`.
 
-Sync on purpose: one call at a time is what makes check-then-act safe here (B08), it is twice as
-fast as an async actor for work of microseconds, and every decision is one transaction of the
-stores anyway. Nothing lives in this object: a restart opens the stores again (B42).
+Sync on purpose: it is twice as fast as an async actor for work of microseconds, and every decision
+is one transaction of the stores anyway. One call at a time is what makes check-then-act safe here
+(B08); those about leases that wait for their turn share it, and its commit (`fleet.batches`). Only
+a ping waits for none. Nothing lives in this object: a restart opens the stores again (B42).
 
 Messages cross as JSON and are validated on arrival; a refusal stands in an answer as an error.
 
@@ -17,10 +18,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from pydantic import TypeAdapter
@@ -29,6 +30,7 @@ from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK
 from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
 from fleet import errors, logs
+from fleet.batches import Batches
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest
 from fleet.messages import DeviceResult
@@ -60,6 +62,22 @@ RUNS = TypeAdapter(tuple[RunRecord, ...])
 
 Answer = str | errors.FleetError
 """A lease as JSON, or why there is none."""
+
+LEASE_THREADS = 32
+"""Calls about leases that may wait for a commit together."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def waiting_together(method: Method) -> Method:
+    """Mark a method that Ray may run several times at once: it takes turns by itself."""
+    marked: Method = ray.method(concurrency_group="leases")(method)
+    return marked
+
+
+def waiting_for_none(method: Method) -> Method:
+    """Mark a method that is answered whatever else goes on (B59)."""
+    marked: Method = ray.method(concurrency_group="status")(method)
+    return marked
 
 
 def open_coordinator(plan: str) -> Coordinator:
@@ -108,6 +126,10 @@ class CoordinatorActor:
         self._refused: errors.FleetError | None = None
         self._refused_at = float("-inf")
         self._loop: Loop | None = None
+        self._turn = threading.Lock()
+        self._acquiring = Batches[AcquireRequest, Lease | errors.FleetError](turn=self._turn)
+        self._renewing = Batches[Renewal, Lease | errors.FleetError](turn=self._turn)
+        self._releasing = Batches[Release, bool | errors.FleetError](turn=self._turn)
         try:
             with suppress(errors.Retryable):  # it is in the log, and asked for again
                 self._open()
@@ -134,83 +156,98 @@ class CoordinatorActor:
 
     def view(self) -> str:
         """A `CoordinatorView`, with the claims of the cluster where it reconciles them."""
-        with _answering("view"):
+        with _answering("view"), self._turn:
             found = self._coordinator.view()
             if self._loop is not None:
                 found = found.model_copy(update={"binding": self._loop.view()})
             return found.model_dump_json()
 
+    @waiting_for_none
     def ping(self) -> int:
-        """Proof of life: the process id."""
+        """Proof of life: the process id. Waits for no other call."""
         return os.getpid()
 
     # --- leases ----------------------------------------------------------------------------------
 
+    @property
+    def lease_calls_waiting(self) -> int:
+        """Calls about leases that wait for the commit under way."""
+        kinds = (self._acquiring, self._renewing, self._releasing)
+        return sum(kind.waiting for kind in kinds)
+
+    @waiting_together
     def acquire(self, requests: str, out_of_service_max: int | None = None) -> list[Answer]:
         """One answer for each request, in order, all decided in one transaction."""
-        with _answering("acquire"):
-            granted = self._coordinator.acquire(
-                REQUESTS.validate_json(requests), out_of_service_max=out_of_service_max
-            )
-            return [_lease(answer) for answer in granted]
 
+        def act(asked: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+            return self._coordinator.acquire(asked, out_of_service_max=out_of_service_max)
+
+        with _answering("acquire"):
+            asked = REQUESTS.validate_json(requests)
+            answers = self._acquiring.ask(asked, act, alike=out_of_service_max)
+            return [_lease(answer) for answer in answers]
+
+    @waiting_together
     def renew(self, renewals: str) -> list[Answer]:
         """Prolong leases; one answer for each."""
         with _answering("renew"):
-            renewed = self._coordinator.renew_all(RENEWALS.validate_json(renewals))
-            return [_lease(answer) for answer in renewed]
+            asked = RENEWALS.validate_json(renewals)
+            answers = self._renewing.ask(asked, self._coordinator.renew_all)
+            return [_lease(answer) for answer in answers]
 
+    @waiting_together
     def release(self, releases: str) -> list[bool | errors.FleetError]:
         """Give leases back; whether anything was held, for each."""
         with _answering("release"):
-            return self._coordinator.release_all(RELEASES.validate_json(releases))
+            asked = RELEASES.validate_json(releases)
+            return list(self._releasing.ask(asked, self._coordinator.release_all))
 
     def leases(self) -> str:
         """All leases in force."""
-        with _answering("leases"):
+        with _answering("leases"), self._turn:
             return LEASES.dump_json(tuple(self._coordinator.leases())).decode()
 
     # --- runs ------------------------------------------------------------------------------------
 
     def open(self, record: str) -> str:
         """Begin a run; repeating it with the same content returns what is stored."""
-        with _answering("open"):
+        with _answering("open"), self._turn:
             stored = self._coordinator.open(RunRecord.model_validate_json(record))
             return stored.model_dump_json()
 
     def resume(self, run: str) -> str:
         """Go on with a run that was stopped or whose job died."""
-        with _answering("resume"):
+        with _answering("resume"), self._turn:
             return self._coordinator.resume(RunId(run)).model_dump_json()
 
     def append(self, run: str, results: str) -> None:
         """Keep results with a run; a repeated one changes nothing."""
-        with _answering("append"):
+        with _answering("append"), self._turn:
             self._coordinator.append(run, RESULTS.validate_json(results))
 
     def close_run(self, run: str, exit_reason: str) -> None:
         """End a run and give its leases up."""
-        with _answering("close_run"):
+        with _answering("close_run"), self._turn:
             self._coordinator.close(run, exit_reason)
 
     def run(self, run: str) -> str:
         """One run with its results."""
-        with _answering("run"):
+        with _answering("run"), self._turn:
             return self._coordinator.run(RunId(run)).model_dump_json()
 
     def runs(self, limit: int) -> str:
         """The newest runs first."""
-        with _answering("runs"):
+        with _answering("runs"), self._turn:
             return RUNS.dump_json(tuple(self._coordinator.runs(limit))).decode()
 
     def unfinished(self) -> str:
         """Runs that are running or stopped, oldest first."""
-        with _answering("unfinished"):
+        with _answering("unfinished"), self._turn:
             return RUNS.dump_json(tuple(self._coordinator.unfinished())).decode()
 
     def sign_heads(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
         """Countersign the ends of the nodes' ledgers (`LedgerHead` by node)."""
-        with _answering("sign_heads"):
+        with _answering("sign_heads"), self._turn:
             self._coordinator.sign_heads(
                 {NodeName(node): LedgerHead.from_json(head) for node, head in heads.items()}
             )
@@ -288,6 +325,11 @@ def placement(
     return {"label_selector": {COORDINATOR_LABEL: "true"}} if meant else {}
 
 
-_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+_OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "concurrency_groups": {"leases": LEASE_THREADS, "status": 1},
+}
 REMOTE_COORDINATOR_ACTOR: Any = ray.remote(**_OPTIONS)(CoordinatorActor)
 """The class as Ray starts it."""

@@ -39,7 +39,7 @@ from actors.node_actor import (
     WORK_THREADS,
     Pulse,
 )
-from actors.translate import translate, translated
+from actors.translate import given_up, translate, translated
 from fleet import errors
 from fleet.coordinator import CoordinatorView
 from fleet.evidence.ledger import LedgerHead
@@ -167,7 +167,9 @@ class RemoteCoordinator:
     def wait(self, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Call and wait. Raises the coordinator's own errors or `RayUnavailable`."""
         with translated(f"coordinator: {method}"):
-            return ray.get(getattr(self.handle, method).remote(*arguments), timeout=timeout_s)
+            ref = getattr(self.handle, method).remote(*arguments)
+            with given_up(ref):
+                return ray.get(ref, timeout=timeout_s)
 
     def view(self) -> CoordinatorView:
         """The coordinator now."""

@@ -14,7 +14,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import ray.exceptions
 
@@ -98,6 +98,22 @@ def translated(call: str) -> Iterator[None]:
         raise translate(error, call=call) from None
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise translate(error, call=call) from error
+
+
+@contextmanager
+def given_up(ref: object) -> Iterator[None]:
+    """Run a block that waits for `ref`; if it waits in vain, the call is not begun any more.
+
+    Calls that nobody waits for would keep an overloaded actor from those that somebody does. Ray
+    takes back what waits in a concurrency group; what runs goes on to its end, as does what waits
+    for an actor's main thread, so that it stays unknown to the caller whether it did.
+    """
+    try:
+        yield
+    except ray.exceptions.GetTimeoutError:
+        with suppress(Exception):  # a head that is away cancels nothing; the time-out counts
+            ray.cancel(ref)
+        raise
 
 
 def _of_cause(error: ray.exceptions.RayTaskError, call: str) -> errors.FleetError:

@@ -50,6 +50,18 @@ class Kind(StrEnum):
     """The request will never be accepted as it is."""
 
 
+NO_CREDENTIALS = frozenset(
+    {
+        *("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "SSOError"),
+        *("SSOTokenLoadError", "UnauthorizedSSOTokenError", "PendingAuthorizationExpiredError"),
+    }
+)
+"""Codes of what failed before anything was sent, since there is nothing to sign it with."""
+CREDENTIALS = (
+    "give credentials: the role of the pod or the instance, AWS_PROFILE with a profile that there"
+    " is, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
+"""What to do then."""
 _KINDS = {
     "ThrottlingException": Kind.THROTTLED,
     "ThrottlingError": Kind.THROTTLED,
@@ -185,7 +197,11 @@ def _client(service: str, place: Place, timeout_s: float) -> Any:
                 endpoint_url=place.endpoint or None,
                 config=options,
             )
-    except (exceptions.NoRegionError, exceptions.ProfileNotFound, ValueError) as error:
+    except exceptions.ProfileNotFound as error:
+        raise errors.SettingsInvalid(
+            f"no client for {service}: {error}", remedy=CREDENTIALS
+        ) from error
+    except (exceptions.NoRegionError, ValueError) as error:
         raise errors.SettingsInvalid(
             f"no client for {service} in region {place.region!r} at {place.endpoint!r}: {error}",
             remedy="name the region in the settings, and an endpoint only where it is not AWS's"

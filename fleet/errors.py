@@ -389,7 +389,7 @@ class FleetRefused(Permanent):
 
     exit_code = 1
     default_remedy = (
-        "see the limits named in the policy; `fleet scrub --resume` goes on once they allow it"
+        "see the limits named in the policy; `fleet scrub --resume RUN` goes on once they allow it"
     )
 
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from fleet.model import Token
 from fleet.settings import WipePolicy
 
-TokenText = Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+
+def _token(text: str) -> str:
+    """The text, if it is a token's. Raises ValueError."""
+    Token.parse(text)
+    return text
+
+
+TokenText = Annotated[str, AfterValidator(_token)]
 
 
 class Message(BaseModel):

@@ -40,9 +40,20 @@ class Token:
     def parse(cls, text: str) -> Token:
         """Read ``epoch.counter``. Raises ValueError on anything else."""
         epoch, dot, counter = text.partition(".")
-        if not (dot and epoch.isdecimal() and counter.isdecimal()):
-            raise ValueError(f"not a token: {text!r}")
+        if not (dot and _is_count(epoch) and _is_count(counter)):
+            raise ValueError(f"not a token: {text[:60]!r}")
         return cls(int(epoch), int(counter))
+
+
+COUNT_MAX = 2**63 - 1
+"""Largest half of a token: what databases keep as a number."""
+_DIGITS_MAX = 20
+
+
+def _is_count(text: str) -> bool:
+    """Whether these are the digits of such a number; stores pad them with zeros, to sort them."""
+    digits = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return digits and int(text) <= COUNT_MAX
 
 
 NO_TOKEN = Token(0, 0)

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet import errors
+from fleet.evidence.disk import read_regular
 from fleet.settings import Settings
-from fleet.settings_parse import Problem, parse
+from fleet.settings_parse import Problem, named, parse
 
+MOST_BYTES = 1 << 20
+"""A ConfigMap holds no more, and all settings with their defaults are below 10 KiB."""
 _LINE = re.compile(r"at line (\d+)")
 
 
@@ -33,7 +36,7 @@ def load(path: Path) -> Settings:
 def read(path: Path) -> dict[str, Any]:
     """The tables of a settings file, not yet judged. Raises `SettingsInvalid` with file:line."""
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, most_bytes=MOST_BYTES, follow_links=True)
     except OSError as error:
         raise _invalid(str(path), f"cannot be read: {error.strerror}", "a readable file") from error
     try:
@@ -55,6 +58,8 @@ def _toml(path: Path, text: str) -> dict[str, Any]:
         found = _LINE.search(str(error))
         line = int(found[1]) if found else text.count("\n") + 1
         raise _invalid(f"{path}:{line}", str(error), "valid TOML there") from error
+    except (ValueError, RecursionError) as error:
+        raise _invalid(str(path), _unreadable(error), "plain values in sections") from error
 
 
 def _json(path: Path, text: str) -> dict[str, Any]:
@@ -64,9 +69,16 @@ def _json(path: Path, text: str) -> dict[str, Any]:
         raise _invalid(f"{path}:{error.lineno}", error.msg, "valid JSON there") from error
     except _Repeated as error:
         raise _invalid(str(path), f"the key '{error}' is given twice", "it once") from error
+    except (ValueError, RecursionError) as error:
+        raise _invalid(str(path), _unreadable(error), "plain values in sections") from error
     if not isinstance(found, dict):
         raise _invalid(f"{path}:1", "is not an object", "an object of sections")
     return found
+
+
+def _unreadable(error: Exception) -> str:
+    """What readers of TOML and JSON stumble over without saying where."""
+    return "nests too deep" if isinstance(error, RecursionError) else f"cannot be read: {error}"
 
 
 class _Repeated(ValueError):
@@ -77,7 +89,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Repeated(key)
+            raise _Repeated(named(key))
         found[key] = value
     return found
 

@@ -36,6 +36,14 @@ SECTIONS: Mapping[str, type[Section]] = {
 }
 
 
+SHOWN_MAX = 200
+"""Characters of a wrong value or key that are repeated."""
+WAIT_MAX_S = 1e9
+"""Longest time, s, that may be set, 31 years: clocks and locks take no ten times as much."""
+WHOLE_MAX = 2**63 - 1
+"""Largest whole number that may be set: what databases and other programs take."""
+
+
 class Problem(NamedTuple):
     """One mistake: where, what is wrong, what to write instead."""
 
@@ -61,7 +69,7 @@ def parse(given: Mapping[str, Any]) -> Settings:
             if section is not None:
                 valid[name] = section
         else:
-            problems.append(Problem(name, f"{found!r} is not a section", f"a table [{name}]"))
+            problems.append(Problem(name, f"{_shown(found)} is not a section", f"a table [{name}]"))
     single = {k: v for k, v in given.items() if k in Settings.model_fields and k not in SECTIONS}
     root, wrong = _validated(Settings, single, "")
     problems += wrong
@@ -79,25 +87,82 @@ def _unknown(given: Mapping[str, Any], prefix: str, known: tuple[str, ...]) -> I
         if key not in known:
             elsewhere = [f"{s}.{key}" for s, kind in SECTIONS.items() if key in kind.model_fields]
             near = elsewhere or [
-                prefix + name for name in get_close_matches(str(key), known, n=1, cutoff=0.0)
+                prefix + name for name in get_close_matches(named(key), known, n=1, cutoff=0.0)
             ]
-            yield Problem(f"{prefix}{key}", "there is no such setting", near[0])
+            yield Problem(f"{prefix}{named(key)}", "there is no such setting", near[0])
 
 
 def _validated(
     kind: type[Section], given: Mapping[str, Any], prefix: str
 ) -> tuple[Section | None, list[Problem]]:
+    beyond = [
+        Problem(f"{prefix}{name}", f"{_shown(value)} {wrong}", write)
+        for name, value in given.items()
+        for wrong, write in _beyond(name, value)
+    ]
+    if beyond:
+        return None, beyond
     try:
         return kind.model_validate(given), []
     except ValidationError as error:
         return None, [
             Problem(
                 prefix + ".".join(map(str, found["loc"])),
-                f"{found['input']!r}: {found['msg']}",
-                allowed(kind, str(found["loc"][0])),
+                f"{_shown(found['input'])}: {found['msg']}",
+                _meant(kind, str(found["loc"][0]), found["type"]),
             )
-            for found in error.errors(include_url=False)
+            for found in error.errors(include_url=False, include_context=False)
         ]
+    except RecursionError:  # an enum's own error writes out what it was given
+        return None, [
+            Problem(f"{prefix}{name}", "is nested too deep", allowed(kind, name)) for name in given
+        ]
+
+
+def _meant(kind: type[Section], name: str, wrong: str) -> str:
+    """What may be written; where only a pattern tells, what the field is for says more."""
+    told = allowed(kind, name)
+    if wrong != "string_pattern_mismatch":
+        return told
+    return f"{told} ({kind.model_fields[name].description})"
+
+
+def _beyond(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """What no clock, database or counter takes, wrong and right: it would fail where it is used."""
+    if isinstance(value, str) and ("\0" in value or not _is_text(value)):
+        yield "holds a character that no path or name can have", "it without"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if name.endswith("_s") and WAIT_MAX_S < value < float("inf"):
+        yield "s is longer than anything is waited for", f"at most {WAIT_MAX_S:g}"
+    elif isinstance(value, int) and abs(value) > WHOLE_MAX:
+        yield "is too large", f"at most {WHOLE_MAX}"
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written down: JSON can say half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def named(name: object) -> str:
+    """A key as it can be printed anywhere: quoted where it is blank or holds what is not shown."""
+    text = str(name)
+    return _cut(text if text.isprintable() and text.strip() else ascii(text))
+
+
+def _shown(value: object) -> str:
+    try:
+        return _cut(ascii(value) if isinstance(value, str) else repr(value))
+    except (RecursionError, ValueError):  # nested too deep, or more digits than are written out
+        return f"a value of type {type(value).__name__}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 
 def allowed(kind: type[Section], name: str) -> str:

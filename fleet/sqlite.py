@@ -33,11 +33,9 @@ Value: TypeAlias = str | int | float | bytes | None
 Parameters: TypeAlias = Sequence[Value] | Mapping[str, Value]
 Row: TypeAlias = sqlite3.Row
 """One row of an answer: by index, by column name, or unpacked."""
-
 _T = TypeVar("_T")
 _JITTER = random.SystemRandom()
-_PAUSE_S = (0.001, 0.015)
-"""Shortest and longest pause between two tries for a lock; a durable commit takes about as long."""
+_PAUSE_S = (0.001, 0.015)  # between two tries for a lock; a durable commit takes about as long
 
 
 class Unusable(errors.Permanent):
@@ -351,8 +349,7 @@ def _sync(path: Path) -> None:
 
 def _inode(path: Path) -> tuple[int, int] | None:
     with suppress(OSError):
-        status = path.stat()
-        return (status.st_dev, status.st_ino)
+        return (status := path.stat()).st_dev, status.st_ino
     return None
 
 
@@ -371,14 +368,17 @@ def _patiently(act: Callable[[], _T], *, path: Path, timeout_s: float) -> _T:
                 raise _converted(error, path) from error
         except OverflowError as error:
             raise StatementFailed(f"a number is too large for {path}: {error}") from error
-        time.sleep(_JITTER.uniform(*_PAUSE_S))
+        except UnicodeDecodeError as error:  # in SQLite's own message, of a name that is no text
+            raise Corrupt(f"{path} is damaged: {error}", path=str(path)) from error
+        left = max(deadline - time.monotonic(), 0.0) / timeout_s
+        time.sleep(_JITTER.uniform(*_PAUSE_S) * left**4)  # who waited longer looks more often: fair
 
 
 _WAITING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ)
+_SAID = ("Could not decode to UTF-8", "unsupported file format")  # damage, with no code of its own
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-_OURS = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISUSE)
-"""0: errors of the Python layer, which carry no code (closed, wrong number of parameters)."""
+_OURS = (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISUSE)  # 0: no code
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -389,7 +389,7 @@ def _converted(error: sqlite3.Error, path: Path) -> errors.FleetError:
     code, primary = _code(error), _code(error) & 0xFF
     if primary in _WAITING:
         return Locked(f"{path} stayed locked by another process", path=str(path))
-    if primary in _DAMAGED or code in _DAMAGED:
+    if primary in _DAMAGED or code in _DAMAGED or str(error).startswith(_SAID):
         return Corrupt(f"{path} is damaged or no database: {error}", path=str(path))
     if code in _NO_ROOM:
         return Full(f"there is no room for {path}: {error}", path=str(path))

@@ -7,9 +7,9 @@ runs them broken on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -36,12 +36,18 @@ class Table(Generic[S, E, F]):
 
     name: str
     rows: tuple[Row[S, E, F], ...]
+    observers: list[Callable[[Row[S, E, F]], object]] = field(
+        default_factory=list, compare=False, repr=False
+    )
+    """Told of each row taken, such as what counts which rows were ever taken; empty in service."""
 
     def row(self, state: S, event: E, facts: AbstractSet[F]) -> Row[S, E, F]:
         """The row taken. Raises `IllegalTransition` naming state, event and the facts missing."""
         missing: list[frozenset[F]] = []
         for row in self.matching(state, event):
             if row.requires <= facts:
+                for observe in self.observers:
+                    observe(row)
                 return row
             missing.append(row.requires - facts)
         raise errors.IllegalTransition(

@@ -16,7 +16,7 @@ from fleet.errors import FleetError, RayUnavailable
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest
 from fleet.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
-from fleet.model import Holder, Lease, Token
+from fleet.model import Lease
 from fleet.stores.base import Release, Renewal
 
 VIEW_TIMEOUT_S = 5.0
@@ -103,17 +103,13 @@ class RayCoordinator:
         """One answer per request, all in one call."""
         return self._coordinator.acquire(requests, out_of_service_max=self._out_of_service_max)
 
-    def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
-        """Lengthen a lease. Raises `LeaseLost`."""
-        (answer,) = self._coordinator.renew_all([Renewal(holder, token, ttl_s)])
-        if isinstance(answer, FleetError):
-            raise answer
+    def renew_all(self, renewals: Sequence[Renewal]) -> Sequence[Lease | FleetError]:
+        """Lengthen leases, all in one call."""
+        return self._coordinator.renew_all(renewals)
 
-    def release(self, holder: Holder, token: Token) -> None:
-        """Give a lease back."""
-        (answer,) = self._coordinator.release_all([Release(holder, token)])
-        if isinstance(answer, FleetError):
-            raise answer
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | FleetError]:
+        """Give leases back, all in one call."""
+        return self._coordinator.release_all(releases)
 
     def append(self, run: str, results: Sequence[DeviceResult]) -> None:
         """Keep results with the run."""

@@ -16,6 +16,11 @@ import pytest
 
 from fleet import logs
 
+# Images set this; then each of the hundreds of processes that the tests start would compile all
+# that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 

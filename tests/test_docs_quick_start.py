@@ -81,9 +81,9 @@ def test_the_laptop_s_commands_do_what_the_page_says(
             told = capsys.readouterr().out
             searches += re.findall(r"found (\d+)", told) if "search" in words else []
             if words[:2] == ("quarantine", "list"):
-                assert "node-01/gpu-3: ecc-uncorrectable" in told
+                assert "node-01/gpu-3: remap-failed" in told
     assert searches == ["1", "0"]
-    assert [verb for verb, code in codes if code] == ["sim"]
+    assert [verb for verb, code in codes if code] == ["sim", "sweep"]
     assert main(["status"]) == 0
 
 

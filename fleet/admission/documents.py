@@ -22,6 +22,8 @@ REPEATED_MAX = 20_000
 DEPTH_MAX = 100
 _START = re.compile(r"^---(?:\s|$)")
 _SOURCE = re.compile(r"^# Source: (\S+)", re.MULTILINE)
+_LIST = "List"
+"""Kind of a list whose members each say what they are; behind a kind, a list of that kind."""
 _TEMPLATED = "{{"
 RENDER_FIRST = "render it first: `helm template CHART | fleet lint -`"
 _STRING = "tag:yaml.org,2002:str"
@@ -71,7 +73,8 @@ class Document:
 
 
 def documents(text: str) -> Iterator[Document | Broken]:
-    """The objects of a text in order; members of a List are objects of their own.
+    """The objects of a text in order; members of a List are objects of their own, those of a
+    `PodList` pods, as a server hands them out: without kind and apiVersion.
 
     What is no Kubernetes object (no kind and apiVersion) is left out; what cannot be read is given
     as `Broken`, and the rest goes on.
@@ -134,15 +137,24 @@ def _unpacked(value: Any, lines: Mapping[Path, int], source: str) -> Iterator[Do
     if not isinstance(kind, str) or not isinstance(version, str):
         return
     items = value.get("items")
-    if not kind.endswith("List") or not isinstance(items, list):
+    if not kind.endswith(_LIST) or not isinstance(items, list):
         yield Document(value, lines, lines[()], source)
         return
     inside: dict[str | int, dict[Path, int]] = {}
     for path, line in lines.items():
         if len(path) > 1 and path[0] == "items":
             inside.setdefault(path[1], {})[path[2:]] = line
+    told = {} if kind == _LIST else {"apiVersion": version, "kind": kind.removesuffix(_LIST)}
     for index, one in enumerate(items):
-        yield from _unpacked(one, inside[index], source)
+        member = {**told, **_said(one)} if isinstance(one, Mapping) else one
+        yield from _unpacked(member, inside[index], source)
+
+
+def _said(member: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A member of a list without a kind or apiVersion that is empty: that says nothing."""
+    return {
+        name: value for name, value in member.items() if value or name not in ("apiVersion", "kind")
+    }
 
 
 @dataclass

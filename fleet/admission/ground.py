@@ -14,6 +14,7 @@ GOVERNED_LABEL = "fleetscrub.dev/governed"
 """Label of a namespace, with the value "true": the policies hold in it."""
 DRIVER = "gpu.fleetscrub.dev"
 WIPE_BUDGET_S = 60
+CLUSTER_NAMESPACE = "kube-system"
 GRACE_DEFAULT_S = 30
 """Grace period, seconds, that the API server writes where a pod says none."""
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
@@ -48,7 +49,7 @@ class Ground:
         "system:serviceaccount:fleetscrub:fleet-worker",
     )
     """Users that may tolerate our taints and ask for admin access (B17, B35)."""
-    own_namespaces: tuple[str, ...] = ("fleetscrub", "kube-system")
+    own_namespaces: tuple[str, ...] = ("fleetscrub", CLUSTER_NAMESPACE)
     """Never judged, whatever their labels: ours, and the one the cluster itself lives in."""
 
     @property

@@ -20,6 +20,8 @@ from fleet.admission.shapes import Object, Path, PodSpec, listed, mapping, text,
 HOST_NAMESPACES = ("hostPID", "hostIPC", "hostNetwork")
 """Fields of a pod that put it among the host's own processes: by /proc/<pid>/root of one of them
 the host's files, and so its devices, are open to it."""
+CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
+"""Fields of a pod's claim that say which it is: one of them."""
 CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
     *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -133,6 +135,16 @@ def _shared_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
             yield Flaw((*path, "resourceClaimName"), told)
 
 
+def _sources(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
+    for path, claim in pod.claims:
+        given = [name for name in CLAIM_SOURCES if text(claim, name)]
+        if len(given) != 1:
+            told = (
+                "names both a claim and a template" if given else "names no claim and no template"
+            )
+            yield Flaw(path, f"claim {text(claim, 'name') or 'without a name'} {told}")
+
+
 def _old_sources(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
     for path, claim in pod.claims:
         if isinstance(claim.get("source"), Mapping):
@@ -152,6 +164,7 @@ _HOST_NAMESPACES_CEL = " || ".join(f"(has(s.{name}) && s.{name})" for name in HO
 _HOST_MOUNT = f"s.volumes.exists(v, {_HOST_PATH_CEL})"
 _GRACE_CEL = f"""(has(s.terminationGracePeriodSeconds)
   ? s.terminationGracePeriodSeconds : {GRACE_DEFAULT_S})"""
+_SOURCE_CEL = " != ".join(f"(has(p.{name}) && p.{name} != '')" for name in CLAIM_SOURCES)
 _CLAIMS_OF_CONTAINERS = """variables.specs.all(s, !has(s.resourceClaims) || s.resourceClaims.all(p,
   variables.containers.exists(g, g.exists(c, has(c.resources) && has(c.resources.claims)
     && c.resources.claims.exists(u, u.name == p.name)))))
@@ -209,6 +222,14 @@ RULES: tuple[Rule[PodSpec], ...] = (
         " uses it",
         judge=_unused_claims,
         cel=Cel(_CLAIMS_OF_CONTAINERS),
+    ),
+    Rule(
+        id="C4-claim-source",
+        says="a claim of the pod names neither a claim nor a template of claims, or both",
+        remedy="write one of resourceClaimTemplateName and resourceClaimName beside the claim's"
+        " name",
+        judge=_sources,
+        cel=Cel(f"variables.claiming.all(s, s.resourceClaims.all(p, {_SOURCE_CEL}))"),
     ),
     Rule(
         id="D1-grace-period",

@@ -55,7 +55,8 @@ _KEYS = frozenset(
 )
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
-_ID = re.compile(r"[0-9a-f]{32}")
+ID = re.compile(r"[0-9a-f]{32}")
+"""Id of a tag."""
 _KEY_ID = re.compile(r"[0-9a-f]{64}")
 _SHORT = 16
 
@@ -292,7 +293,7 @@ def _tag(found: Any) -> Tag:
     except ValueError as error:
         raise EvidenceInvalid("names a minimum that is no deallocation policy") from error
     tag = Tag(
-        id=_text(found["id"], _ID, "id"),
+        id=_text(found["id"], ID, "id"),
         key_id=_text(found["key_id"], _KEY_ID, "key_id"),
         namespaces=_texts(found["namespaces"], _NAMESPACE, "namespaces", NAMESPACES_MAX),
         profiles=_texts(found["profiles"], _PROFILE, "profiles", PROFILES_MAX),

@@ -18,7 +18,7 @@ class TagKeyFile:
         self._path = path
         self._roots = frozenset(roots)
         self._lock = threading.Lock()
-        self._content = b""
+        self._content: bytes | None = None
         self._keys = TagKeys()
 
     def keys(self) -> TagKeys:

@@ -265,9 +265,11 @@ class _Child:
 
     def _line(self, deadline: float) -> bytes:
         found = b""
+        watched = select.poll()  # a node with many devices has descriptors beyond 1,024
+        watched.register(self._answers, select.POLLIN)
         while not found.endswith(b"\n"):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select((self._answers,), (), (), left_s)[0]:
+            if left_s <= 0 or not watched.poll(left_s * 1000.0):
                 return found
             piece = os.read(self._answers.fileno(), 1 << 20)
             if not piece:

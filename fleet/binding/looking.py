@@ -268,6 +268,11 @@ class Look:
             return leases[-1], tuple(leases[:-1])
         units = {UnitId(unit) for device in devices for unit in device.units}
         own = next((lease for lease in reversed(leases) if lease.units == units), None)
+        if own is None and not case.reading.pods:
+            # Another card may have the name of one that is gone. Nobody waits for the claim: its
+            # node is asked to close the token, by the units its journal knows.
+            for unit in leases[-1].units:
+                self.where.setdefault(unit, case.node)
         return own, tuple(lease for lease in leases if lease is not own)
 
     def _results(self, case: Case, view: NodeView | None) -> Mapping[str, DeviceResult]:

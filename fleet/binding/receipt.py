@@ -46,7 +46,7 @@ WORDS: Mapping[Standing, str] = {
     Standing.ENDED: "the use it was proven for has ended",
     Standing.LOOKING: "looked into with adminAccess, never held and never wiped for it",
     Standing.UNRECORDED: "no receipt is written in this pool's profile; ask the operator for"
-    " `fleet evidence list --device`",
+    " `fleet evidence list --device DEVICE`",
 }
 
 

@@ -23,21 +23,34 @@ class Stance(StrEnum):
     HALF_OPEN = "half-open"
 
 
+SPELLS = 60
+"""Parts of the window, so that it costs the same however many devices end within it. Devices leave
+it a whole part at a time: when the youngest of the part is as old as the window is long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Devices that finished within one part of the window. Times are seconds since the epoch."""
+
+    first_at: float
+    last_at: float
+    finished: int
+    failed: int
+
+
 @dataclass(frozen=True, slots=True)
 class Breaker:
     """The breaker after what it has seen. All methods return a new one."""
 
     policy: CampaignPolicy
     stance: Stance = Stance.CLOSED
-    seen: tuple[tuple[float, bool], ...] = ()
-    """Devices finished in the window: (seconds since the epoch, failed)."""
+    seen: tuple[Spell, ...] = ()
+    """Devices finished in the window, oldest first."""
     opened_at: float | None = None
 
     def record(self, now: float, *, failed: bool) -> Breaker:
         """The breaker after a device finished at `now`."""
-        since = now - self.policy.breaker_window_s
-        seen = (*(entry for entry in self.seen if entry[0] > since), (now, failed))
-        after = replace(self, seen=seen)
+        after = replace(self, seen=self._with(now, failed=failed))
         if self.stance is Stance.HALF_OPEN:
             if failed:
                 return replace(after, stance=Stance.OPEN, opened_at=now)
@@ -46,17 +59,32 @@ class Breaker:
             return replace(after, stance=Stance.OPEN, opened_at=now)
         return after
 
+    def _with(self, now: float, *, failed: bool) -> tuple[Spell, ...]:
+        window_s = self.policy.breaker_window_s
+        seen = [spell for spell in self.seen if spell.last_at > now - window_s]
+        if seen and now - seen[-1].first_at < window_s / SPELLS:
+            last = seen.pop()
+            seen.append(Spell(last.first_at, now, last.finished + 1, last.failed + failed))
+        else:
+            seen.append(Spell(now, now, 1, int(failed)))
+        return tuple(seen)
+
+    @property
+    def finished(self) -> int:
+        """Devices that finished within the window as of the last one."""
+        return sum(spell.finished for spell in self.seen)
+
     @property
     def failures(self) -> int:
         """Failures within the window as of the last device that finished."""
-        return sum(failed for _, failed in self.seen)
+        return sum(spell.failed for spell in self.seen)
 
     @property
     def tripped(self) -> bool:
         """Whether count and fraction are both reached."""
         return (
             self.failures >= self.policy.breaker_failures
-            and self.failures >= self.policy.breaker_fraction * len(self.seen)
+            and self.failures >= self.policy.breaker_fraction * self.finished
         )
 
     def resume(self) -> Breaker:
@@ -74,4 +102,4 @@ class Breaker:
     def explain(self) -> str:
         """Why it is open, for the report."""
         window = f"{self.policy.breaker_window_s:g} s"
-        return f"{self.failures} of the last {len(self.seen)} devices failed within {window}"
+        return f"{self.failures} of the last {self.finished} devices failed within {window}"

@@ -18,6 +18,7 @@ from fleet.leases import AcquireRequest
 from fleet.messages import Acceptance, DeviceResult, NodeView, Outcome, ScrubOrder
 from fleet.model import WORKING, Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.settings import CampaignPolicy, WipePolicy
+from fleet.stores.base import Release, Renewal
 
 RETRY_S = 1.0
 """Time, s, before a refused device is tried again: a tick may come ten times a second."""
@@ -189,18 +190,26 @@ class Ordering:
     def renew(self, tracks: Iterable[Track], now: float) -> None:
         """Renew leases in flight at a third of their lifetime; a lost one is noted, not mourned."""
         ttl_s = self._policy.lease_ttl_s
-        for track in tracks:
-            if track.lease is None or now - track.renewed_at < ttl_s / 3:
+        due = [
+            (track, track.lease.token)
+            for track in tracks
+            if track.lease is not None and now - track.renewed_at >= ttl_s / 3
+        ]
+        if not due:
+            return
+        answers: Sequence[Lease | FleetError]
+        try:
+            answers = self._coordinator.renew_all(
+                [Renewal(self._holder, token, ttl_s) for _, token in due]
+            )
+        except FleetError as error:
+            answers = [error] * len(due)
+        for (track, _), answer in zip(due, answers, strict=True):
+            if not isinstance(answer, FleetError):
+                track.renewed_at = now
                 continue
-            try:
-                self._coordinator.renew(self._holder, track.lease.token, ttl_s)
-            except errors.Retryable as error:
-                gone = isinstance(error, errors.LeaseLost) or now - track.renewed_at >= ttl_s
-            except FleetError:
-                gone = True
-            else:
-                track.renewed_at, gone = now, False
-            if gone:
+            away = isinstance(answer, errors.Retryable) and not isinstance(answer, errors.LeaseLost)
+            if not away or now - track.renewed_at >= ttl_s:
                 track.lease, track.lease_lost = None, True
 
     def release(self, track: Track) -> None:
@@ -211,14 +220,15 @@ class Ordering:
 
     def flush(self) -> None:
         """Release what is due. What the store does not hear now runs out by itself."""
-        for token in sorted(self._returning):
-            try:
-                self._coordinator.release(self._holder, token)
-            except errors.LeaseLost:
-                self._returning.discard(token)
-            except errors.Retryable:
-                return
-            except FleetError:
-                self._returning.discard(token)
-            else:
+        tokens = sorted(self._returning)
+        if not tokens:
+            return
+        answers: Sequence[bool | FleetError]
+        try:
+            answers = self._coordinator.release_all([Release(self._holder, t) for t in tokens])
+        except FleetError as error:
+            answers = [error] * len(tokens)
+        for token, answer in zip(tokens, answers, strict=True):
+            away = isinstance(answer, errors.Retryable) and not isinstance(answer, errors.LeaseLost)
+            if not away:
                 self._returning.discard(token)

@@ -1,7 +1,8 @@
 """What a campaign needs from outside: the nodes, and the coordinator that keeps leases and runs.
 
 Both ports are batched, so that an adapter can ask all nodes at once and a slow one delays nobody
-beyond the adapter's own time-out. Pure.
+beyond the adapter's own time-out. A step of the campaign is one call of each, and one transaction
+of the store, however many devices it concerns. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Protocol
 from fleet.errors import FleetError
 from fleet.leases import AcquireRequest
 from fleet.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
-from fleet.model import Holder, Lease, Token
+from fleet.model import Lease
+from fleet.stores.base import Release, Renewal
 
 Requests = Mapping[str, Sequence[str]]
 """Operations asked about, by node; a node without any is asked for its view all the same."""
@@ -47,12 +49,12 @@ class CampaignCoordinator(Protocol):
         """One answer per request, in order; asking again for the same units is harmless."""
         ...
 
-    def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
-        """Lengthen a lease to `ttl_s` from now. Raises `LeaseLost`."""
+    def renew_all(self, renewals: Sequence[Renewal]) -> Sequence[Lease | FleetError]:
+        """Lengthen leases, one answer for each in order; `LeaseLost` for one that is gone."""
         ...
 
-    def release(self, holder: Holder, token: Token) -> None:
-        """Give a lease back. Raises `LeaseLost`, which the campaign ignores."""
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | FleetError]:
+        """Give leases back, one answer for each in order; repeating is harmless."""
         ...
 
     def append(self, run: str, results: Sequence[DeviceResult]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pydantic import Field
 
-from fleet.campaign.verdict import Verdict, counted
+from fleet.campaign.verdict import Verdict, verdict
 from fleet.messages import GOOD, ByteFigures, DeviceResult, Message, Outcome
 from fleet.wipe.result import PASSES
 
@@ -37,12 +38,16 @@ class ExitReason(StrEnum):
 
 REMEDIES: Mapping[ExitReason, str] = {
     ExitReason.COMPLETE: "",
-    ExitReason.STOPPED: "`fleet scrub --resume` with this run goes on with what is missing",
-    ExitReason.BREAKER: "look at the failures; `fleet scrub --resume` then tries one device first",
-    ExitReason.LIMITS: "bring devices back or change the limits; `fleet scrub --resume` goes on",
+    ExitReason.STOPPED: "`fleet scrub --resume RUN` with this run goes on with what is missing",
+    ExitReason.BREAKER: "look at the failures; `fleet scrub --resume RUN` tries one device first",
+    ExitReason.LIMITS: "bring devices back or change limits; `fleet scrub --resume RUN` goes on",
     ExitReason.NO_DEVICES: "check the selection with `fleet devices`",
     ExitReason.UNREACHABLE: "start the node services or the driver; see `fleet status`",
 }
+
+
+SHOWN_MAX = 512
+"""Devices up to which the live status has all of them."""
 
 
 class DeviceStatus(Message):
@@ -66,6 +71,10 @@ class CampaignStatus(Message):
     at: float
     simulated: bool = False
     devices: tuple[DeviceStatus, ...] = ()
+    """All devices; where there are more than `SHOWN_MAX`, those whose phase changed at the last
+    step."""
+    count: int = 0
+    """Devices in all; 0: those listed."""
     phases: dict[Phase, int] = Field(default_factory=dict)
     outcomes: dict[Outcome, int] = Field(default_factory=dict)
     done: int = 0
@@ -75,6 +84,11 @@ class CampaignStatus(Message):
     """Seconds left at the present rate; None while there is none."""
     breaker: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """Devices in all, those not listed included."""
+        return max(self.count, len(self.devices))
 
 
 class Totals(Message):
@@ -98,7 +112,11 @@ class RunReport(Message):
     ended_at: float
     wall_s: float
     devices: tuple[DeviceResult, ...]
+    """One row for each device, but for those `omitted`."""
+    omitted: int = 0
+    """Devices without a row here, of a large fleet: `fleet runs` with the run has every result."""
     totals: Totals
+    """Of all devices, those omitted included."""
     node_s: dict[str, float] = Field(default_factory=dict)
     """Seconds from a node's first start to its last result, as the campaign saw them."""
     exit_reason: ExitReason
@@ -109,27 +127,56 @@ class RunReport(Message):
     notes: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Sums:
+    """What results add up to, one by one: not one of them is kept."""
+
+    devices: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    total: int = 0
+    reserved: int = 0
+    covered: int = 0
+    residual: int = 0
+
+    def add(self, result: DeviceResult) -> None:
+        """Count one more result in."""
+        self.devices += 1
+        self.outcomes[result.outcome] += 1
+        self.verdicts[verdict(result)] += 1
+        figures = result.bytes
+        self.total += figures.total
+        self.reserved += figures.reserved
+        self.covered += figures.covered
+        self.residual += figures.residual
+
+    def copy(self) -> Sums:
+        """Sums that go on by themselves."""
+        return replace(self, outcomes=self.outcomes.copy(), verdicts=self.verdicts.copy())
+
+    def totals(self, wall_s: float) -> Totals:
+        """The sums; the rate counts the four passes over everything covered."""
+        return Totals(
+            devices=self.devices,
+            outcomes=dict(sorted(self.outcomes.items())),
+            verdicts={word: self.verdicts[word] for word in Verdict if self.verdicts[word]},
+            bytes=ByteFigures(
+                total=self.total,
+                reserved=self.reserved,
+                covered=self.covered,
+                residual=self.residual,
+            ),
+            rate=self.covered * len(PASSES) / wall_s if wall_s > 0 else 0.0,
+        )
+
+
 def exit_code(results: Iterable[DeviceResult], reason: ExitReason) -> int:
     """The exit code of a campaign that ended for `reason` with these results."""
-    outcomes = {result.outcome for result in results}
+    return exit_code_of({result.outcome for result in results}, reason)
+
+
+def exit_code_of(outcomes: Collection[Outcome], reason: ExitReason) -> int:
+    """The exit code of a campaign that ended for `reason` and in whose results these occur."""
     if not outcomes or reason in (ExitReason.NO_DEVICES, ExitReason.UNREACHABLE):
         return 2
-    return 0 if outcomes <= GOOD and reason is ExitReason.COMPLETE else 1
-
-
-def totals(results: Iterable[DeviceResult], wall_s: float) -> Totals:
-    """Sums over `results`; the rate counts the four passes over everything certified or not."""
-    found = tuple(results)
-    figures = ByteFigures(
-        total=sum(r.bytes.total for r in found),
-        reserved=sum(r.bytes.reserved for r in found),
-        covered=sum(r.bytes.covered for r in found),
-        residual=sum(r.bytes.residual for r in found),
-    )
-    return Totals(
-        devices=len(found),
-        outcomes=dict(sorted(Counter(r.outcome for r in found).items())),
-        verdicts=counted(found),
-        bytes=figures,
-        rate=figures.covered * len(PASSES) / wall_s if wall_s > 0 else 0.0,
-    )
+    return 0 if GOOD.issuperset(outcomes) and reason is ExitReason.COMPLETE else 1

@@ -15,26 +15,34 @@ Pure: time is passed in, everything else goes through the two ports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fleet import errors
-from fleet.campaign import budget, plan, telling
+from fleet.campaign import plan, telling
 from fleet.campaign.breaker import Breaker, Stance
+from fleet.campaign.keeping import Keeping
 from fleet.campaign.ordering import Ordering
 from fleet.campaign.ports import CampaignCoordinator, Nodes
 from fleet.campaign.report import CampaignStatus, ExitReason, Phase, RunReport
+from fleet.campaign.roster import Roster
 from fleet.campaign.scope import Scope
+from fleet.campaign.sight import Sight
 from fleet.campaign.targets import Target, choose, target_of
-from fleet.campaign.track import Track, finding, late, of_error, unfit, view_of
+from fleet.campaign.track import Track, finding, late, of_error, unfit, view_of, whole_node
 from fleet.errors import FleetError
 from fleet.messages import DeviceResult, NodeView, Outcome
-from fleet.model import WORKING
 from fleet.settings import CampaignPolicy
 
 __all__ = ["Campaign", "CampaignCoordinator", "Nodes", "Scope"]
 
 FAILURES = frozenset({Outcome.FAILED, Outcome.QUARANTINED, Outcome.INTERRUPTED})
 """Outcomes of a started device that the breaker counts; a lost node says nothing of its devices."""
+STARTS_MAX = 512
+"""Devices started at one step: one batch of leases, which holds the store up for a moment only."""
+BATCH_TRIES = 3
+"""How often one step looks for devices to start, where nodes do not answer or show another state
+than before; what is found no place then waits for the next step."""
 
 
 class Campaign:
@@ -52,21 +60,19 @@ class Campaign:
         self._nodes = nodes
         self._coordinator = coordinator
         self._policy = policy
-        self._scope = scope or Scope()
-        self._attempts = policy.attempts
+        scope = scope or Scope()
+        self._scope = replace(scope, results=())
+        self._keeping = Keeping(run, coordinator)
         self._ordering = Ordering(run, nodes, coordinator, policy, self._scope.wipe)
         self.breaker = Breaker(policy)
         if self._scope.exit_reason == ExitReason.BREAKER:
             self.breaker = Breaker(policy, stance=Stance.HALF_OPEN)
-        self._names: tuple[str, ...] | None = None
-        self._tracks: dict[str, Track] = {}
-        self._kept = self._scope.certified()
-        self._earlier = self._scope.attempts_made()
-        self._views: dict[str, NodeView] = {}
-        self._answered: set[str] = set()
+        self._names: Sequence[str] | None = None
+        self._roster = Roster()
+        self._sight = Sight()
+        self._kept, self._earlier = scope.certified(), scope.attempts_made()
         self._heard_at: dict[str, float] = {}
-        self._lost: dict[str, DeviceResult | None] = {}
-        self._unsaved: list[DeviceResult] = []
+        self._whole: dict[str, DeviceResult] = {}
         self._started_at: float | None = None
         self._now = 0.0
         self._stopping = False
@@ -88,14 +94,15 @@ class Campaign:
         self._now = now
         if self._started_at is None:
             self._started_at = now
+        self._roster.turn()
         if self._reason is None:
             self._look(now)
-            self._ordering.renew(self._tracks.values(), now)
+            self._ordering.renew(self._roster.flying.values(), now)
             self._start(now)
             self._reason = self._ending(now)
             if self._reason is not None:
                 self._over_at = now
-                self._unsaved += telling.uncovered(self._standing())
+                self._keeping.end_with(telling.uncovered(self._standing()))
         self._save(now)
         return not self._closed
 
@@ -103,7 +110,7 @@ class Campaign:
         """Start nothing more; what runs is waited for, or cancelled too. The run can be resumed."""
         self._stopping = True
         if cancel:
-            self._ordering.cancel(self._in_flight())
+            self._ordering.cancel(self._roster.flying.values())
 
     def resume_breaker(self) -> None:
         """An operator says go on: one device at a time until the first one comes out well."""
@@ -112,30 +119,40 @@ class Campaign:
     # --- look ------------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        """Ask all nodes and follow what they answer."""
-        self._answered = set()
+        """Ask the nodes whose turn it is and follow what they answer."""
         if self._names is None:
             try:
-                self._names = tuple(sorted(self._nodes.names()))
+                self._names = self._nodes.names()
             except FleetError as error:
                 self._give_up_on_names(error, now)
+            if self._names is None:
                 return
-        flying: dict[str, list[Track]] = {n: [] for n in self._names if n not in self._lost}
-        for track in self._in_flight():
+            self._sight.begin(self._names)
+        flying: dict[str, list[Track]] = {}
+        for track in self._roster.flying.values():
             flying.setdefault(track.target.node, []).append(track)
-        asked = {name: [t.operation for t in tracks] for name, tracks in flying.items()}
+        self._ask(self._sight.turn(now, flying), flying, now)
+
+    def _ask(self, names: Sequence[str], flying: Mapping[str, list[Track]], now: float) -> None:
+        """Ask these nodes, and about the operations that are `flying` on them."""
+        asked = {name: [track.operation for track in flying.get(name, ())] for name in names}
+        if not asked:
+            return
+        answers: Mapping[str, NodeView | FleetError]
         try:
             answers = self._nodes.views(asked)
         except FleetError as error:
             answers = dict.fromkeys(asked, error)
         for name in asked:
+            self._sight.asked(name, now)
             answer = answers.get(name, errors.RayUnavailable(f"node {name} gave no answer"))
             if isinstance(answer, FleetError):
                 self._silent(name, answer, now)
             else:
                 self._seen(name, answer, now)
-                for track in flying[name] if name in self._answered else ():
+                for track in flying.get(name, ()) if name in self._sight.views else ():
                     self._follow(track, answer, now)
+                    self._roster.note(track)
 
     def _give_up_on_names(self, error: FleetError, now: float) -> None:
         assert self._started_at is not None  # noqa: S101 - set by tick before anything looks
@@ -146,49 +163,49 @@ class Campaign:
 
     def _silent(self, name: str, error: FleetError, now: float) -> None:
         """A node that gives no view: waited for, then its devices are unreachable."""
+        self._sight.unheard(name)
         since = self._heard_at.setdefault(name, now)
         waiting = now - since < self._policy.device_timeout_s
         if waiting and not isinstance(error, errors.Permanent):
             return
-        tracks = [t for t in self._tracks.values() if t.target.node == name]
+        tracks = self._roster.of_node(name)
         for track in tracks:
             if track.phase is not Phase.DONE:
                 track.lease = None
                 self._finish(track, track.tell(Outcome.UNREACHABLE, of_error("node", error)), now)
-        wanted = not tracks and not self._scope.selector.excludes_node(name)
-        self._lost[name] = _whole_node(name, error) if wanted else None
+        self._sight.give_up(name)
+        if not tracks and not self._scope.selector.excludes_node(name):
+            self._whole[name] = whole_node(name, error)
 
     def _seen(self, name: str, view: NodeView, now: float) -> None:
         if view.node != name:
-            self._silent(
-                name, errors.WrongNode(f"asked node {name}, node {view.node} answered"), now
-            )
+            error = errors.WrongNode(f"asked node {name}, node {view.node} answered")
+            self._silent(name, error, now)
             return
-        first = name not in self._views
-        self._views[name], self._heard_at[name] = view, now
-        self._answered.add(name)
-        if first:
+        self._heard_at[name] = now
+        if self._sight.heard(view):
             self._discover(view)
 
     def _discover(self, view: NodeView) -> None:
         """The devices of a node seen for the first time become tracks, or keep their result."""
         if not view.devices and not self._scope.selector.excludes_node(view.node):
             error = errors.DriverAbsent(f"node {view.node} reports no device at all")
-            self._lost[view.node] = _whole_node(view.node, error)
+            self._whole[view.node] = whole_node(view.node, error)
+            self._sight.give_up(view.node)
         wanted = self._scope.selector.matches
         for device in choose(view, lambda device: wanted(view, device)):
-            if device.uuid in self._tracks:
-                other = self._tracks[device.uuid].target.node
+            if (known := self._roster.tracks.get(device.uuid)) is not None:
+                other = known.target.node
                 self._note(f"{device.uuid} is reported by {other} and by {view.node}: left alone")
                 continue
             track = Track(target_of(view, device), self.run)
             track.attempt += self._earlier.get(device.uuid, 0)
-            kept = self._kept.get(device.uuid)
+            kept = self._kept.pop(device.uuid, None)
             if kept is not None and kept.certificate in device.certificate.split(", "):
                 track.phase, track.result = Phase.DONE, kept
             elif self._scope.resumed:
                 track.phase = Phase.STARTING  # an earlier job may have given the order: read back
-            self._tracks[device.uuid] = track
+            self._roster.add(track)
 
     def _follow(self, track: Track, view: NodeView, now: float) -> None:
         """One device in flight, as its node tells it."""
@@ -232,36 +249,54 @@ class Campaign:
 
     def _start(self, now: float) -> None:
         """Settle devices that must not be touched, then order what the limits allow."""
-        if self._stopping:
+        if self._stopping or not self._sight.all_asked:
             return
-        ready = [track for track in self._waiting() if track.target.node in self._answered]
-        for track in ready:
-            result = unfit(track, self._views[track.target.node])
-            if result is not None:
-                self._finish(track, result, now)
-        ready = [track for track in ready if track.phase is Phase.WAITING]
-        batch = self._batch([track for track in ready if track.retry_at <= now])
-        self._note_blocked(ready, batch, now)
-        resend = [t for t in self._tracks.values() if t.resend and t.phase is Phase.STARTING]
-        for track, result in self._ordering.order(batch, resend, self._views, now):
+        self._settle(tuple(self._sight.views), now)
+        batch = self._batch(now)
+        self._note_blocked(batch, now)
+        resend = self._roster.resends(self._sight.views)
+        for track, result in self._ordering.order(batch, resend, self._sight.views, now):
             self._finish(track, result, now)
+        for track in (*batch, *resend):
+            self._roster.note(track)
 
-    def _batch(self, ready: Sequence[Track]) -> list[Track]:
-        running = [track.target for track in self._in_flight()]
-        by_target: dict[Target, Track] = {track.target: track for track in ready}
-        batch = plan.next_batch(
-            by_target,
-            running,
-            budget.in_service(self._views.values()),
-            self._policy,
-            most=self.breaker.starts_allowed(len(running)),
-        )
-        return [by_target[target] for target in batch]
+    def _settle(self, names: Iterable[str], now: float) -> None:
+        """End what waits on these nodes and must not be touched, as the nodes are now."""
+        for name in names:
+            for track in self._roster.waiting_on(name):
+                result = unfit(track, self._sight.views[name])
+                if result is not None:
+                    self._finish(track, result, now)
 
-    def _note_blocked(self, ready: Sequence[Track], batch: Sequence[Track], now: float) -> None:
+    def _batch(self, now: float) -> list[Track]:
+        """What may start, each on a view of this step: who was not asked yet is asked now."""
+        tracks, sight = self._roster.tracks, self._sight
+
+        def ready(target: Target) -> bool:
+            heard = target.node not in sight.mute and target.node not in sight.lost
+            return heard and tracks[target.uuid].retry_at <= now
+
+        for _ in range(BATCH_TRIES):
+            running = [track.target for track in self._roster.flying.values()]
+            room = plan.Room(running, sight.service, self._policy)
+            most = self.breaker.starts_allowed(len(running))
+            most = STARTS_MAX if most is None else most
+            batch = self._roster.line.batch(room, most, ready)
+            unasked = {target.node: None for target in batch if target.node not in sight.views}
+            if not unasked:
+                break
+            self._ask(list(unasked), {}, now)
+            self._settle([name for name in unasked if name in sight.views], now)
+        return [
+            tracks[target.uuid]
+            for target in batch
+            if target.node in sight.views and tracks[target.uuid].phase is Phase.WAITING
+        ]
+
+    def _note_blocked(self, batch: Sequence[Track], now: float) -> None:
         """Remember since when nothing runs and limits alone keep the rest waiting."""
-        tried = any(track.retry_at <= now for track in ready)
-        if batch or not tried or self._in_flight():
+        roster = self._roster
+        if batch or roster.flying or not roster.waits(now, but=self._sight.mute):
             self._blocked_at = None
         elif self._blocked_at is None:
             self._blocked_at = now
@@ -270,9 +305,7 @@ class Campaign:
 
     def _result(self, track: Track, result: DeviceResult, now: float) -> None:
         """A result for the order in flight: final, or one more attempt after a lost worker."""
-        if track.cancelled_at is not None and result.outcome is Outcome.INTERRUPTED:
-            told = (*result.findings, late(self._policy.device_timeout_s))
-            result = result.model_copy(update={"outcome": Outcome.FAILED, "findings": told})
+        result = track.overdue(result, self._policy.device_timeout_s)
         interrupted = result.outcome is Outcome.INTERRUPTED and not self._stopping
         if interrupted and track.first_at is None:
             # It ended with an earlier job of this run, which takes no attempt away from us. Still
@@ -280,69 +313,54 @@ class Campaign:
             self._earlier[track.target.uuid] = track.attempt
             track.attempt += 1
             return
-        if interrupted and track.attempt < self._last(track):
+        last = self._policy.attempts + self._earlier.get(track.target.uuid, 0)
+        if interrupted and track.attempt < last:
             self._ordering.release(track)
             track.attempt += 1
             track.wait()
             return
         self._finish(track, track.told(result), now)
 
-    def _last(self, track: Track) -> int:
-        """The number of the last attempt this campaign may make at the device."""
-        return self._attempts + self._earlier.get(track.target.uuid, 0)
-
     def _finish(self, track: Track, result: DeviceResult, now: float) -> None:
         """The device's one outcome."""
         started, result = track.first_at is not None, track.timed(result, now)
-        track.phase, track.result, track.ended_at = Phase.DONE, result, now
+        track.phase, track.ended_at = Phase.DONE, now
         track.progress, track.resend = None, False
-        self._unsaved.append(result)
+        self._roster.ended(track, result)
+        self._keeping.add(result)
         self._ordering.release(track)
         if started and result.outcome in FAILURES | {Outcome.CERTIFIED}:
             self.breaker = self.breaker.record(now, failed=result.outcome in FAILURES)
 
     def _ending(self, now: float) -> ExitReason | None:
         """Why the run is over at `now`; None while it is not."""
-        if self._in_flight():
+        roster, sight = self._roster, self._sight
+        if roster.flying:
             return None
         if self._stopping:
             return ExitReason.STOPPED
-        if self._names is None or any(
-            name not in self._lost and name not in self._views for name in self._names
-        ):
+        if self._names is None or not sight.all_seen:
             return None
-        if not self._waiting():
+        if not roster.line:
             return self._all_done()
         if self.breaker.stance is Stance.OPEN:
             return ExitReason.BREAKER
-        silent = any(t.target.node not in self._answered for t in self._waiting())
+        silent = any(node in sight.mute for node in roster.line.nodes)
         if self._blocked_at is None or silent:
             return None
-        # What a lost node was last seen doing is nothing to wait for.
-        heard = [view for name, view in self._views.items() if name not in self._lost]
-        busy = any(device.state in WORKING for view in heard for device in view.devices)
         patient = now - self._blocked_at < self._policy.device_timeout_s
-        return None if busy and patient else ExitReason.LIMITS
+        return None if sight.working and patient else ExitReason.LIMITS
 
     def _all_done(self) -> ExitReason:
-        if self._tracks:
+        if self._roster.tracks:
             return ExitReason.COMPLETE
-        lost = any(result is not None for result in self._lost.values())
-        return ExitReason.UNREACHABLE if lost or not self._names else ExitReason.NO_DEVICES
-
-    def _in_flight(self) -> list[Track]:
-        return [track for track in self._tracks.values() if track.in_flight]
-
-    def _waiting(self) -> list[Track]:
-        return [track for track in self._tracks.values() if track.phase is Phase.WAITING]
+        return ExitReason.UNREACHABLE if self._whole or not self._names else ExitReason.NO_DEVICES
 
     def _save(self, now: float) -> None:
         """Keep results with the run; at the end close it, for at most one lease lifetime."""
         give_up = self._over_at is not None and now - self._over_at >= self._policy.lease_ttl_s
         try:
-            if self._unsaved:
-                self._coordinator.append(self.run, tuple(self._unsaved))
-                self._unsaved.clear()
+            self._keeping.save()
             self._ordering.flush()
             if self._reason is not None:
                 self._coordinator.close(self.run, self._reason)
@@ -358,11 +376,6 @@ class Campaign:
 
     # --- telling ---------------------------------------------------------------------------------
 
-    @property
-    def simulated(self) -> bool:
-        """Whether any node of the run is simulated (promise 10)."""
-        return any(view.simulated for view in self._views.values())
-
     def status(self) -> CampaignStatus:
         """Where the campaign stands as of the last tick."""
         return telling.status(self._standing())
@@ -377,23 +390,11 @@ class Campaign:
             now=self._now,
             started_at=self._started_at,
             ended_at=self._over_at,
-            tracks=tuple(sorted(self._tracks.values(), key=lambda track: track.target)),
-            nodes=tuple(r for _, r in sorted(self._lost.items()) if r is not None),
-            simulated=self.simulated,
+            roster=self._roster,
+            nodes=tuple(row for _, row in sorted(self._whole.items())),
+            simulated=self._sight.simulated,
             reason=self._reason,
             breaker=self.breaker,
-            service=budget.in_service(self._views.values()),
+            service=self._sight.service,
             notes=tuple(self._notes),
         )
-
-
-def _whole_node(name: str, error: FleetError) -> DeviceResult:
-    """The row of a node that showed no devices: unknown, never "done, 0 devices"."""
-    return DeviceResult(
-        node=name,
-        device="*",
-        uuid=f"{name}/*",
-        outcome=Outcome.UNREACHABLE,
-        state="unknown",
-        findings=(of_error("node", error),),
-    )

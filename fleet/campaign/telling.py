@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fleet.campaign import budget
 from fleet.campaign import report as reports
 from fleet.campaign.breaker import Breaker
-from fleet.campaign.report import CampaignStatus, ExitReason, RunReport
+from fleet.campaign.report import SHOWN_MAX, CampaignStatus, ExitReason, Phase, RunReport
+from fleet.campaign.roster import Roster
 from fleet.campaign.track import GOES_ON, Track, finding
 from fleet.messages import DeviceResult, Outcome
 
@@ -22,7 +22,7 @@ class Standing:
     now: float
     started_at: float | None
     ended_at: float | None
-    tracks: tuple[Track, ...]
+    roster: Roster
     nodes: tuple[DeviceResult, ...]
     """Rows of nodes that showed no devices."""
     simulated: bool
@@ -34,20 +34,24 @@ class Standing:
 
 def status(standing: Standing) -> CampaignStatus:
     """Where the campaign stands. The rate is over the time since the first order."""
-    now, tracks = standing.now, standing.tracks
-    lines = tuple(track.status(now) for track in tracks)
-    started = [track.first_at for track in tracks if track.first_at is not None]
-    elapsed_s = now - min(started) if started else 0.0
-    done, total = sum(line.done for line in lines), sum(line.total for line in lines)
-    wiped = sum(line.done for line, t in zip(lines, tracks, strict=True) if t.first_at is not None)
-    rate = wiped / elapsed_s if elapsed_s > 0 else 0.0
+    now, roster = standing.now, standing.roster
+    shown: Iterable[Track] = roster.moved.values()
+    if len(roster.tracks) <= SHOWN_MAX:
+        shown = sorted(roster.tracks.values(), key=lambda track: track.target)
+    flying = [track.bytes for track in roster.flying.values()]
+    running = sum(done for done, _, _ in flying)
+    elapsed_s = 0.0 if roster.began_at is None else now - roster.began_at
+    done = roster.done_bytes + running
+    total = roster.total_bytes + sum(total - nominal for _, total, nominal in flying)
+    rate = (roster.wiped_bytes + running) / elapsed_s if elapsed_s > 0 else 0.0
     return CampaignStatus(
         run=standing.run,
         at=now,
         simulated=standing.simulated,
-        devices=lines,
-        phases=dict(sorted(Counter(line.phase for line in lines).items())),
-        outcomes=dict(Counter(t.result.outcome for t in tracks if t.result is not None)),
+        devices=tuple(track.status(now) for track in shown),
+        count=len(roster.tracks),
+        phases={phase: count for phase, count in sorted(roster.phases.items()) if count},
+        outcomes=dict(roster.sums.outcomes),
         done=done,
         total=total,
         rate=rate,
@@ -59,9 +63,19 @@ def status(standing: Standing) -> CampaignStatus:
 
 def report(standing: Standing) -> RunReport:
     """The final document; unfinished devices have a row that says why and how to go on."""
-    reason = standing.reason or ExitReason.STOPPED
-    rows = [track.result or _unfinished(track, reason) for track in standing.tracks]
+    reason, roster = standing.reason or ExitReason.STOPPED, standing.roster
+    sums, rows = roster.sums.copy(), []
+    for track in sorted(roster.tracks.values(), key=lambda track: track.target):
+        row = track.result
+        if track.phase is not Phase.DONE:
+            row = _unfinished(track, reason)
+            sums.add(row)
+        if row is not None:
+            rows.append(row)
+    for row in standing.nodes:
+        sums.add(row)
     rows += standing.nodes
+    omitted = sums.devices - len(rows)
     started = standing.now if standing.started_at is None else standing.started_at
     ended = standing.now if standing.ended_at is None else standing.ended_at
     return RunReport(
@@ -71,38 +85,31 @@ def report(standing: Standing) -> RunReport:
         ended_at=ended,
         wall_s=ended - started,
         devices=tuple(rows),
-        totals=reports.totals(rows, ended - started),
-        node_s=spans(standing.tracks),
+        omitted=omitted,
+        totals=sums.totals(ended - started),
+        node_s=dict(roster.spans()),
         exit_reason=reason,
-        exit_code=reports.exit_code(rows, reason),
+        exit_code=reports.exit_code_of(sums.outcomes, reason),
         detail=_detail(standing, reason),
         remedy=reports.REMEDIES[reason],
-        notes=standing.notes,
+        notes=(*standing.notes, *([_omitted(standing.run, omitted)] if omitted else [])),
     )
 
 
-def uncovered(standing: Standing) -> tuple[DeviceResult, ...]:
+def _omitted(run: str, count: int) -> str:
+    return f"{count} devices are counted and have no row here: `fleet runs {run}` has every result"
+
+
+def uncovered(standing: Standing) -> Iterator[DeviceResult]:
     """Rows that no device's own end gives: kept with the run, whose record would show less than
     its report does otherwise. Without operation: they are no attempt at the device.
     """
     reason = standing.reason or ExitReason.STOPPED
-    rows = [_unfinished(track, reason) for track in standing.tracks if track.result is None]
-    now = standing.now
-    update = {"operation": "", "ended_at": now}
-    return tuple(row.model_copy(update=update) for row in (*rows, *standing.nodes))
-
-
-def spans(tracks: Iterable[Track]) -> dict[str, float]:
-    """Seconds from each node's first order to its last result."""
-    first: dict[str, float] = {}
-    last: dict[str, float] = {}
-    for track in tracks:
-        if track.first_at is None or track.ended_at is None:
-            continue
-        node = track.target.node
-        first[node] = min(first.get(node, track.first_at), track.first_at)
-        last[node] = max(last.get(node, track.ended_at), track.ended_at)
-    return {node: last[node] - first[node] for node in sorted(first)}
+    update = {"operation": "", "ended_at": standing.now}
+    for track in standing.roster.open():
+        yield _unfinished(track, reason).model_copy(update=update)
+    for row in standing.nodes:
+        yield row.model_copy(update=update)
 
 
 def _detail(standing: Standing, reason: ExitReason) -> str:
@@ -111,7 +118,7 @@ def _detail(standing: Standing, reason: ExitReason) -> str:
     if reason is ExitReason.LIMITS:
         policy, service = standing.breaker.policy, standing.service
         return (
-            f"{len(budget.used(service, ()))} of {len(service.accelerators)} accelerators are out"
+            f"{len(service.out)} of {len(service.accelerators)} accelerators are out"
             f" of service, allowed {budget.limit(service, policy)};"
             f" pool floor {policy.pool_floor:g}"
         )

@@ -20,7 +20,7 @@ from fleet.messages import (
 from fleet.model import Lease, State
 from fleet.wipe.result import PASSES
 
-GOES_ON = "`fleet scrub --resume` with this run goes on with it"
+GOES_ON = "`fleet scrub --resume RUN` with this run goes on with it"
 
 
 @dataclass(slots=True)
@@ -51,6 +51,9 @@ class Track:
     """Who held the device when it was last refused."""
     progress: WipeProgress | None = None
     result: DeviceResult | None = None
+    """How it ended, as long as the roster remembers it."""
+    noted: Phase | None = None
+    """The phase by which the roster has it."""
 
     @property
     def operation(self) -> str:
@@ -61,6 +64,14 @@ class Track:
     def in_flight(self) -> bool:
         """Whether the node may be working on it for us."""
         return self.phase in (Phase.STARTING, Phase.RUNNING)
+
+    @property
+    def bytes(self) -> tuple[int, int, int]:
+        """Of a device in flight: bytes done, to be done, and as they were reckoned before."""
+        nominal = self.target.memory_bytes * len(PASSES)
+        if self.progress is None:
+            return 0, nominal, nominal
+        return self.progress.done, self.progress.total or nominal, nominal
 
     def wait(self, *, retry_at: float = 0.0) -> None:
         """Back to the queue, without an order out."""
@@ -109,6 +120,13 @@ class Track:
         if not result.ended_at:
             update |= {"started_at": self.first_at or 0.0, "ended_at": now}
         return result.model_copy(update=update)
+
+    def overdue(self, result: DeviceResult, limit_s: float) -> DeviceResult:
+        """A result, with what it means that the device was cancelled for taking too long."""
+        if self.cancelled_at is None or result.outcome is not Outcome.INTERRUPTED:
+            return result
+        told = (*result.findings, late(limit_s))
+        return result.model_copy(update={"outcome": Outcome.FAILED, "findings": told})
 
     def told(self, result: DeviceResult) -> DeviceResult:
         """A node's result, with what the campaign knows besides."""
@@ -177,3 +195,15 @@ def error_of(acceptance: Acceptance) -> errors.FleetError:
     error: errors.FleetError = kind(acceptance.error or "the node refused the order")
     error.fields.update(acceptance.fields)
     return error
+
+
+def whole_node(name: str, error: errors.FleetError) -> DeviceResult:
+    """The row of a node that showed no devices: unknown, never "done, 0 devices"."""
+    return DeviceResult(
+        node=name,
+        device="*",
+        uuid=f"{name}/*",
+        outcome=Outcome.UNREACHABLE,
+        state="unknown",
+        findings=(of_error("node", error),),
+    )

@@ -162,8 +162,8 @@ class SpecDirectory:
     def _remove(self, kind: Kind, uid: ClaimUid) -> None:
         path = self.directory / kind.file(uid)
         try:
+            path.unlink(missing_ok=True)  # first: nothing in the temporary's way keeps it visible
             (self.directory / kind.temporary(uid)).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
             if self.directory.is_dir():
                 files.sync(self.directory, self.calls)
         except NotADirectoryError:

@@ -8,6 +8,7 @@ than fits in memory.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any
@@ -16,6 +17,8 @@ from fleet.cdi.model import Spec
 
 SIZE_MAX_BYTES = 4 * 1024 * 1024
 """Size from which a file is not read: a spec of thousands of devices is far below."""
+
+_SHOWN_MAX = 60
 
 
 class Malformed(ValueError):
@@ -53,9 +56,8 @@ def _json(text: str) -> object:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise Malformed(f"key {twice[0]!r} twice in one object")
+        twice = min(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise Malformed(f"key {twice[:_SHOWN_MAX]!r} twice in one object")
     return found
 
 

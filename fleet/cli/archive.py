@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from fleet import bootstrap, errors
 from fleet.cli import text
@@ -46,13 +47,23 @@ def chosen(state: Path | None) -> EvidenceSettings:
     return bootstrap.plan_fleet(directory).coordinator.settings.evidence
 
 
+def is_simulated(directory: Path) -> bool:
+    """Whether any node planned in this state directory is simulated; without a plan: not known."""
+    if not (directory / PLAN_FILE).is_file():
+        return False
+    return any(plan.simulated is not None for plan in bootstrap.plan_fleet(directory).nodes)
+
+
 def opened(place: str, state: Path | None) -> Archive:
     """The archive of that name, with region and endpoint as the fleet's settings say."""
-    if not place.startswith(SCHEME):
+    try:
+        EvidenceSettings(archive=place or SCHEME)
+    except ValidationError as error:
         raise errors.InputInvalid(
             f"{place!r} is no archive",
-            remedy="write s3://bucket/prefix, or --directory for a place on this host",
-        )
+            remedy="write s3://bucket/prefix, the bucket in small letters, digits, dots and dashes;"
+            " or --directory for a place on this host",
+        ) from error
     return archiving.opener(chosen(state), SystemClock(), url=place)()
 
 

@@ -43,8 +43,7 @@ def audit(
         report = job.compare(job.gather(fleet, looking, now=time.time()))
 
     def render(console: Console) -> None:
-        if report.simulated:
-            console.print(Text(text.SIMULATED, style="bold black on yellow"))
+        text.warn(console, simulated=report.simulated)
         for finding in report.findings:
             console.print(
                 Text.assemble(

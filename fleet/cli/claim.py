@@ -121,8 +121,8 @@ def show(
     """
     if (claim is None) is not bool(pod):
         raise errors.InputInvalid(
-            "name a claim or a pod, not both",
-            remedy="write NAMESPACE/NAME, or --pod NAMESPACE/POD",
+            "both a claim and a pod are named" if pod else "neither a claim nor a pod is named",
+            remedy="write NAMESPACE/NAME of the claim, or --pod NAMESPACE/POD",
         )
     if pod or only_receipt or (address is None and state is None and not _has_fleet()):
         found = receipts(

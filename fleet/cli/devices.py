@@ -103,8 +103,8 @@ def retire(
 ) -> None:
     """Take a device out of the slices for good; refused while it is in use.
 
-    Neither a restart nor the card plugged in again brings it back: `fleet node adopt --device`
-    does, and then `fleet quarantine clear`.
+    Neither a restart nor the card plugged in again brings it back: `fleet node adopt
+    --device DEVICE` does, and then `fleet quarantine clear`.
     """
     who = operator_name(operator)
     with reach.nodes(state_directory(state), address=address) as nodes:
@@ -116,15 +116,14 @@ def retire(
                 remedy="run this on that node, without --address",
             )
         uuid = owner.retire(device, detail=reason, operator=who)
+        found = nodes[name].view()
+
+    def render(console: Console) -> None:
+        text.banner(console, [found])
+        console.print(text.plain(f"{name}/{device} ({uuid}) is retired, recorded for {who}"))
 
     document = {"node": name, "device": device, "uuid": uuid, "operator": who, "reason": reason}
-    emit(
-        document,
-        as_json=as_json,
-        render=lambda console: console.print(
-            text.plain(f"{name}/{device} ({uuid}) is retired, recorded for {who}")
-        ),
-    )
+    emit({**document, "simulated": found.simulated}, as_json=as_json, render=render)
 
 
 @app.command("partitioning")
@@ -154,8 +153,10 @@ def partitioning(
                 remedy="run this on that node, without --address",
             )
         view = owner.partition(device, on=on, operator=who)
+        found = nodes[name].view()
 
     def render(console: Console) -> None:
+        text.banner(console, [found])
         console.print(
             text.joined(
                 f"{name}/{view.name}: {view.partitioning or 'partitioning off'}, ",
@@ -164,7 +165,8 @@ def partitioning(
             )
         )
 
-    document = {"node": name, "on": on, "operator": who, **view.model_dump(mode="json")}
+    document = {"node": name, "on": on, "operator": who, "simulated": found.simulated}
+    document |= view.model_dump(mode="json")
     emit(document, as_json=as_json, render=render)
 
 

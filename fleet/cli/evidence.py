@@ -316,8 +316,7 @@ def _add(table: Table, *cells: object) -> None:
 
 
 def _simulated_banner(console: Console, found: list[parsed.Certificate]) -> None:
-    if any(one.simulated for one in found):
-        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+    text.warn(console, simulated=any(one.simulated for one in found))
 
 
 def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
@@ -372,8 +371,7 @@ def _facts(entry: Entry, one: parsed.Certificate) -> Iterator[tuple[str, str]]:
 
 
 def _report(console: Console, report: verifying.Report) -> None:
-    if report.simulated:
-        console.print(Text(text.SIMULATED, style="bold black on yellow"))
+    text.warn(console, simulated=bool(report.simulated))
     for damage in report.defects:
         console.print(
             Text.assemble((f"{damage.code}: ", "bold red"), f"{damage.place}: {damage.detail}")

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import bootstrap, errors
-from fleet.cli import archive
+from fleet.cli import archive, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.clock import SystemClock
@@ -81,7 +81,8 @@ def rotate(
     finally:
         lock.release()
     if not listing:
-        _tell_coordinator(node, old, new, as_json=as_json)
+        simulated = archive.is_simulated(directory)
+        _tell_coordinator(node, old, new, simulated=simulated, as_json=as_json)
         return
     found = _renewed(directory, kept_list.read(directory), old=old)
     _show(found, state=directory, before=before, as_json=as_json)
@@ -153,15 +154,16 @@ def _follows(one: Listed, *, current: bool) -> str:
 
 def _chosen(found: KeyList, key: str, node: str) -> Listed:
     """The key meant: one of the list, or one of a node on another host, in full and with --node."""
-    text = PublicKey.load(Path(key)).key_id if key.endswith(PUBLIC_SUFFIX) else key.lower()
-    one = found.keys.get(text)
-    if one is None and _KEY_ID.fullmatch(text):
+    wanted = PublicKey.load(Path(key)).key_id if key.endswith(PUBLIC_SUFFIX) else key.lower()
+    one = found.keys.get(wanted)
+    if one is None and _KEY_ID.fullmatch(wanted):
         if not node:
             raise errors.InputInvalid(
-                f"no key {text[:SHORT_ID]} is known here", remedy="say whose it is with --node NODE"
+                f"no key {wanted[:SHORT_ID]} is known here",
+                remedy="say whose it is with --node NODE",
             )
-        return Listed(text, layout.checked_name(node), since=time.time(), told=True)
-    one = one or found.found(text)
+        return Listed(wanted, layout.checked_name(node), since=time.time(), told=True)
+    one = one or found.found(wanted)
     if node and one.node != node:
         owner = one.node or "the coordinator"
         raise errors.InputInvalid(
@@ -218,16 +220,23 @@ def _coordinator(directory: Path) -> SigningKey:
     return SigningKey.load(path)
 
 
-def _tell_coordinator(node: str, old: str, new: str, *, as_json: bool) -> None:
+def _tell_coordinator(node: str, old: str, new: str, *, simulated: bool, as_json: bool) -> None:
     """What is left to do where the node's keys are listed."""
     act = f"fleet evidence keys revoke {old} --node {node} --reason WHY"
 
     def render(console: Console) -> None:
+        text.warn(console, simulated=simulated)
         console.print(Text(f"{node} signs with key {new} from its next start on."))
         console.print(Text(f"No coordinator works here, so that no list says key {old} ended."))
         console.print(Text(f"If anybody else may have it, run on the coordinator's host: {act}"))
 
-    found = {"node": node, "old": old, "new": new, "at_the_coordinator": act}
+    found = {
+        "simulated": simulated,
+        "node": node,
+        "old": old,
+        "new": new,
+        "at_the_coordinator": act,
+    }
     emit(found, as_json=as_json, render=render)
 
 
@@ -242,7 +251,10 @@ def _show(
     waiting = archive.copy_list(state) if fresh else ""
     rows: list[dict[str, Any]] = [found.keys[key_id].as_json() for key_id in sorted(found.keys)]
 
+    simulated = archive.is_simulated(state)
+
     def render(console: Console) -> None:
+        text.warn(console, simulated=simulated)
         table = Table("key", "of", "listed", "replaced", "revoked", "why")
         for row in rows:
             times = [(row[name] or "-")[:19] for name in ("since", "until", "revoked_at")]
@@ -255,6 +267,7 @@ def _show(
             console.print(Text(said, style="yellow"))
 
     document = {
+        "simulated": simulated,
         "number": found.number,
         "keys": rows,
         "not_in_the_archive": waiting,

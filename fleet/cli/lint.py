@@ -14,7 +14,7 @@ from rich.console import Console
 from fleet import errors
 from fleet.admission import rules
 from fleet.admission.documents import Document, documents
-from fleet.admission.ground import DRIVER, WIPE_BUDGET_S, Ground
+from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, WIPE_BUDGET_S, Ground
 from fleet.cli import text
 from fleet.cli.output import AsJson, emit
 
@@ -71,12 +71,21 @@ def lint(
     wipe_budget: Annotated[
         int, typer.Option(min=1, help="Grace period, seconds, that pods with claims need.")
     ] = WIPE_BUDGET_S,
+    own_namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Namespace of the chart, never judged; again for each. Default: fleetscrub.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Everything is judged as if it were for a governed namespace, except what says it is for
-    kube-system or fleetscrub. Exit code 1 when anything was found.
+    kube-system or for the chart's own namespace. Exit code 1 when anything was found.
     """
     ground = replace(Ground.of_driver(driver), wipe_budget_s=wipe_budget)
+    if own_namespace:
+        ground = replace(ground, own_namespaces=(*own_namespace, CLUSTER_NAMESPACE))
     if classes:
         ground = replace(ground, classes=tuple(classes))
     count, unread = _Count(), list[str]()

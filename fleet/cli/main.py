@@ -6,12 +6,13 @@ stderr; an error is never shown as a traceback unless FLEET_TRACEBACK is set.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
@@ -32,6 +33,15 @@ class UsageError(Protocol):
 
 
 TRACEBACK = "FLEET_TRACEBACK"
+_OTHERS = "run as whoever owns it, where it can be written: verbs that only show write there too"
+_FILES = {
+    errno.EACCES: _OTHERS,
+    errno.EPERM: _OTHERS,
+    errno.EROFS: _OTHERS,
+    errno.ENOSPC: "free space on that file system, then run again",
+    errno.EDQUOT: "free space within the quota there, then run again",
+}
+"""What to do about a file that the system refuses, by errno."""
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  the signature of a click callback
@@ -75,7 +85,9 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_COULD_NOT_RUN
     except Exception as error:
         if isinstance(error, UsageError):
-            return _usage(error, as_json=as_json)
+            return _usage(error, arguments, as_json=as_json)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            return _show(refused(error), as_json=as_json)
         if os.environ.get(TRACEBACK):
             raise
         return _show(
@@ -94,14 +106,34 @@ def run(*verb: str) -> None:
     sys.exit(main([*verb, *sys.argv[1:]]))
 
 
-def _usage(error: UsageError, *, as_json: bool) -> int:
+def _usage(error: UsageError, arguments: Sequence[str], *, as_json: bool) -> int:
     detail = error.format_message()
     if not detail or type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(detail + "\n")
         return EXIT_COULD_NOT_RUN
     context = getattr(error, "ctx", None)
-    place = context.command_path if context else "fleet"
+    place = context.command_path if context else _meant(arguments)
     return _show(errors.InputInvalid(detail, remedy=f"see `{place} --help`"), as_json=as_json)
+
+
+def refused(error: OSError) -> errors.FleetError:
+    """A file that the system does not let us use is the host's affair, not a fault of ours."""
+    remedy = _FILES.get(error.errno or 0, "see that the path is there and of the kind wanted")
+    return errors.InputInvalid(f"{error.filename}: {error.strerror}", remedy=remedy)
+
+
+def _meant(arguments: Sequence[str]) -> str:
+    """The command that was typed: the parser does not say whose option lacks its value."""
+    command: Any = typer.main.get_command(build())
+    path = ["fleet"]
+    for word in arguments:
+        if word.startswith("-"):
+            continue
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        path.append(word)
+    return " ".join(path)
 
 
 def _show(error: errors.FleetError, *, as_json: bool) -> int:
@@ -116,7 +148,8 @@ def _show(error: errors.FleetError, *, as_json: bool) -> int:
     console = error_console()
     console.print(text.joined(("error: ", "bold red"), error.detail))
     for problem in error.fields.get("problems", ()):
-        console.print(text.plain(f"  - {problem}"))
+        if str(problem) not in error.detail:
+            console.print(text.plain(f"  - {problem}"))
     console.print(text.joined(("do: ", "bold"), error.remedy))
     return error.exit_code
 

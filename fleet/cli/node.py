@@ -29,6 +29,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit
 from fleet.cli.standby import standby
+from fleet.messages import NodeView
 from fleet.model import HolderKind
 from fleet.repair.draining import Drained, counted, drain, settled
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
@@ -72,14 +73,17 @@ def adopt(
             if node in (None, name)
             for view in one.adopt(devices=tuple(device or ()), operator=who)
         ]
+        views = [one.view() for name, one in nodes.items() if node in (None, name)]
 
     def render(console: Console) -> None:
+        text.banner(console, views)
         for name, view in adopted:
             console.print(Text.assemble(f"{name}/{view.name}: ", text.coloured(view.state)))
         console.print(f"{len(adopted)} devices adopted, recorded for {who}")
 
     document = {
         "operator": who,
+        "simulated": any(view.simulated for view in views),
         "devices": [{"node": name, **view.model_dump(mode="json")} for name, view in adopted],
     }
     emit(document, as_json=as_json, render=render)
@@ -112,7 +116,12 @@ def drain_node(
             )
         done = drain(nodes[node], detail=reason, operator=who)
         done = settled(nodes[node], done, pause=_until(time.monotonic() + wait))
-    emit(done.model_dump(mode="json"), as_json=as_json, render=partial(_show_drained, done))
+        view = nodes[node].view()
+    emit(
+        {**done.model_dump(mode="json"), "simulated": view.simulated},
+        as_json=as_json,
+        render=partial(_show_drained, done, view),
+    )
     raise typer.Exit(1 if done.left or done.failed or done.uncopied != 0 else 0)
 
 
@@ -127,7 +136,8 @@ def _until(deadline: float) -> Callable[[], bool]:
     return pause
 
 
-def _show_drained(done: Drained, console: Console) -> None:
+def _show_drained(done: Drained, view: NodeView, console: Console) -> None:
+    text.banner(console, [view])
     console.print(
         text.plain(
             f"{done.node}: {len(done.taken)} devices taken out of service by {done.operator}"

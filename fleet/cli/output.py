@@ -16,7 +16,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from fleet.cli.text import shown, visible
@@ -24,8 +26,8 @@ from fleet.cli.text import shown, visible
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
-PLAIN_WIDTH = 200
-"""Width, columns, of tables where no terminal says how wide it is."""
+PLAIN_WIDTH = 100_000
+"""Width, columns, where no terminal says how wide it is: no limit to what is shown."""
 
 
 class PlainConsole(Console):
@@ -43,8 +45,40 @@ class PlainConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """The segments of anything printable; our own markers and cursor moves are no `Text`."""
-        found = shown(renderable) if isinstance(renderable, Text) else renderable
+        found = renderable
+        if isinstance(found, Text):
+            found = shown(found)
+        elif isinstance(found, Table):
+            found = self._fitted(found, options or self.options)
         return super().render(found, options)
+
+    def _fitted(self, table: Table, options: ConsoleOptions) -> Table:
+        """The table, or what it says in another form where it is too wide.
+
+        Rich would cut words and ids short, and what is cut off an id or a verdict is missed.
+        """
+        wide = options.update(width=PLAIN_WIDTH)
+        if Measurement.get(self, wide, table).maximum <= options.max_width:
+            return table
+        if table.show_header:
+            return _upright(table)
+        for column in table.columns:
+            column.overflow, column.no_wrap = "fold", False
+        return table
+
+
+def _upright(table: Table) -> Table:
+    """The rows below each other, a line for each cell with the name of its column."""
+    grid = Table.grid(padding=(0, 2))
+    grid.title, grid.title_justify = table.title, "left"
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, row in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+        if number:
+            grid.add_row("", "")
+        for column, cell in zip(table.columns, row, strict=True):
+            grid.add_row(column.header, cell)
+    return grid
 
 
 def console() -> Console:

@@ -253,7 +253,9 @@ def _scope(one: Judged) -> Iterator[str]:
                 open_=not covered,
             )
         )
-    yield from _table(("region", "covered", "cleared by", "verified", "bytes", ""), rows)
+    yield from _table(
+        ("region", "covered", "cleared by", "verified", "bytes", "note"), rows, kind="words"
+    )
     yield f"<p><b>Not covered:</b> {_text(', '.join(missing) or 'nothing that is listed')}.</p>"
 
 
@@ -263,7 +265,7 @@ def _health(one: Judged) -> Iterator[str]:
         _row(found.get("check"), found.get("verdict"), found.get("detail", ""))
         for found in values(one.certificate.predicate, "health.findings[]")
     ]
-    yield from _table(("check", "verdict", "detail"), rows)
+    yield from _table(("check", "verdict", "detail"), rows, kind="words")
     yield f"<p>Counters that rose during the wipe: {_text(_said(one, 'health.counters_risen'))}"
     read = values(one.certificate.predicate, "health.faults_after") != [None]
     faults = _said(one, "health.faults_after") if read else "not read"

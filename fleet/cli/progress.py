@@ -123,7 +123,7 @@ class Bars:
         """Move the bars."""
         if self._campaign is None:
             self._campaign = self._progress.add_task("campaign", total=None, figures="")
-        if len(status.devices) <= BARS_MAX:
+        if status.number <= BARS_MAX:
             for device in status.devices:
                 self._show_device(device)
         done = status.phases.get(Phase.DONE, 0)
@@ -132,7 +132,7 @@ class Bars:
             self._campaign,
             total=status.total or None,
             completed=status.done,
-            figures=f"{done}/{len(status.devices)} done  {text.rate(status.rate)}{left}",
+            figures=f"{done}/{status.number} done  {text.rate(status.rate)}{left}",
         )
 
     def _show_device(self, device: DeviceStatus) -> None:
@@ -167,7 +167,7 @@ def overview(status: CampaignStatus) -> str:
     share = f"{100 * status.done / status.total:.0f} %" if status.total else "0 %"
     parts = [
         f"campaign {status.run}: {share}",
-        f"{status.phases.get(Phase.DONE, 0)}/{len(status.devices)} devices done",
+        f"{status.phases.get(Phase.DONE, 0)}/{status.number} devices done",
         f"{status.phases.get(Phase.RUNNING, 0)} running",
         text.rate(status.rate),
     ]

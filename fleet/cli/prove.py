@@ -234,8 +234,7 @@ def _secret(secret: str | None, file: Path | None) -> bytes:
 
 
 def _render(console: Console, proof: Proof) -> None:
-    if proof.simulated:
-        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    text.warn(console, simulated=proof.simulated)
     place = f"{proof.node}/{proof.device}"
     console.print(
         f"{place}: {proof.secret_bytes} B of secret, {text.size(proof.memory_bytes)} searched each"

@@ -60,9 +60,10 @@ def add(
 ) -> None:
     """Take a device out of service until an operator decides otherwise."""
     with reach.nodes(state_directory(state), address=address) as nodes:
-        name, owner = reach.find(nodes, device, node=node)
+        _, owner = reach.find(nodes, device, node=node)
         view = owner.quarantine_add(device, detail=reason, operator=operator_name(operator))
-    _show(name, view, as_json=as_json)
+        found = owner.view()
+    _show(found, view, as_json=as_json)
 
 
 @app.command("clear")
@@ -83,23 +84,28 @@ def clear(
 ) -> None:
     """Lift reasons by your decision, on the record; the device is DIRTY then and must be wiped."""
     with reach.nodes(state_directory(state), address=address) as nodes:
-        name, owner = reach.find(nodes, device, node=node)
+        _, owner = reach.find(nodes, device, node=node)
         view = owner.quarantine_clear(
             device, codes=tuple(code or ()), operator=operator_name(operator), detail=reason
         )
-        retired = text.is_retired(owner.view(), view)
-    _show(name, view, retired=retired, as_json=as_json)
+        found = owner.view()
+    retired = text.is_retired(found, view)
+    _show(found, view, retired=retired, as_json=as_json)
 
 
-def _show(node: str, view: DeviceView, *, retired: bool = False, as_json: bool) -> None:
+def _show(of: NodeView, view: DeviceView, *, retired: bool = False, as_json: bool) -> None:
+    node = of.node
+
     def render(console: Console) -> None:
+        text.banner(console, [of])
         console.print(text.joined(f"{node}/{view.name}: ", text.coloured(view.state)))
         text.explain(console, f"{node}/{view.name}", view.reasons)
         if retired:
             back = text.taken_back(node, view.name)
             console.print(text.plain(f"  it stays retired, and is offered to nobody: {back}"))
 
-    document = {"node": node, **view.model_dump(mode="json"), "retired": retired}
+    document = {"node": node, "simulated": of.simulated, **view.model_dump(mode="json")}
+    document["retired"] = retired
     emit(document, as_json=as_json, render=render)
 
 

@@ -46,8 +46,7 @@ def reconcile(
 
 
 def _render(report: Reconciliation, console: Console) -> None:
-    if report.simulated:
-        console.print(text.plain(text.SIMULATED, style="bold black on yellow"))
+    text.warn(console, simulated=report.simulated)
     for outcome in report.outcomes:
         _explain(console, outcome, dry_run=report.dry_run)
     for node, error in report.silent.items():

@@ -87,10 +87,15 @@ def report(
     --directory, those its certificates name. Without a period the newest wipe of each device must
     answer, with one every wipe in it. Evidence of simulated devices answers nothing.
     """
-    if (run is None) is not bool(requirement):
+    if run is None and not requirement:
         raise errors.InputInvalid(
-            "name a run or a requirement, not both",
-            remedy="`fleet runs` lists runs, docs/compliance.md the requirements",
+            "nothing is named to report on",
+            remedy="write `fleet report RUN` (`fleet runs` lists them), or"
+            " `fleet report --requirement ID` (docs/compliance.md lists those)",
+        )
+    if run is not None and requirement:
+        raise errors.InputInvalid(
+            "a run and a requirement are two reports", remedy="name one of them"
         )
     markup.check_place(html, as_json=as_json)
     if run is not None:
@@ -146,8 +151,7 @@ def _devices(state: Path, address: str | None) -> Iterator[Asked]:
 
 
 def _render(console: Console, found: ComplianceReport) -> None:
-    if found.simulated:
-        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    text.warn(console, simulated=found.simulated)
     console.print(text.joined((f"{found.requirement}: ", "bold"), found.title))
     console.print(text.plain(f"source: {found.source}", "dim"))
     if found.since or found.until:

@@ -16,8 +16,7 @@ from fleet.messages import GOOD, DeviceResult, Outcome
 
 def render(console: Console, report: RunReport, *, state: Path) -> None:
     """Print `report`; `state` is where its evidence is."""
-    if report.simulated:
-        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    text.warn(console, simulated=report.simulated)
     console.print(_table(report))
     for result in report.devices:
         _explain(console, result)
@@ -27,7 +26,7 @@ def render(console: Console, report: RunReport, *, state: Path) -> None:
 
 def _table(report: RunReport) -> Table:
     table = Table(box=None, pad_edge=False, title=f"run {report.run}", title_justify="left")
-    for column in ("node", "device", "", "outcome", "state"):
+    for column in ("node", "device", "verdict", "outcome", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("covered / total", "left out", "seconds", "rate"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -96,11 +96,10 @@ def _told(row: Row) -> dict[str, Any]:
 
 def _show(console: Console, found: RunFigures, html: Path | None) -> None:
     record = found.record
-    if record.simulated:
-        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    text.warn(console, simulated=record.simulated)
     console.print(text.plain(f"run {record.id}: {standing(record)}"))
     table = Table(box=None, pad_edge=False)
-    for column in ("", "devices", "of them proven"):
+    for column in ("verdict", "devices", "of them proven"):
         table.add_column(column)
     for word, count in found.counts.items():
         proven = sum(

@@ -39,7 +39,10 @@ def runs(
             )
             return
         records = coordinator.runs(limit)
-    document = {"runs": [record.model_dump(mode="json") for record in records]}
+    document = {
+        "simulated": any(record.simulated for record in records),
+        "runs": [record.model_dump(mode="json") for record in records],
+    }
     emit(document, as_json=as_json, render=lambda console: _list(console, records))
 
 
@@ -47,12 +50,14 @@ def _list(console: Console, records: Sequence[RunRecord]) -> None:
     if not records:
         console.print("no run is on record")
         return
+    text.warn(console, simulated=any(record.simulated for record in records))
+    mixed = len({record.simulated for record in records}) > 1
     table = Table(box=None, pad_edge=False)
     for column in ("run", "started (UTC)", "state", "results", "why it ended"):
         table.add_column(column)
     for record in records:
         table.add_row(
-            record.id,
+            record.id + _devices(record) * mixed,
             _moment(record.started_at),
             str(record.state),
             _outcomes(record),
@@ -62,8 +67,7 @@ def _list(console: Console, records: Sequence[RunRecord]) -> None:
 
 
 def _show(console: Console, record: RunRecord) -> None:
-    if record.simulated:
-        console.print(text.plain(text.SIMULATED, "bold black on yellow"))
+    text.warn(console, simulated=record.simulated)
     console.print(
         text.plain(
             f"run {record.id}: {record.state}, started {_moment(record.started_at)} UTC;"
@@ -85,6 +89,10 @@ def _show(console: Console, record: RunRecord) -> None:
     console.print(table)
     if record.state is not RunState.FINISHED:
         console.print(f"go on with: fleet scrub --resume {record.id}")
+
+
+def _devices(record: RunRecord) -> str:
+    return " (simulated)" if record.simulated else " (real)"
 
 
 def _outcomes(record: RunRecord) -> str:

@@ -144,7 +144,8 @@ def scrub(
     emit(
         report,
         as_json=as_json,
-        render=lambda console: reporting.render(console, report, state=directory),
+        # As typed: what is told to be run next is run from the same place.
+        render=lambda console: reporting.render(console, report, state=state or directory),
     )
     raise typer.Exit(report.exit_code)
 

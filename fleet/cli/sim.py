@@ -148,7 +148,7 @@ def search_memory(
     """
     places = _chosen(state_directory(state), node, device)
     if (text is None) == (file is None):
-        raise InputInvalid("give either --text or --file")
+        raise InputInvalid("give either --text or --file", remedy="name one of them")
     needles = search.of_file(file) if file else search.of_bytes((text or "").encode())
     found = [
         (place, search.search(needles, place.memory, within=[*place.spans()])) for place in places
@@ -329,10 +329,10 @@ def _one(state: Path, node: str | None, device: str) -> Place:
 
 def _content(text: str | None, file: Path | None) -> bytes:
     if (text is None) == (file is None):
-        raise InputInvalid("give either --text or --file")
+        raise InputInvalid("give either --text or --file", remedy="name one of them")
     content = file.read_bytes() if file else (text or "").encode()
     if not content:
-        raise InputInvalid("the content is empty")
+        raise InputInvalid("the content is empty", remedy="give --text or --file something to hold")
     return content
 
 

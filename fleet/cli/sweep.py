@@ -21,8 +21,7 @@ def sweep(
         report = job.run(nodes)
 
     def render(console: Console) -> None:
-        if report.simulated:
-            console.print(Text(text.SIMULATED, style="bold black on yellow"))
+        text.warn(console, simulated=report.simulated)
         for node, device in report.rows():
             place = f"{node}/{device.device}"
             word = "FAILS" if device.failing else "ok"

@@ -97,7 +97,12 @@ def revoke(
 ) -> None:
     """Revoke one tag: it is void once the list is where nodes and webhook read it."""
     found = _authority(authority)
-    tag_id = tags.read(tag).tag.id if tag.startswith(tags.PREFIX) else tag.lower()
+    tag_id = _read(tag).tag.id if tag.startswith(tags.PREFIX) else tag.lower()
+    if tags.ID.fullmatch(tag_id) is None:
+        raise errors.InputInvalid(
+            f"{tag[:SHORT_ID]!r} is no id of a tag: one has 32 hex digits",
+            remedy="give the tag itself, or the id that `fleet tag verify` shows of it",
+        )
     found.revoke_tag(tag_id, reason=reason, now=_now())
     _show(found, as_json=as_json)
 
@@ -112,7 +117,9 @@ def issue(
         list[str] | None,
         typer.Option(
             "--profile",
-            help="Profile of devices, such as 1g.10gb; whole: no partitions; any. Again for each.",
+            help="Profile of devices, such as 1g.10gb; whole: no partitions; any. Again for each."
+            " Default: any.",
+            show_default=False,
         ),
     ] = None,
     minimum: Annotated[
@@ -178,7 +185,7 @@ def verify(
 ) -> None:
     """Say what a tag gives a right to, and whether it is good for this use; exit code 1: no."""
     given = sys.stdin.read(TAG_MAX + 2).strip() if tag == "-" else tag.strip()
-    signed = tags.read(given)
+    signed = _read(given)
     known = _keys(keys, root, authority)
     use = Use(
         namespace=namespace or signed.tag.namespaces[0],
@@ -200,6 +207,24 @@ def verify(
 
     emit(said, as_json=as_json, render=render)
     raise typer.Exit(1 if found else 0)
+
+
+def _read(given: str) -> tags.Signed:
+    """The tag given. Raises `InputInvalid` for what is none, `TagInvalid` for one that is broken.
+
+    An argument that is no tag is a mistake of whoever typed it, not a finding about a tag.
+    """
+    try:
+        return tags.read(given)
+    except tags.TagInvalid as error:
+        if given.startswith(f"{tags.PREFIX}."):
+            raise tags.TagInvalid(
+                f"the tag is not good: {error.detail}", remedy=error.remedy
+            ) from error
+        raise errors.InputInvalid(
+            f"{given[:SHORT_ID]!r} {error.detail}",
+            remedy="give the whole line that `fleet tag issue` printed",
+        ) from error
 
 
 def _keys(keys: Path | None, root: list[str] | None, authority: Path | None) -> TagKeys:

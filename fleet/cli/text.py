@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -103,9 +103,14 @@ def digest(value: str) -> str:
     return value.removeprefix("sha256:")[:12] or "-"
 
 
-def banner(console: Console, views: Sequence[NodeView]) -> None:
+def banner(console: Console, views: Iterable[NodeView]) -> None:
     """Say first when what follows is simulated (promise 10)."""
-    if any(view.simulated for view in views):
+    warn(console, simulated=any(view.simulated for view in views))
+
+
+def warn(console: Console, *, simulated: bool) -> None:
+    """The line itself, where something other than the nodes' views tells."""
+    if simulated:
         console.print(plain(SIMULATED, "bold black on yellow"))
 
 

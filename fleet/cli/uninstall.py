@@ -121,8 +121,7 @@ def _items(facts: Facts, hands: Hands | None, *, followed: bool) -> tuple[Outcom
 
 
 def _render(console: Console, report: Uninstall, directory: Path, *, wanted: bool) -> None:
-    if report.simulated:
-        console.print(text.plain(text.SIMULATED, style="bold black on yellow"))
+    text.warn(console, simulated=report.simulated)
     for one in report.items:
         word, colour = ("gone", "green") if one.done else ("there", "yellow")
         place = f"{one.orphan.node}: " if one.orphan.node else ""

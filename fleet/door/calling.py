@@ -35,6 +35,8 @@ from fleet.messages import (
 
 _Answer = TypeVar("_Answer", bound=Message)
 _CLOSURE = TypeAdapter(Closure)
+_PULSE = TypeAdapter(dict[str, Any])
+_LIST = TypeAdapter(list[Any])
 
 CALL_TIMEOUT_S = 10.0
 """Time, s, a call that only looks may take."""
@@ -60,8 +62,8 @@ class DoorNode:
 
     def pulse(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
         """Proof of life: ``pid``, ``incarnation`` and kind (``owner``) of the owner."""
-        found: Mapping[str, Any] = self._call("pulse", {}, timeout_s)
-        return found
+        with _understood():
+            return _PULSE.validate_python(self._call("pulse", {}, timeout_s))
 
     def view(self, operations: Sequence[str] = ()) -> NodeView:
         """The node now, with the results of `operations` that are finished."""
@@ -70,8 +72,7 @@ class DoorNode:
 
     def claims(self) -> tuple[ClaimAnswer, ...]:
         """Claim records on the node."""
-        found = self._call("claims", {}, self.timeout_s)
-        return tuple(_read(ClaimAnswer, claim) for claim in found)
+        return _all(ClaimAnswer, self._call("claims", {}, self.timeout_s))
 
     def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Prepare devices for a claim; the node waits up to `budget_s` seconds for its work."""
@@ -95,7 +96,7 @@ class DoorNode:
     def scrub(self, orders: Sequence[ScrubOrder]) -> tuple[Acceptance, ...]:
         """Hand orders in, idempotent by operation id; one answer for each."""
         given = {"orders": [order.model_dump(mode="json") for order in orders]}
-        return tuple(_read(Acceptance, one) for one in self._call("scrub", given, self.timeout_s))
+        return _all(Acceptance, self._call("scrub", given, self.timeout_s))
 
     def cancel(self, operations: Sequence[str]) -> None:
         """Stop the operations named; what is unknown or finished is left alone."""
@@ -124,8 +125,7 @@ class DoorNode:
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
         """Record that HELD devices are free."""
         given = {"devices": list(devices), "operator": operator}
-        found = self._call("adopt", given, DECISION_TIMEOUT_S)
-        return tuple(_read(DeviceView, device) for device in found)
+        return _all(DeviceView, self._call("adopt", given, DECISION_TIMEOUT_S))
 
     def retire(self, device: str, *, detail: str, operator: str) -> str:
         """Take a device out of the slices for good; its UUID."""
@@ -143,8 +143,7 @@ class DoorNode:
 
     def sweep(self) -> Sequence[Swept]:
         """Read all health now."""
-        found = self._call("sweep", {}, SWEEP_TIMEOUT_S)
-        return tuple(_read(Swept, seen) for seen in found)
+        return _all(Swept, self._call("sweep", {}, SWEEP_TIMEOUT_S))
 
     def hand_over(self, by: str) -> bool:
         """Ask the owner for the journal; whether it lets go of it soon."""
@@ -210,6 +209,12 @@ class DoorNode:
 def _read(kind: type[_Answer], found: object) -> _Answer:
     with _understood():
         return kind.model_validate(found)
+
+
+def _all(kind: type[_Answer], found: object) -> tuple[_Answer, ...]:
+    with _understood():
+        listed = _LIST.validate_python(found)
+    return tuple(_read(kind, one) for one in listed)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from fleet.door.answering import HandOver, Service
 BACKLOG = 64
 SHORTAGE_PAUSE_S = 0.1
 """Pause, s, after a connection could not be taken for want of descriptors or threads."""
+LOOK_S = 1.0
+"""Period, s, without a newcomer after which the door looks whether its name still leads to it."""
 LOG = logging.getLogger(__name__)
 
 
@@ -37,8 +39,7 @@ class Door:
         self._open: set[socket.socket] = set()
         self._closed = threading.Event()
         self._calls = answering.calls(service, owner=owner, hand_over=hand_over)
-        self._socket = paths.listen(path, backlog=BACKLOG)
-        self._inode = path.stat().st_ino
+        self._socket, self._inode = self._listening()
         threading.Thread(target=self._accept, name="door", daemon=True).start()
 
     def close(self) -> None:
@@ -61,6 +62,9 @@ class Door:
         while True:
             try:
                 connection, _ = self._socket.accept()
+            except TimeoutError:
+                self._keep_name()
+                continue
             except OSError:
                 if self._closed.is_set():
                     return
@@ -73,6 +77,43 @@ class Door:
                     return
                 self._open.add(connection)
             self._begin(connection)
+
+    def _listening(self) -> tuple[socket.socket, int]:
+        made = paths.listen(self._path, backlog=BACKLOG)
+        made.settimeout(LOOK_S)  # of accept alone: what it gives waits for ever
+        return made, self._path.stat().st_ino
+
+    def _keep_name(self) -> None:
+        """Listen anew where the name was removed, or leads to a socket nobody listens at.
+
+        Whoever is connected notices nothing then and holds the owner to be well, while nobody else
+        ever gets in again: not a new plugin, not a verb.
+        """
+        if self._reached():
+            return
+        with self._lock:
+            if self._closed.is_set():
+                return
+            try:
+                made, self._inode = self._listening()
+            except OSError as error:
+                LOG.warning("the door at %s is gone and cannot be made: %s", self._path, error)
+                return
+            lost, self._socket = self._socket, made
+        lost.close()
+        LOG.warning("the door at %s was gone; it is there again", self._path)
+
+    def _reached(self) -> bool:
+        """Whether somebody listens at the name; only a proven absence is a no."""
+        try:
+            if self._path.stat().st_ino == self._inode:
+                return True
+            paths.connect(self._path, timeout_s=LOOK_S).close()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def _begin(self, connection: socket.socket) -> None:
         """Converse on a thread of its own. Without one the caller is let go: it asks again."""

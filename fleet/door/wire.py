@@ -15,6 +15,9 @@ from fleet import errors
 LINE_MAX = 32 * 1024 * 1024
 """Longest line, bytes: a view of hundreds of devices with all their reasons is below 1 MiB."""
 
+_OWN = frozenset({"self", "detail", "remedy"})
+"""What an error has besides its fields."""
+
 
 def call(name: str, arguments: Mapping[str, Any]) -> bytes:
     """A call as a line. Raises `InputInvalid` for one that the other side would not read."""
@@ -54,13 +57,19 @@ def parse_call(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def parse_answer(line: bytes) -> Any:
-    """The value of an answer, or its error raised. Raises `NotOwner` for an answer cut short."""
+    """The value of an answer, or its error raised.
+
+    Raises `NotOwner` for an answer cut short, `InputInvalid` for what is none: who decided nothing
+    must not seem to have agreed.
+    """
     if not line.endswith(b"\n"):
         raise errors.NotOwner("the owner of the node's journal went away in mid-answer")
     found = _object(line)
     if "error" in found:
         raise _error(found["error"])
-    return found.get("answer")
+    if "answer" not in found:
+        raise errors.InputInvalid("a line at the node's door is neither an answer nor an error")
+    return found["answer"]
 
 
 def _shared(kind: type[errors.FleetError]) -> str:
@@ -76,21 +85,28 @@ def _line(found: Mapping[str, Any]) -> bytes:
 def _object(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.InputInvalid(f"a line at the node's door is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise errors.InputInvalid("a line at the node's door is no JSON object")
     return found
 
 
-def _error(told: Mapping[str, Any]) -> errors.FleetError:
+def _error(told: Any) -> errors.FleetError:
+    """The error as it was told. What is missing or misshapen in it never hides that it is one."""
+    if not isinstance(told, Mapping):
+        return errors.Unforeseen(f"the node's door told an error that is none: {str(told)[:200]}")
     kind = getattr(errors, str(told.get("kind")), None)
     if not (isinstance(kind, type) and issubclass(kind, errors.FleetError)):
         kind = errors.Unforeseen
-    fields = told.get("fields") or {}
-    built: errors.FleetError = kind(
-        str(told.get("detail", "")), remedy=str(told.get("remedy", "")), **fields
-    )
+    fields = told.get("fields")
+    given = {
+        name: value
+        for name, value in (fields.items() if isinstance(fields, Mapping) else ())
+        if name not in _OWN
+    }
+    detail = str(told.get("detail") or "the node's door told an error without words")
+    built: errors.FleetError = kind(detail, remedy=str(told.get("remedy") or ""), **given)
     return built
 
 

@@ -84,9 +84,17 @@ class Keeper:
         if self.view is not None and self.marking is not None:
             # Only now: what keeps others off the devices from here on has been published.
             self.marking.step(self.view, self.report.confirmed_quarantine)
-        if trouble != self._said:
+        self._say(trouble)
+
+    def _say(self, trouble: str) -> None:
+        """Log a trouble once, and its end once it has ended: a step in which nothing was tried
+        (the pause after a refusal) has mended nothing."""
+        if trouble and trouble != self._said:
+            LOG.warning("%s", trouble)
+        if self._said and not trouble and self.report.settled:
+            LOG.warning("slices and node are of one mind again")
+        if trouble or self.report.settled or self.report.elsewhere:
             self._said = trouble
-            LOG.warning("%s", trouble or "slices and node are of one mind again")
 
     def _evict(self, view: NodeView) -> None:
         if self.unexposed is None:

@@ -17,6 +17,8 @@ import base64
 import binascii
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,8 +29,15 @@ from fleet.model import Digest
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+_NAMED_MAX, _SHOWN_MAX = 8, 60
+"""Keys that a message names, and characters of each."""
 _ENVELOPE_KEYS = frozenset({"payload", "payloadType", "signatures"})
 _SIGNATURE_KEYS = frozenset({"keyid", "sig"})
+_PLAIN = frozenset({str, int, bool, type(None)})
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 _STATEMENT_KEYS = frozenset({"_type", "predicate", "predicateType", "subject"})
 
 
@@ -57,14 +66,13 @@ def canonical(value: object) -> bytes:
 
 
 def _spell(value: object) -> bytes:
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _reject_unspellable(value: object) -> None:
-    if isinstance(value, Mapping):
+    if type(value) in _PLAIN:  # most of what there is
+        return
+    if isinstance(value, dict | Mapping):  # a dict is told at once, any other mapping slowly
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InputInvalid(f"key {key!r} of a JSON object is not text")
@@ -82,25 +90,32 @@ def _reject_unspellable(value: object) -> None:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [key for key, _ in pairs]
-        doubled = sorted(key for key in found if names.count(key) > 1)
-        raise EvidenceInvalid(f"keys {doubled} appear twice in one JSON object")
+        doubled = sorted(
+            key for key, count in Counter(key for key, _ in pairs).items() if count > 1
+        )
+        raise EvidenceInvalid(f"keys {_some(doubled)} appear twice in one JSON object")
     return found
 
 
+def _some(names: list[str]) -> str:
+    """The first few names, each cut: whoever writes a file must not write our messages' length."""
+    shown = ", ".join(repr(name[:_SHOWN_MAX]) for name in names[:_NAMED_MAX])
+    return f"[{shown}{', ...' if len(names) > _NAMED_MAX else ''}]"
+
+
 def _no_number(text: str) -> NoReturn:
-    raise EvidenceInvalid(f"number {text} is not an integer")
+    raise EvidenceInvalid(f"number {text[:_SHOWN_MAX]} is not an integer")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_no_duplicates, parse_float=_no_number, parse_constant=_no_number
+)
 
 
 def parse(content: bytes) -> Any:
     """The value whose canonical spelling is exactly `content`. Raises `EvidenceInvalid`."""
     try:
-        value = json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_no_duplicates,
-            parse_float=_no_number,
-            parse_constant=_no_number,
-        )
+        value = _DECODER.decode(content.decode("utf-8"))
         spelled = _spell(value)
     except (ValueError, RecursionError) as error:
         raise EvidenceInvalid(f"is not JSON: {error}") from error
@@ -126,6 +141,8 @@ def moment(seconds: float) -> str:
 def seconds_of(text: str) -> float:
     """Seconds since the epoch of what `moment` wrote. Raises `EvidenceInvalid`."""
     try:
+        if _MOMENT.fullmatch(text):  # as `moment` spells it; read five times as fast
+            return datetime.fromisoformat(text).timestamp()
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC).timestamp()
     except ValueError as error:
         raise EvidenceInvalid(f"{text!r} is not a time as certificates write it") from error
@@ -222,7 +239,7 @@ def _object(value: Any, keys: frozenset[str], what: str) -> dict[str, Any]:
         raise EvidenceInvalid(f"the {what} is not a JSON object")
     if value.keys() != keys:
         unknown, missing = sorted(value.keys() - keys), sorted(keys - value.keys())
-        raise EvidenceInvalid(f"the {what} has unknown keys {unknown} and lacks {missing}")
+        raise EvidenceInvalid(f"the {what} has unknown keys {_some(unknown)} and lacks {missing}")
     return value
 
 

@@ -242,9 +242,12 @@ def segment_name(number: int) -> str:
 
 def segment_paths(directory: Path) -> list[Path]:
     """All segments in order."""
-    if not directory.is_dir():
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if _SEGMENT.fullmatch(entry.name))
+    except OSError:
         return []
-    return sorted(path for path in directory.glob(f"*{SUFFIX}") if _SEGMENT.fullmatch(path.name))
+    return [directory / name for name in names]
 
 
 def read_from(path: Path, offset: int, length: int | None = None) -> bytes:

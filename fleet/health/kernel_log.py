@@ -67,6 +67,8 @@ _AER_PORT = re.compile(
     rf"\S+ {_PLACE}: AER: (?:Multiple )?(?P<severity>[\w() -]*?) error (?:message )?received"
     rf"(?::| from) (?P<place>{_PLACE})"
 )
+_DIGITS_MAX = 20
+"""Digits of the largest number a kernel prints; longer ones are no time and no priority."""
 _LINES_TOGETHER = 4
 """Lines of one message that the log may show one by one, beyond its first."""
 
@@ -260,15 +262,23 @@ def _record(line: str) -> Record:
     raw = _RAW.fullmatch(line)
     if raw is not None:
         text, *more = _ESCAPE.sub(lambda hit: chr(int(hit[1], 16)), raw["text"]).split("\n")
-        kernel = int(raw["priority"]) >> 3 == 0
-        rest = tuple(part.strip() for part in more)
-        return Record(text, rest, int(raw["usec"]) / 1e6, int(raw["sequence"]), kernel)
+        kernel = (_number(raw["priority"]) or 0) >> 3 == 0
+        rest, usec = tuple(part.strip() for part in more), _number(raw["usec"])
+        at_s = None if usec is None else usec / 1e6
+        return Record(text, rest, at_s, _number(raw["sequence"]), kernel)
     printed = _PRINTED.fullmatch(line)
     if printed is None:
         return Record(line)
     at = printed["at"] or printed["inner"]
-    kernel = int(printed["priority"] or 0) >> 3 == 0 and printed["facility"] in (None, "kern")
-    return Record(printed["text"], (), None if at is None else float(at), None, kernel)
+    kernel = (_number(printed["priority"]) or 0) >> 3 == 0
+    kernel = kernel and printed["facility"] in (None, "kern")
+    at_s = None if at is None or len(at) > 2 * _DIGITS_MAX else float(at)
+    return Record(printed["text"], (), at_s, None, kernel)
+
+
+def _number(text: str | None) -> int | None:
+    """The number of these digits. None: there are none, or more than the kernel ever writes."""
+    return int(text) if text and len(text) <= _DIGITS_MAX else None
 
 
 def _facts(found: Iterable[Record]) -> Iterator[Fact]:
@@ -338,13 +348,13 @@ def _xid(record: Record, xid: re.Match[str]) -> Fact:
         record.sequence,
         code,
         text,
-        pid=int(who["pid"]) if who and who["pid"].isdecimal() else None,
+        pid=_number(who["pid"]) if who and who["pid"].isdecimal() else None,
         severity=_severity(xid["rest"]) if code in NVLINK_CODES else "",
         unit=link["unit"] if link else "",
-        link=int(link["link"]) if link else None,
+        link=_number(link["link"]) if link else None,
         recovery=_asked(text) if code == RECOVERY_CODE else "",
-        instance=int(xid["gi"]) if xid["gi"] else None,
-        compute_instance=int(xid["ci"]) if xid["ci"] else None,
+        instance=_number(xid["gi"]),
+        compute_instance=_number(xid["ci"]),
     )
 
 

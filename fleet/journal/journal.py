@@ -17,7 +17,7 @@ from typing import Any
 from fleet import sqlite
 from fleet.claims import Claim
 from fleet.journal import records, schema
-from fleet.model import ClaimUid, OperationId, Token, Unit, UnitId, Uuid
+from fleet.model import COUNT_MAX, ClaimUid, OperationId, Token, Unit, UnitId, Uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +184,50 @@ class Journal:
         self._database = database
         self._mutex = threading.RLock()
         self.path: Path = database.path
-        self.meta: dict[str, str] = {
-            row["key"]: row["value"] for row in database.query("SELECT * FROM meta")
-        }
+        self.meta: dict[str, str] = {}
         self.units: dict[UnitId, Unit] = {}
         self.claims: dict[ClaimUid, Claim] = {}
-        self._load()
+        try:
+            self._load()
+            self._read_rest()
+        except (AttributeError, LookupError, ValueError, TypeError, RecursionError) as error:
+            raise sqlite.Corrupt(f"a record of {self.path} cannot be read: {error!r}") from error
+        except sqlite.StatementFailed as error:
+            raise sqlite.Corrupt(f"a table is not as we made it: {error.detail}") from error
 
     def _load(self) -> None:
-        try:
-            for row in self._database.query("SELECT * FROM units"):
-                found = records.checked(row["body"], row["digest"], where=f"unit {row['id']}")
-                self.units[UnitId(row["id"])] = records.unit_from(found)
-            for row in self._database.query("SELECT * FROM claims"):
-                found = records.checked(row["body"], row["digest"], where=f"claim {row['uid']}")
-                self.claims[ClaimUid(row["uid"])] = records.claim_from(found)
-        except (KeyError, ValueError, TypeError) as error:
-            raise sqlite.Corrupt(f"a record of {self.path} cannot be read: {error!r}") from error
+        for row in self._database.query("SELECT * FROM meta"):
+            self.meta[_text(row["key"])] = _text(row["value"])
+        for row in self._database.query("SELECT * FROM units"):
+            found = records.checked(row["body"], row["digest"], where=f"unit {row['id']!r}")
+            unit = records.unit_from(found)
+            self._require_key(row["id"], unit.id)
+            self.units[unit.id] = unit
+        for row in self._database.query("SELECT * FROM claims"):
+            found = records.checked(row["body"], row["digest"], where=f"claim {row['uid']!r}")
+            claim = records.claim_from(found)
+            self._require_key(row["uid"], claim.uid)
+            self.claims[claim.uid] = claim
+
+    def _require_key(self, key: object, name: str) -> None:
+        """A record under another name than its own would be lost under that."""
+        if key != name:
+            raise sqlite.Corrupt(f"{self.path} has the record of {name} under {key!r}")
+
+    def _read_rest(self) -> None:
+        """Everything else once, so that what cannot be read is found now and not in mid-work."""
+        for table, columns in schema.COLUMNS.items():
+            self._database.query(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - our own names
+        for number in (self.sequence, self.epoch):
+            if not 0 <= number <= COUNT_MAX:
+                raise ValueError(f"{number} is no count")
+        self.workers()
+        self.outbox()
+        self.acts()
+        for row in self._database.query("SELECT * FROM operations"):
+            _operation(row)
+        for row in self._database.query("SELECT token FROM tombstones"):
+            Token.parse(row["token"])
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
@@ -235,11 +262,11 @@ class Journal:
         """Workers not yet proven gone."""
         return [
             WorkerRow(
-                row["worker_id"],
-                Uuid(row["accelerator"]),
-                tuple(UnitId(unit) for unit in json.loads(row["units"])),
-                json.loads(row["identity"]),
-                row["at"],
+                _text(row["worker_id"]),
+                Uuid(_text(row["accelerator"])),
+                tuple(UnitId(str(unit)) for unit in _listed(row["units"])),
+                _object(row["identity"]),
+                _number(row["at"]),
             )
             for row in self._database.query("SELECT * FROM workers ORDER BY at")
         ]
@@ -259,10 +286,10 @@ class Journal:
         return [
             OutboxRow(
                 row["sequence"],
-                row["kind"],
-                json.loads(row["body"]),
-                row["attempts"],
-                row["next_at"],
+                _text(row["kind"]),
+                _object(row["body"]),
+                _whole(row["attempts"]),
+                _number(row["next_at"]),
             )
             for row in self._database.query("SELECT * FROM outbox ORDER BY sequence")
         ]
@@ -284,10 +311,42 @@ class Journal:
 
 def _operation(row: sqlite.Row) -> OperationRow:
     return OperationRow(
-        OperationId(row["id"]),
-        row["kind"],
-        row["target"],
-        json.loads(row["request"]),
-        json.loads(row["result"]) if row["result"] else None,
-        row["created_at"],
+        OperationId(_text(row["id"])),
+        _text(row["kind"]),
+        _text(row["target"]),
+        _object(row["request"]),
+        None if row["result"] is None else _object(row["result"]),
+        _number(row["created_at"]),
     )
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(_text(text))
+    if not isinstance(found, dict):
+        raise TypeError(f"{text[:60]!r} is no object")
+    return found
+
+
+def _listed(text: str) -> list[Any]:
+    found = json.loads(_text(text))
+    if not isinstance(found, list):
+        raise TypeError(f"{text[:60]!r} is no list")
+    return found
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or not abs(value) < records.TIME_MAX_S:
+        raise TypeError(f"{value!r:.60} is no number")
+    return float(value)
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r:.60} is no count")
+    return value

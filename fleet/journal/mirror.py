@@ -1,8 +1,8 @@
 """A copy of all quarantine reasons beside the journal, so that losing the journal loses none.
 
 A new journal holds every unit and would forget why some were out of service. The copy is replaced
-atomically whenever reasons change and is read only when a journal is new. A copy that cannot be
-read says so: nothing is taken for "no reasons".
+atomically whenever reasons change and is read when a journal is new, or begins another boot and may
+be an older one. A copy that cannot be read says so: nothing is taken for "no reasons".
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.evidence.disk import read_regular
 from fleet.journal import records
 from fleet.model import Reason, UnitId
+
+MOST_BYTES = 16 * 1024 * 1024
+"""A copy of thousands of reasons is below 1 MiB."""
 
 Reasons = Mapping[UnitId, frozenset[Reason]]
 
@@ -30,7 +34,7 @@ class Remembered:
 def read(path: Path) -> Remembered:
     """The reasons kept, none when there is no copy."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_regular(path, most_bytes=MOST_BYTES, follow_links=True))
         return Remembered(
             {
                 UnitId(unit): frozenset(records.reason_from(reason) for reason in kept)
@@ -39,7 +43,7 @@ def read(path: Path) -> Remembered:
         )
     except FileNotFoundError:
         return Remembered()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Remembered(trouble=f"the copy of quarantine reasons {path} is unreadable: {error!r}")
 
 

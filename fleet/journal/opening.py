@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet import sqlite
+from fleet.evidence.disk import read_regular
 from fleet.journal import schema, witness
 from fleet.journal.journal import Journal
 from fleet.model import NodeName
@@ -76,6 +77,7 @@ def _open(place: Place) -> Journal:
         database.integrity()
         journal = Journal(database)
         if not journal.id:
+            _require_new(journal)
             with journal.commit() as commit:
                 commit.set_meta("journal_id", uuid.uuid4().hex)
                 commit.set_meta("node", place.node)
@@ -84,6 +86,12 @@ def _open(place: Place) -> Journal:
         database.close()
         raise
     return journal
+
+
+def _require_new(journal: Journal) -> None:
+    """Only one that holds nothing may be given an identity."""
+    if journal.units or journal.claims or journal.sequence:
+        raise sqlite.Corrupt(f"{journal.path} has lost its identity", path=str(journal.path))
 
 
 def _check_whole_pages(path: Path) -> None:
@@ -114,8 +122,7 @@ def _contradiction(journal: Journal, place: Place, seen: witness.Witness | None)
 def _is_readable(path: Path) -> bool:
     """Whether the file itself can be read: then the trouble is elsewhere (full disk, locks)."""
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        read_regular(path, most_bytes=path.stat().st_size, length=1, follow_links=True)
     except OSError:
         return False
     return True

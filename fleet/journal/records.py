@@ -26,15 +26,22 @@ from fleet.model import (
     Uuid,
 )
 
+TIME_MAX_S = 1e15
+"""No time, s, is as far away: it is damage, as is what is no number at all."""
+_TEXTS = ("code", "detail", "remedy")
+
 
 def digest(text: str) -> str:
     """Hex SHA-256 of the stored text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def checked(text: str, expected: str, *, where: str) -> dict[str, Any]:
-    """The stored object. Raises `sqlite.Corrupt` when text and digest disagree."""
-    if digest(text) != expected:
+def checked(text: object, expected: object, *, where: str) -> dict[str, Any]:
+    """The stored object. Raises `sqlite.Corrupt` when text and digest disagree.
+
+    One changed bit makes bytes of a column that was a text.
+    """
+    if not isinstance(text, str) or digest(text) != expected:
         raise sqlite.Corrupt(f"the digest of {where} does not match its text")
     found = json.loads(text)
     if not isinstance(found, dict):
@@ -99,14 +106,20 @@ def reason_fields(reason: Reason) -> dict[str, Any]:
 
 
 def reason_from(found: Mapping[str, Any]) -> Reason:
-    """Rebuild a reason."""
+    """Rebuild a reason. Raises KeyError, TypeError or ValueError on a record that is none."""
+    texts, liftable, since = [found[name] for name in _TEXTS], found["liftable"], found["since"]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(liftable, bool):
+        raise TypeError("a reason is of texts and a truth value")
+    if not isinstance(since, int | float) or isinstance(since, bool) or not abs(since) < TIME_MAX_S:
+        raise TypeError("a reason is since a time")
+    code, detail, remedy = texts
     return Reason(
-        code=found["code"],
+        code=code,
         source=Source(found["source"]),
-        liftable=found["liftable"],
-        detail=found["detail"],
-        remedy=found["remedy"],
-        since=found["since"],
+        liftable=liftable,
+        detail=detail,
+        remedy=remedy,
+        since=since,
     )
 
 

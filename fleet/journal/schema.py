@@ -41,3 +41,16 @@ CREATE INDEX operations_by_age ON operations (finished_at);
 """
 
 SCHEMA = Schema(application_id=APPLICATION_ID, steps=(_V1, _V2))
+
+COLUMNS = {
+    "meta": "key, value",
+    "units": "id, body, digest",
+    "claims": "uid, body, digest",
+    "tombstones": "uid, token, at",
+    "workers": "worker_id, accelerator, units, identity, at",
+    "operations": "id, kind, target, request, result, created_at, finished_at",
+    "outbox": "sequence, kind, body, created_at, attempts, next_at",
+    "acts": "sequence, at, operator, act, target, detail",
+}
+"""What every statement of ours relies on: a file keeps its tables' definitions as text, which can
+be damaged like any other."""

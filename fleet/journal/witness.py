@@ -12,6 +12,11 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fleet.evidence.disk import read_regular
+
+MOST_BYTES = 64 * 1024
+"""A witness has a few hundred."""
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -27,8 +32,13 @@ class Witness:
 def read(path: Path) -> Witness | None:
     """The witness, or None when there is none or it is not readable as one."""
     try:
-        return Witness(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        content = read_regular(path, most_bytes=MOST_BYTES, follow_links=True)
+        found = dict(json.loads(content))
+        sequence = found.pop("sequence")
+        if not isinstance(sequence, int) or not all(isinstance(one, str) for one in found.values()):
+            return None
+        return Witness(sequence=sequence, **found)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

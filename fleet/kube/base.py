@@ -187,6 +187,16 @@ class Cluster(Protocol):
         ...
 
 
+def object_in(found: object) -> Object:
+    """A field that should be an object; {} for what is none, whoever wrote it (B19)."""
+    return found if isinstance(found, dict) else {}
+
+
+def objects_in(found: object) -> Sequence[Object]:
+    """The objects of a field that should be a list of them; what is none is left out."""
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else ()
+
+
 def name_of(found: Object) -> Name:
     """The name of an object."""
     metadata = found.get("metadata", {})

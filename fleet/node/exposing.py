@@ -80,6 +80,7 @@ class Exposer:
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit.state is State.IN_USE and unit.claim == claim.uid:
+                    _refuse_faulty(unit)
                     continue
                 if not self.accepted(claim, unit) or self.registry.reserved(unit_id):
                     raise _unready(unit)
@@ -129,6 +130,18 @@ class Exposer:
                 holder=f"claim:{attached[0]}",
                 told=f"{device.name} is looked into with adminAccess",
             )
+
+
+def _refuse_faulty(unit: Unit) -> None:
+    """A fault was seen after the exposure and before there was a spec: nobody has started on it.
+
+    Raises `DeviceUnfit`; the teardown that follows takes the device out of service.
+    """
+    if unit.reasons:
+        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in sorted(unit.reasons))
+        codes = ", ".join(sorted({reason.code for reason in unit.reasons}))
+        told = f"{unit.id} is out of service ({codes})"
+        raise errors.DeviceUnfit(f"{unit.id} is out of service: {why}", told=told)
 
 
 def unread(certificate: Certificate) -> bool:

@@ -75,21 +75,33 @@ class Recovery:
         self._rebuild()
 
     def _remember(self) -> None:
-        """A new journal takes over the reasons of the lost one (B15)."""
+        """Take over reasons that the copy beside the journal has and the journal has not (B15).
+
+        A new journal does, and one that starts in a new boot: the witness is gone then, and it may
+        be older than the copy, restored from a backup. A copy that cannot be read is doubt enough
+        only where there is no journal to ask.
+        """
         registry = self.registry
-        if registry.journal.meta.get("boot_id") is not None:
+        known = registry.journal.meta.get("boot_id")
+        if known == registry.boot_id:
             return
-        kept, now = mirror.read(registry.place.mirror), registry.clock.now()
-        if kept.trouble:
+        kept, now = self._kept(), registry.clock.now()
+        units = registry.journal.units
+        if kept.trouble and known is None:
             lost = reasons.make("operator", Source.OPERATOR, detail=kept.trouble, since=now)
-            found = dict.fromkeys(registry.journal.units, frozenset({lost}))
+            found = dict.fromkeys(units, frozenset({lost}))
         else:
-            found = {u: r for u, r in kept.reasons.items() if u in registry.journal.units}
+            lacking = {u: r - units[u].reasons for u, r in kept.reasons.items() if u in units}
+            found = {unit: more for unit, more in lacking.items() if more}
         with registry.commit() as commit:
             for unit_id, brought in found.items():
                 unit = commit.unit(unit_id)
                 change = Change(reasons=brought)
                 commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+
+    def _kept(self) -> mirror.Remembered:
+        """The copy."""
+        return mirror.read(self.registry.place.mirror)
 
     def _boot(self) -> None:
         registry = self.registry
@@ -104,6 +116,9 @@ class Recovery:
                         unit, Event.NEW_BOOT, now=registry.clock.now(), change=change
                     )
                     commit.put_unit(self._freed(moved))
+                elif unit.boot_id != registry.boot_id:
+                    # The journal began in an earlier boot, and its first start was cut short.
+                    commit.put_unit(replace(unit, boot_id=registry.boot_id))
             for claim in list(registry.journal.claims.values()):
                 state = claims.step(claim.state, ClaimEvent.NEW_BOOT)
                 commit.put_claim(replace(claim, state=state, boot_id=registry.boot_id))

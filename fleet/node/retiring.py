@@ -1,9 +1,9 @@
 """Devices taken out of the slices for good by an operator (`fleet devices retire`).
 
 Kept in the journal, so that no restart and no card that comes back offers them again: only a person
-undoes it (`fleet node adopt --device`). A retired device is quarantined besides; whoever takes it
-back into service clears that too, and then it is wiped like any other. Hardware that the node does
-not report any more is retired as well: until then its entry stays in the slice as lost.
+undoes it (`fleet node adopt --device DEVICE`). A retired device is quarantined besides; whoever
+takes it back into service clears that too, and then it is wiped like any other. Hardware that the
+node does not report any more is retired as well: until then its entry stays in the slice as lost.
 """
 
 from __future__ import annotations

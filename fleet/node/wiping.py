@@ -37,7 +37,7 @@ from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 
 LOG = logging.getLogger(__name__)
 POLL_S = 0.02
-"""How often a running worker is looked at: far below the time of any wipe."""
+"""Longest time, s, until a cancellation is seen; what a worker says or its end is seen at once."""
 
 
 class Wiper:
@@ -237,18 +237,21 @@ class Wiper:
 
     def _await_end(self, task: WipeTask, worker: Worker) -> Ended | None:
         """How the worker ended; None when its deadline passed or the wipe was cancelled."""
-        clock = self._registry.clock
+        clock, told = self._registry.clock, None
         deadline = clock.monotonic() + plan.deadline_s(task.device.memory_bytes, task.policy)
         while (ended := worker.poll()) is None:
             progress = worker.progress()
-            task.work.progress = task.work.progress.model_copy(
-                update={
-                    "phase": progress.phase,
-                    "done": progress.done,
-                    "total": progress.total or task.work.progress.total,
-                }
-            )
-            if task.work.cancel.wait(POLL_S) or clock.monotonic() > deadline:
+            if progress is not told:
+                told = progress
+                task.work.progress = task.work.progress.model_copy(
+                    update={
+                        "phase": progress.phase,
+                        "done": progress.done,
+                        "total": progress.total or task.work.progress.total,
+                    }
+                )
+            worker.wait(POLL_S)
+            if task.work.cancel.is_set() or clock.monotonic() > deadline:
                 return None
         return ended
 

@@ -206,7 +206,7 @@ def _unplaced(held: Sequence[Lease], api: Api) -> dict[str, str]:
     """Leases of claims that may be the node's, since nothing tells whose they are."""
     return {
         lease.holder.name: f"lease of {lease.holder}: nothing tells of which node it is; name the"
-        " node's accelerators (`fleet node forget --device`)"
+        " node's accelerators (`fleet node forget NODE --device UUID`)"
         for lease in held
         if lease.holder.kind is HolderKind.CLAIM and not _places(lease, api, api.homes)
     }

@@ -28,6 +28,7 @@ from fleet.kube.base import (
 from fleet.messages import NodeView
 from fleet.model import ClaimUid, Lease
 from fleet.repair.facts import Api, Facts, hold_nodes, node_of_slice
+from fleet.slices.reading import spec_of
 from fleet.stores.base import RunRecord
 
 EVERYTHING = Selection()
@@ -121,7 +122,7 @@ def read_api(cluster: Cluster, marks: Marks) -> Api:
     unclear: dict[str, str] = {}
     for one in listed(CLAIMS):
         _judged(one, marks, claims, unclear)
-    slices = [one for one in listed(SLICES) if one.get("spec", {}).get("driver") == marks.driver]
+    slices = [one for one in listed(SLICES) if spec_of(one).get("driver") == marks.driver]
     nodes = listed(NODES)  # after the slices: a node that comes meanwhile is no missing one
     return Api(
         claims=claims,

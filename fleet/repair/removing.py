@@ -103,8 +103,8 @@ def _uncopied(facts: Facts) -> Iterator[Obstacle]:
             why = f": {error}" if error else ""
             yield Obstacle(
                 what=f"{counted(count)} on {node} only, not in the archive{why}",
-                remedy=f"`fleet node drain {node} --wait 600` waits for them; the policy"
-                " evidence.policy = local gives them up",
+                remedy=f"`fleet node drain {node} --reason WHY --wait 600` waits for them; the"
+                " policy evidence.policy = local gives them up",
             )
 
 

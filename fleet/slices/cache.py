@@ -22,6 +22,7 @@ from fleet.kube.base import (
     Object,
     Selection,
     name_of,
+    object_in,
     uid_of,
     version_of,
 )
@@ -133,5 +134,5 @@ class NodeSlices:
             return tuple(
                 self._known[name]
                 for name in sorted(self._known)
-                if (self._known[name].get("spec", {}).get("driver") == self._driver) is own
+                if (object_in(self._known[name].get("spec")).get("driver") == self._driver) is own
             )

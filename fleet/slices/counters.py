@@ -21,7 +21,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
-from fleet.kube.base import Object
+from fleet.kube.base import Object, object_in, objects_in
 from fleet.messages import DeviceView
 
 SETS_MAX = 8
@@ -81,8 +81,8 @@ def keys(entry: Object) -> frozenset[Key]:
     """The counters a slice device consumes. Of ours each is consumed whole."""
     return frozenset(
         (str(one.get("counterSet", "")), str(counter))
-        for one in entry.get("consumesCounters") or ()
-        for counter in one.get("counters") or ()
+        for one in objects_in(entry.get("consumesCounters"))
+        for counter in object_in(one.get("counters"))
     )
 
 
@@ -91,8 +91,8 @@ def offered_keys(slices: Iterable[Object]) -> frozenset[Key]:
     return frozenset(
         (str(found.get("name", "")), str(counter))
         for part in slices
-        for found in part.get("spec", {}).get("sharedCounters") or ()
-        for counter in found.get("counters") or ()
+        for found in objects_in(object_in(part.get("spec")).get("sharedCounters"))
+        for counter in object_in(found.get("counters"))
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet import pci
-from fleet.kube.base import Object
+from fleet.kube.base import Object, object_in
 from fleet.messages import DeviceView
 from fleet.slices.reading import devices_of, read_pools
 
@@ -90,7 +90,7 @@ def _overlap(
 def _marks(entry: Object) -> tuple[frozenset[str], frozenset[str]]:
     """All UUIDs and PCI addresses another driver's device shows."""
     uuids, addresses = set(), set()
-    for name, value in (entry.get("attributes") or {}).items():
+    for name, value in object_in(entry.get("attributes")).items():
         text = value.get("string") if isinstance(value, Mapping) else None
         plain = name.rpartition("/")[2].lower()
         if not isinstance(text, str) or not text:
@@ -103,14 +103,14 @@ def _marks(entry: Object) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _simulated(entry: Object) -> bool:
-    value = (entry.get("attributes") or {}).get("simulated") or {}
+    value = object_in(object_in(entry.get("attributes")).get("simulated"))
     return value.get("bool") is True
 
 
 def _extended(device: DeviceView, node: Object) -> str:
     """Name of an extended resource of the device's vendor that the node has some of."""
     prefixes = VENDOR_PREFIXES.get(device.attributes.get("vendor", "").lower(), ())
-    for name, amount in (node.get("status", {}).get("capacity") or {}).items():
+    for name, amount in object_in(object_in(node.get("status")).get("capacity")).items():
         if name.startswith(prefixes) and str(amount) not in ("0", "") and prefixes:
             return str(name)
     return ""

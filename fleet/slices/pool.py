@@ -24,10 +24,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet import errors
-from fleet.kube.base import SLICES, Object, name_of, uid_of, version_of
+from fleet.kube.base import SLICES, Object, name_of, objects_in, uid_of, version_of
 from fleet.slices.comparing import same_slice
 from fleet.slices.counters import SETS_MAX
-from fleet.slices.reading import carries_counters, devices_of, generation, pool_name
+from fleet.slices.reading import (
+    carries_counters,
+    devices_of,
+    generation,
+    pool_name,
+    spec_of,
+)
 
 DEVICES_MAX = 64
 """Devices in a slice: the server's limit as soon as one of them has a taint."""
@@ -180,7 +186,7 @@ def _contents(
     }
     if counter_sets:
         homes = {
-            at - COUNTERS_FROM: part["spec"].get("sharedCounters") or ()
+            at - COUNTERS_FROM: objects_in(spec_of(part).get("sharedCounters"))
             for at, part in matched.items()
             if at >= COUNTERS_FROM
         }

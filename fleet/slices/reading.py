@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.kube.base import Object
+from fleet.kube.base import Object, object_in, objects_in
 from fleet.slices import counters
 
 BLOCKING = frozenset({"NoSchedule", "NoExecute"})
@@ -38,7 +38,7 @@ class PoolReading:
     def taint(self, device: str, key: str) -> Object | None:
         """The taint of this key on any entry of the device."""
         for entry in self.devices.get(device, ()):
-            for taint in entry.get("taints") or ():
+            for taint in objects_in(entry.get("taints")):
                 if taint.get("key") == key:
                     return dict(taint)
         return None
@@ -58,43 +58,61 @@ class PoolReading:
 
 def blocked(device: Object) -> bool:
     """Whether a taint keeps the device from being allocated."""
-    return any(taint.get("effect") in BLOCKING for taint in device.get("taints") or ())
+    taints = device.get("taints") or []
+    readable = objects_in(taints)
+    if not isinstance(taints, list) or len(readable) != len(taints):
+        return True  # who cannot read a taint must not take the device for free
+    return any(str(taint.get("effect")) in BLOCKING for taint in readable)
 
 
 def read_pools(slices: Iterable[Object]) -> Mapping[tuple[str, str], PoolReading]:
     """All pools of these slices by (driver, pool name)."""
     groups: dict[tuple[str, str], list[Object]] = {}
     for found in slices:
-        key = (str(found.get("spec", {}).get("driver", "")), pool_name(found))
+        key = (str(spec_of(found).get("driver", "")), pool_name(found))
         groups.setdefault(key, []).append(found)
     return {key: _read(key, group) for key, group in groups.items()}
 
 
+def spec_of(found: Object) -> Object:
+    """What the slice says; {} for one that says nothing readable."""
+    return object_in(found.get("spec"))
+
+
+def _pool(found: Object) -> Object:
+    return object_in(spec_of(found).get("pool"))
+
+
 def pool_name(found: Object) -> str:
     """Name of the slice's pool."""
-    return str(found.get("spec", {}).get("pool", {}).get("name", ""))
+    return str(_pool(found).get("name", ""))
 
 
 def generation(found: Object) -> int:
     """Pool generation a slice belongs to; 0 when it tells none."""
-    value = found.get("spec", {}).get("pool", {}).get("generation")
+    value = _pool(found).get("generation")
     return value if isinstance(value, int) else 0
 
 
 def slice_count(found: Object) -> int:
     """How many slices the slice says its pool has."""
-    value = found.get("spec", {}).get("pool", {}).get("resourceSliceCount")
+    value = _pool(found).get("resourceSliceCount")
     return value if isinstance(value, int) else 0
 
 
 def devices_of(found: Object) -> Sequence[Object]:
     """The devices of a slice."""
-    return found.get("spec", {}).get("devices") or ()
+    return objects_in(spec_of(found).get("devices"))
 
 
 def carries_counters(found: Object) -> bool:
     """Whether it is a slice of counter sets, which has no devices."""
-    return bool(found.get("spec", {}).get("sharedCounters"))
+    return bool(spec_of(found).get("sharedCounters"))
+
+
+def _given(found: Object) -> Sequence[object]:
+    given = spec_of(found).get("devices") or []
+    return given if isinstance(given, list) else [given]
 
 
 def newest_entries(slices: Iterable[Object]) -> dict[str, Object]:
@@ -129,6 +147,9 @@ def _trouble(current: Sequence[Object], devices: Mapping[str, tuple[Object, ...]
     if counts != {len(current)}:
         asked = ", ".join(str(count) for count in sorted(counts))
         return f"{len(current)} slices of {asked} are there"
+    unreadable = sum(len(_given(found)) - len(devices_of(found)) for found in current)
+    if unreadable:
+        return f"{unreadable} devices cannot be read"
     twice = sorted(name for name, entries in devices.items() if len(entries) > 1)
     if twice:
         return f"devices named twice: {', '.join(twice)}"

@@ -28,6 +28,7 @@ from fleet.stores.base import Event, HistoryEntry
 FORMAT = 1
 STORE, LEASE, UNIT, HISTORY = "store", "lease", "unit", "history"
 """Partitions. All leases are one, so that they are listed by a query and no scan."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HISTORY_KEPT_S = 90 * 86400
 """How long, s, the table keeps an entry of the history (its time to live)."""
 
@@ -249,13 +250,14 @@ def read_head(item: Mapping[str, Any]) -> StoredHead:
         suspended = Token.parse(item["suspended"]["S"]) if "suspended" in item else None
         head = decisions.Head(newest, _number(item, "adopted"), suspended)
         return StoredHead(head, item["home"]["S"], item["write"]["S"])
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise unreadable("store head", repr(error)) from error
 
 
 def read_lease(item: Mapping[str, Any]) -> StoredLease:
     """The lease in an item. Raises `SettingsInvalid` when it makes no sense."""
     try:
+        _check("units that are no list", holds=isinstance(item["units"]["SS"], list))
         lease = Lease(
             frozenset(UnitId(unit) for unit in item["units"]["SS"]),
             Holder.parse(item["holder"]["S"]),
@@ -266,7 +268,7 @@ def read_lease(item: Mapping[str, Any]) -> StoredLease:
         _check("another lease than its key says", holds=key == item["sk"]["S"])
         lasts_s = float(item["lasts_s"]["N"]) if "lasts_s" in item else None
         return StoredLease(lease, lasts_s, item["given"]["S"], item["write"]["S"])
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise unreadable(f"lease {item.get('sk')}", repr(error)) from error
 
 
@@ -275,7 +277,7 @@ def read_unit(item: Mapping[str, Any]) -> StoredUnit:
     try:
         lease = item["lease"]["S"] if "lease" in item else ""
         return StoredUnit(lease, Token.parse(item["floor"]["S"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise unreadable(f"unit {item.get('sk')}", repr(error)) from error
 
 
@@ -293,7 +295,7 @@ def read_story(item: Mapping[str, Any]) -> list[HistoryEntry]:
             )
             for one in json.loads(item["entries"]["S"])
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise unreadable(f"history {item.get('sk')}", repr(error)) from error
 
 

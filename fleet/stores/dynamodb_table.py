@@ -233,6 +233,9 @@ class Table:
         if error.kind is Kind.ABSENT:
             self.forget_home()
             raise decisions.uninitialised() from error
+        if error.code in aws.NO_CREDENTIALS:
+            told = f"the store cannot {verb} table {self.name}: {error.detail}"
+            raise errors.SettingsInvalid(told, remedy=aws.CREDENTIALS) from error
         if error.kind is Kind.DENIED:
             raise errors.SettingsInvalid(
                 f"the store may not {verb} table {self.name}: {error.detail}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import io
 import secrets
 import time
 import zlib
@@ -26,6 +27,8 @@ LIMIT_BYTES = 1_000_000
 """Most bytes of one object's values. The server takes 1 MiB (values of binaryData decoded)."""
 PLAIN_BYTES = 128 * 1024
 """Values of an object that are longer together are stored compressed."""
+UNPACKED_BYTES = 64 * 1024 * 1024
+"""Most bytes that a compressed value may stand for: leases and results pack to a tenth."""
 WRITES = "fleetscrub.dev/writes"
 """Annotation: marks of the newest writes, oldest first."""
 WRITES_KEPT = 256
@@ -247,10 +250,19 @@ def parts_of(found: Object) -> dict[str, str]:
         name, dot, suffix = str(key).rpartition(".")
         if dot and suffix == "gz":
             try:
-                texts[name] = gzip.decompress(base64.b64decode(packed, validate=True)).decode()
-            except (OSError, EOFError, zlib.error, binascii.Error) as error:
+                texts[name] = _unpacked(base64.b64decode(packed, validate=True)).decode()
+            except (OSError, EOFError, TypeError, zlib.error, binascii.Error) as error:
                 raise ValueError(f"{key} cannot be unpacked: {error}") from error
     return texts
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Bounded: whoever can write the object must not fill our memory with a few bytes of it."""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        found = file.read(UNPACKED_BYTES + 1)
+    if len(found) > UNPACKED_BYTES:
+        raise ValueError(f"it unpacks to more than {UNPACKED_BYTES} bytes")
+    return found
 
 
 def with_parts(found: Object | None, parts: Mapping[str, Sequence[str]]) -> Object:

@@ -26,6 +26,10 @@ from fleet.stores.kubernetes_maps import ConfigMaps, parts_of, with_parts
 
 INLINE_TARGETS = 256
 """Devices whose results are kept in one object: about half of what it takes."""
+TIME_MAX_S = 1e15
+"""No time, s since the epoch, is as far away."""
+SHARDS_MAX = 100_000
+"""Objects a run may say it has: 25 million devices."""
 STORE, RUN, STATE = "fleetscrub.dev/store", "fleetscrub.dev/run", "fleetscrub.dev/run-state"
 """Labels: what an object is (run, results), which run it is of, and where that run stands."""
 RECORD, STANDING, RESULTS = "record.json", "run.json", "results.json"
@@ -200,7 +204,7 @@ def _moved(found: Object, state: RunState, update: Mapping[str, Any]) -> Object:
 def _record(head: Object, kept: _Kept) -> RunRecord:
     try:
         return _joined(head, kept)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(head, repr(error)) from error
 
 
@@ -221,11 +225,24 @@ def _joined(head: Object, kept: _Kept) -> RunRecord:
 def _standing(head: Object) -> dict[str, Any]:
     try:
         found = json.loads(head["data"][STANDING])  # never packed: it is small
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(head, repr(error)) from error
-    if not isinstance(found, dict) or not {"id", "state", "started_at", "shards"} <= found.keys():
-        raise _unreadable(head, f"{STANDING} does not say where the run stands")
-    return found
+        _check(found)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unreadable(
+            head, f"{STANDING} does not say where the run stands: {error!r}"
+        ) from error
+    return dict(found)
+
+
+def _check(found: Mapping[str, Any]) -> None:
+    """Raises KeyError, TypeError or ValueError for what does not say where a run stands."""
+    RunState(found["state"])
+    when = (found["started_at"], found["finished_at"] or 0)
+    if not all(isinstance(at, int | float) and abs(at) < TIME_MAX_S for at in when):
+        raise TypeError("times are numbers")
+    if not isinstance(found["id"], str) or not isinstance(found["exit_reason"], str):
+        raise TypeError("id and exit_reason are texts")
+    if not isinstance(found["shards"], int) or not 0 <= found["shards"] <= SHARDS_MAX:
+        raise ValueError(f"{found['shards']!r:.60} is no number of shards")
 
 
 def _state(head: Object) -> RunState:
@@ -241,9 +258,16 @@ def _kept(found: Object | None) -> _Kept:
     if found is None:
         return {}
     try:
-        return {str(one["result"]["uuid"]): one for one in json.loads(_text(found, RESULTS))}
-    except (ValueError, KeyError, TypeError) as error:
+        listed = json.loads(_text(found, RESULTS))
+        return {str(one["result"]["uuid"]): _with_keys(one) for one in listed}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(found, repr(error)) from error
+
+
+def _with_keys(one: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(one["keys"], list):
+        raise TypeError("keys are a list")
+    return one
 
 
 def _with(kept: _Kept, results: Sequence[DeviceResult]) -> tuple[_Kept, int]:

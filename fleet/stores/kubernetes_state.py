@@ -221,7 +221,7 @@ def read(texts: Mapping[str, str], uid: str) -> State | None:
         return None
     try:
         return _read(texts, uid)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(repr(error)) from error
 
 
@@ -245,7 +245,7 @@ def _read(texts: Mapping[str, str], uid: str) -> State:
     )
     for entry in _entries(texts[LEASES]):
         lease = Lease(
-            frozenset(UnitId(str(unit)) for unit in entry["units"]),
+            _units(entry["units"]),
             Holder.parse(entry["holder"]),
             Token.parse(entry["token"]),
             None if entry.get("expires_at") is None else float(entry["expires_at"]),
@@ -257,6 +257,15 @@ def _read(texts: Mapping[str, str], uid: str) -> State:
     state.record(_entry_of(entry) for entry in _entries(texts[HISTORY]))
     state.changed = False
     return state
+
+
+def _units(found: object) -> frozenset[UnitId]:
+    """The units of a lease: one that named none, or others than it did, would be no lease."""
+    if not isinstance(found, list) or not found or not all(found):
+        raise ValueError(f"{found!r:.60} are no units")
+    if not all(isinstance(unit, str) for unit in found):
+        raise ValueError(f"{found!r:.60} are no units")
+    return frozenset(map(UnitId, found))
 
 
 def _whole(number: object) -> int:

@@ -354,6 +354,8 @@ class S3Archive:
         remedy = "see the bucket and its policy; deploy/aws/iam-evidence.json lists the rights"
         if kind is Kind.ABSENT:
             remedy = f"make the bucket {self.bucket} with Object Lock (docs/s3.md)"
+        if error.fields["code"] in aws.NO_CREDENTIALS:
+            remedy = aws.CREDENTIALS
         return errors.SettingsInvalid(f"{self.place}: {what}: {error.detail}", remedy=remedy)
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from fleet import errors
 from fleet.clock import Clock
 from fleet.leases import AcquireRequest, is_expired
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.model import Holder, Lease, Token, UnitId
 from fleet.sqlite import Database, Row, Schema, open_database
-from fleet.stores import decisions
+from fleet.stores import decisions, sqlite_rows
 from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
 from fleet.stores.sqlite_runs import SqliteRunStore, check_host
 
@@ -294,7 +294,11 @@ class SqliteLeaseStore:
 
     def _in_force(self, rows: Iterable[Row]) -> list[Lease]:
         now = self._clock.now()
-        return decisions.gathered(row for row in map(_lease, rows) if not is_expired(row, now))
+        leases = map(self._lease, rows)
+        return decisions.gathered(row for row in leases if not is_expired(row, now))
+
+    def _lease(self, row: Row) -> Lease:
+        return sqlite_rows.lease(row, self._database.path)
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """The newest entries first."""
@@ -303,17 +307,7 @@ class SqliteLeaseStore:
             "SELECT at, event, holder, token, units, detail FROM history ORDER BY id DESC LIMIT ?",
             (limit,),
         )
-        return [
-            HistoryEntry(
-                row["at"],
-                Event(row["event"]),
-                row["holder"],
-                Token.parse(row["token"]),
-                tuple(UnitId(unit) for unit in json.loads(row["units"])),
-                row["detail"],
-            )
-            for row in rows
-        ]
+        return [sqlite_rows.entry(row, self._database.path) for row in rows]
 
     def _head(self) -> decisions.Head:
         head, host = self._read_head()
@@ -325,9 +319,7 @@ class SqliteLeaseStore:
         rows = self._database.query("SELECT epoch, counter, adopted, suspended, host FROM head")
         if not rows:
             raise decisions.uninitialised()
-        epoch, counter, adopted, suspended, host = rows[0]
-        floor = None if suspended is None else Token.parse(suspended)
-        return decisions.Head(Token(epoch, counter), adopted, floor), host
+        return sqlite_rows.head(rows[0], self._database.path)
 
     def _behind(self, floors: Iterable[Token | None], head: decisions.Head) -> Token | None:
         if head.suspended is not None:
@@ -354,19 +346,19 @@ class SqliteLeaseStore:
             "SELECT * FROM lease WHERE unit IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted(units)),),
         )
-        return {UnitId(row["unit"]): _lease(row) for row in rows}
+        return {UnitId(row["unit"]): self._lease(row) for row in rows}
 
     def _held(self, holder: Holder, token: Token) -> list[Lease]:
         rows = self._database.query(
             "SELECT * FROM lease WHERE holder = ? AND epoch = ? AND counter = ?",
             (str(holder), token.epoch, token.counter),
         )
-        return [_lease(row) for row in rows]
+        return [self._lease(row) for row in rows]
 
     def _budgeted(self) -> list[Lease]:
         asked = "SELECT * FROM lease WHERE holder >= ? AND holder < ?"
         kinds = [(f"{kind}:", f"{kind};") for kind in sorted(decisions.BUDGETED)]
-        return [_lease(row) for kind in kinds for row in self._database.query(asked, kind)]
+        return [self._lease(row) for kind in kinds for row in self._database.query(asked, kind)]
 
     def _put(self, lease: Lease) -> None:
         end = (str(lease.holder), lease.token.epoch, lease.token.counter, lease.expires_at)
@@ -389,11 +381,3 @@ class SqliteLeaseStore:
         self._database.execute(
             "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?", (HISTORY_KEPT,)
         )
-
-
-def _lease(row: Row) -> Lease:
-    unit, holder, epoch, counter, expires_at = row
-    kind, _, name = holder.partition(":")
-    return Lease(
-        frozenset({UnitId(unit)}), Holder(HolderKind(kind), name), Token(epoch, counter), expires_at
-    )

@@ -10,7 +10,7 @@ from fleet.clock import Clock
 from fleet.messages import DeviceResult
 from fleet.model import RunId
 from fleet.sqlite import Database, Row
-from fleet.stores import decisions
+from fleet.stores import decisions, sqlite_rows
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState
 
 
@@ -94,7 +94,7 @@ class SqliteRunStore:
         rows = self._database.query("SELECT state FROM run WHERE id = ?", (run,))
         if not rows:
             raise decisions.unknown(run)
-        return RunState(rows[0]["state"])
+        return sqlite_rows.state(rows[0]["state"], run, self._database.path)
 
     def get(self, run: RunId) -> RunRecord:
         """The run with all its results."""
@@ -133,14 +133,4 @@ class SqliteRunStore:
             "SELECT device, body FROM result WHERE run = ? ORDER BY sequence", (row["id"],)
         )
         newest = {one["device"]: one["body"] for one in rows}
-        return RunRecord.model_validate_json(row["body"]).model_copy(
-            update={
-                "state": RunState(row["state"]),
-                "finished_at": row["finished_at"],
-                "exit_reason": row["exit_reason"],
-                "results": {
-                    device: DeviceResult.model_validate_json(body)
-                    for device, body in newest.items()
-                },
-            }
-        )
+        return sqlite_rows.record(row, newest, self._database.path)

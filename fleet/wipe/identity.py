@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,10 +85,7 @@ def survivors(identity: WorkerIdentity) -> tuple[int, ...]:
         return ()
     marker = f"{MARKER}={identity.worker_id}".encode()
     found = []
-    for entry in _PROC.iterdir():
-        if not entry.name.isdecimal():
-            continue
-        pid = int(entry.name)
+    for pid in _pids():
         own = pid == identity.pid and start_time(pid) == identity.start_time
         if own or (_marked(pid, marker) and start_time(pid) is not None):
             found.append(pid)
@@ -98,8 +95,13 @@ def survivors(identity: WorkerIdentity) -> tuple[int, ...]:
 def marked(worker_id: str) -> tuple[int, ...]:
     """Pids of living processes of the host that carry this mark, whoever started them."""
     mark = f"{MARKER}={worker_id}".encode()
-    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
-    return tuple(sorted(p for p in pids if _marked(p, mark) and start_time(p) is not None))
+    return tuple(sorted(p for p in _pids() if _marked(p, mark) and start_time(p) is not None))
+
+
+def _pids() -> Iterator[int]:
+    with os.scandir(_PROC) as entries:
+        names = [entry.name for entry in entries]
+    return (int(name) for name in names if name.isdecimal())
 
 
 def is_dying(pid: int, proc: Path = _PROC) -> bool:
@@ -148,10 +150,15 @@ def _kill(identity: WorkerIdentity) -> None:
 
 
 def _marked(pid: int, marker: bytes) -> bool:
+    # Each wipe looks at every process of the node: no more is done here than there has to be.
     try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
+        descriptor = os.open(f"{_PROC}/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            environment = file.read()
     except OSError:
         return False  # gone, or another user's: our workers run as we do
+    if marker not in environment:
+        return False
     return marker in environment.split(b"\0") and is_of_the_host(pid, proc=_PROC)
 
 

@@ -93,7 +93,9 @@ class _Told:
         self._untold = (phase, done, total)
         if now - self._last < PROGRESS_EVERY_S and phase == self._phase:
             return
-        if not select.select((), (self._reports,), (), 0)[1]:
+        room = select.poll()
+        room.register(self._reports, select.POLLOUT)
+        if not room.poll(0):
             return  # nobody reads: memory must not wait for a full pipe
         self._last, self._phase = now, phase
         self.last()
@@ -117,4 +119,8 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin, sys.stdout, *sys.argv[1:2]))
+    status = main(sys.stdin, sys.stdout, *sys.argv[1:2])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Taking the interpreter apart takes as long as some wipes, and the device waits for our end.
+    os._exit(status)

@@ -192,6 +192,7 @@ class Worker:
             stderr=self._errors,
             env=environment(os.environ, worker_id, device),
         )
+        self._life = _life_of(self._process.pid)
         self._reports = _stream(self._process.stdout)
         self._orders = _stream(self._process.stdin)
         os.set_blocking(self._reports.fileno(), False)
@@ -228,7 +229,9 @@ class Worker:
             left = deadline - time.monotonic()
             if left <= 0 or self._silent:
                 break
-            select.select((self._reports,), (), (), min(left, 0.2))
+            watched = select.poll()  # a node with many devices has descriptors beyond 1,024
+            watched.register(self._reports, select.POLLIN)
+            watched.poll(min(left, 0.2) * 1000.0)
             with self._lock:
                 self._drain()
         if self._identity is None:
@@ -253,6 +256,18 @@ class Worker:
         with self._lock:
             self._drain()
             return self._progress
+
+    def wait(self, wait_s: float) -> None:
+        """Return once it has said something or has ended, at the latest after `wait_s` seconds."""
+        with self._lock:
+            if self._reports.closed:
+                return
+            watched = select.poll()
+            if self._life is not None:
+                watched.register(self._life, select.POLLIN)
+            if not self._silent:
+                watched.register(self._reports, select.POLLIN)
+        watched.poll(wait_s * 1000.0)
 
     def poll(self) -> Ended | None:
         """How it ended, None while it runs. Finished only after the process has left too."""
@@ -347,12 +362,22 @@ class Worker:
         for stream in (self._orders, self._reports, self._errors):
             with suppress(BrokenPipeError):
                 stream.close()
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
 
 
 def _abandon(late: Future[Worker]) -> None:
     """End a worker that was started after nobody waited for it any more."""
     if late.exception() is None:
         late.result().abandon(0.0)
+
+
+def _life_of(pid: int) -> int | None:
+    """A descriptor that tells when the child `pid` ends; None: it is looked at now and then."""
+    with suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
 
 
 def _stream(found: IO[bytes] | None) -> IO[bytes]:

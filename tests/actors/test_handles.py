@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from actors import cluster, handles, muster
 from actors.handles import RemoteCoordinator, RemoteNode
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
-from actors.translate import kinds, translated
+from actors.translate import given_up, kinds, translated
 from fleet import bootstrap, errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
@@ -383,3 +384,39 @@ def test_every_error_of_ours_arrives_as_itself(ray_cluster: cluster.Cluster) -> 
         return None
 
     assert type(until(gone)) is errors.RayUnavailable
+
+
+class Busy:
+    """Takes some calls at a time and no more, as the coordinator takes those about leases."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    @ray.method(concurrency_group="leases")
+    def work(self, name: str) -> None:
+        """Leave a mark, then wait until it is let go on."""
+        (self._folder / name).touch()
+        pause = threading.Event()
+        while not (self._folder / "go-on").exists():
+            pause.wait(0.01)
+        (self._folder / f"{name}-ended").touch()
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_begun(fleet: Fleet, tmp_path: Path) -> None:
+    """Issue 8 (beyond the limit): what timed out in the queue leaves it, so that an overload ends
+    with those who caused it; a call that runs goes on to its end (B6, B43)."""
+    made: Any = ray.remote(num_cpus=0, concurrency_groups={"leases": 1})(Busy)  # type: ignore[call-overload]
+    handle = made.remote(str(tmp_path))
+    begun = handle.work.remote("first")
+    until(lambda: (tmp_path / "first").exists() or None)
+    queued = handle.work.remote("queued")
+    for ref in (queued, begun):
+        told = pytest.raises(errors.RayUnavailable, match="may or may not have run")
+        with told, translated("work"), given_up(ref):
+            ray.get(ref, timeout=1.0)
+    (tmp_path / "go-on").touch()
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(queued, timeout=DEADLINE_S)
+    assert (tmp_path / "first-ended").exists()
+    assert not (tmp_path / "queued").exists()
+    ray.kill(handle)

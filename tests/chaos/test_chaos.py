@@ -1,4 +1,8 @@
-"""Kill -9 at seeded moments: what CI runs of `tests.chaos.run`; `make chaos` runs more."""
+"""Kill -9 at seeded moments: what CI runs of `tests.chaos.run`; `make chaos` runs more.
+
+Stories with a real Ray are told by `make chaos` alone: in CI the storm of `test_storm.py` kills the
+same processes.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +50,10 @@ def test_lives_struck_at_seeded_moments_converge() -> None:
     assert kills(chaos("--plain", "15")) >= 9
 
 
-@pytest.mark.ray
-def test_two_stories_with_real_ray_converge() -> None:
-    """Promise 7, E5: a worker, a node actor, the coordinator, the job, all of Ray are killed."""
-    assert kills(chaos("--ray", "2")) >= 2
-
-
 @pytest.mark.timeout(900)
 def test_stories_around_kubelets_calls_converge() -> None:
     """Promises 1 to 4, 7, 8, DESIGN 5; plugin, owner, workers die; kubelet's retries converge."""
     assert kills(chaos("--kubelet", "12")) >= 16
-
-
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_two_stories_around_kubelets_calls_with_real_ray_converge() -> None:
-    """Promise 7, DESIGN 5: node actor, bridge, plugin, Ray's head and the node's Ray are killed."""
-    assert kills(chaos("--kubelet-ray", "2")) >= 2
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

@@ -102,7 +102,9 @@ def test_a_cancelled_transaction_is_read_item_by_item(reasons: list[str], kind: 
 def test_no_answer_is_no_answer(error: Exception, kind: Kind) -> None:
     """B43: what was sent and not answered may have been carried out; what was not sent because a
     source of credentials did not answer is sent later, and no right that is missing (B6)."""
-    assert failing(error).kind is kind
+    failure = failing(error)
+    assert failure.kind is kind
+    assert (failure.code in aws.NO_CREDENTIALS) is (kind is Kind.DENIED)
 
 
 def test_what_succeeds_is_handed_through() -> None:

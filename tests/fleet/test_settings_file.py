@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,40 @@ def test_wrong_values_name_the_file(tmp_path: Path) -> None:
         "campaign.x",
         "campaign.attempts",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.toml", "x = " + "[" * 3000, "nests too deep"),
+        ("a.toml", "x = " + "9" * 5000, "cannot be read"),
+        ("a.json", '{"a":' * 3000, "nests too deep"),
+        ("a.json", '{"x": ' + "9" * 5000 + "}", "cannot be read"),
+        ("a.toml", "[wipe]\nx = 0x" + "f" * 5000, "wipe.x: there is no such setting"),
+        ("a.toml", "[wipe]\nchunk_largest_bytes = 0x" + "f" * 5000, "is too large"),
+        ("a.toml", "[store]\ntimeout_s = 1e300", "longer than anything is waited for"),
+        ("a.toml", '"" = 1', "'': there is no such setting"),
+        ("a.json", '{"\\ud800": 1}', "ud800"),
+        ("a.json", '{"evidence": {"key_file": "\\ud800"}}', "evidence.key_file"),
+        ("a.json", '{"evidence": {"key_file": "\\u0000"}}', "evidence.key_file"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_b20_what_readers_stumble_over_is_told(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    """B20: depth, numbers and keys beyond what is read, printed or waited for name the file."""
+    with pytest.raises(errors.SettingsInvalid) as caught:
+        load(written(tmp_path, name, content))
+    assert name in caught.value.detail
+    assert said in caught.value.detail
+    assert len(str(caught.value).encode()) < 2000
+
+
+def test_b20_a_pipe_in_place_of_the_file_is_refused_at_once(tmp_path: Path) -> None:
+    """B20: nobody waits for what nobody writes, nor reads what never ends."""
+    os.mkfifo(tmp_path / "a.toml")
+    (tmp_path / "b.toml").symlink_to("/dev/zero")
+    for name in ("a.toml", "b.toml"):
+        with pytest.raises(errors.SettingsInvalid, match="is not a regular file"):
+            load(tmp_path / name)

@@ -169,3 +169,10 @@ def test_whatever_is_given_is_settings_or_a_list_of_problems(mapping: dict[str, 
     except errors.SettingsInvalid as error:
         found = error.problems
     assert found
+
+
+def test_a_text_of_another_form_is_told_what_it_is_for() -> None:
+    """E5: a pattern alone tells nobody what to write."""
+    (one,) = problems({"evidence": {"archive": "s3:bucket"}})
+    assert "s3:bucket" in str(one)
+    assert "s3://bucket/prefix" in str(one)

@@ -66,3 +66,14 @@ def test_accepts_looks_at_the_pair_only() -> None:
     assert TABLE.accepts(Door.SHUT, Push.PUSH)
     assert not TABLE.accepts(Door.AJAR, Push.PUSH)
     assert tuple(TABLE.matching(Door.SHUT, Push.PUSH)) == ROWS
+
+
+def test_observers_are_told_of_rows_taken_and_of_nothing_else() -> None:
+    """What counts rows sees each one that was taken; a refusal is none, and tables stay equal."""
+    taken: list[Row[Door, Push, Known]] = []
+    watched: Table[Door, Push, Known] = Table("door", ROWS, observers=[taken.append])
+    watched.row(Door.SHUT, Push.PUSH, set(Known))
+    with pytest.raises(errors.IllegalTransition):
+        watched.row(Door.OPEN, Push.PUSH, set(Known))
+    assert taken == [ROWS[0]]
+    assert watched == TABLE

@@ -22,9 +22,10 @@ def test_every_round_is_a_grant_and_a_release(tmp_path: Path) -> None:
     stores = open_stores(tmp_path / "store.db", clock=ManualClock(0.0))
     events = [entry.event for entry in stores.leases.history(10**6)]
     stores.close()
-    rounds = 10 + bench_leases.BATCH
+    rounds = 10 + bench_leases.NODE + bench_leases.BATCH
     assert events.count(Event.GRANTED) == events.count(Event.RELEASED) == rounds
     assert found.direct.batched_per_s > found.direct.single_per_s > 0
+    assert found.direct.node_per_s > 0
 
 
 def test_a_refused_lease_stops_the_benchmark(tmp_path: Path) -> None:

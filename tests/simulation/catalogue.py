@@ -36,6 +36,44 @@ LOOKING = FAULTS - {"adopt", "journal restored", "timeout", "coordinator crash"}
 knows of who is attached when both the journal was lost and kubelet forgot the pod."""
 
 
+JOINT = FAULTS - {"duplicate", "older write", "early unprepare"}
+"""A paused coordinator is as late as any duplicate of its message."""
+DAILY = frozenset(
+    {
+        "binding timeout",
+        "coordinator crash",
+        "crash",
+        "fault",
+        "force delete",
+        "journal lost",
+        "kubelet restart",
+        "reboot",
+        "stale allocation",
+        "timeout",
+        "wipe",
+    }
+)
+"""Of these the ones in which scheduler, coordinators and node have most to do with each other."""
+PACE = frozenset(
+    {"binding timeout", "timeout", "coordinator crash", "force delete", "kubelet restart"}
+)
+
+
+def _joint(number: int, coordinators: int, faults: frozenset[str], budget: int) -> Scenario:
+    """Scheduler, `coordinators` that decide as the product does, a node, and as many claims."""
+    people = f"{number} claims {coordinators} coordinators"
+    return Scenario(
+        f"joint {people} F{budget}",
+        ((0,),) * number,
+        coordinators=coordinators,
+        faults=faults,
+        budget=budget,
+        seats=((0,),),
+        clean=True,
+        coarse=True,
+    )
+
+
 def _lab(name: str, devices: tuple[tuple[int, ...], ...], faults: frozenset[str]) -> Scenario:
     """Devices of several units or claims, one fault, in coarse steps, without a coordinator."""
     return Scenario(
@@ -50,17 +88,16 @@ def _lab(name: str, devices: tuple[tuple[int, ...], ...], faults: frozenset[str]
     )
 
 
+SCHEDULED: tuple[Scenario, ...] = (
+    _joint(2, 1, DAILY, 1),
+    _joint(1, 2, PACE, 1),
+    _joint(2, 2, frozenset(), 0),
+    replace(_joint(2, 1, frozenset({"store restored"}), 1), name="joint 2 claims restored F1"),
+)
+"""Everything at once: scheduler, coordinators, store, claims and node."""
+
 CAMPAIGNS: tuple[Scenario, ...] = (
     Scenario("strict campaign F1", ONE, campaign=True, faults=FAULTS, budget=1),
-    Scenario("strict 2 coordinators F1", ONE, coordinators=2, faults=FAULTS, budget=1),
-    Scenario(
-        "strict 2 coordinators campaign F1",
-        ONE,
-        coordinators=2,
-        campaign=True,
-        faults=TALK,
-        budget=1,
-    ),
     Scenario("fast lost F2", ONE, profile="fast", campaign=True, faults=LOSS, budget=2),
     Scenario(
         "fast restored F1",
@@ -75,7 +112,6 @@ CAMPAIGNS: tuple[Scenario, ...] = (
 """Coordinators and a campaign beside the node."""
 
 KUBELET: tuple[Scenario, ...] = (
-    Scenario("strict 2 claims F1", TWO, faults=frozenset({"force delete", "crash"}), budget=1),
     Scenario("strict named F0", ONE, spare=True),
     Scenario("strict ordered F1", ONE, ordered=True, faults=FAULTS, budget=1),
     Scenario("fast F2", ONE, profile="fast", faults=FAULTS, budget=2),
@@ -99,14 +135,33 @@ KUBELET: tuple[Scenario, ...] = (
     _lab("lab parent F1", PARENT, BAD | {"crash"}),
     _lab("lab parent child F1", PARENT_CHILD, PARTS),
     _lab("lab parent children F0", PARENT_CHILDREN, frozenset()),
-    _lab("lab neighbours F1", NEIGHBOURS, frozenset({"fault"})),
+    _lab("lab neighbours F0", NEIGHBOURS, frozenset()),
 )
 """Claims as kubelet brings them: no token, shared, named, attached, on one device or several."""
 
-SCENARIOS: tuple[Scenario, ...] = (*CAMPAIGNS, *KUBELET)
+SCENARIOS: tuple[Scenario, ...] = (*SCHEDULED, *CAMPAIGNS, *KUBELET)
 """Small enough for CI: about a minute and a half on one core altogether."""
 
 DEEP: tuple[Scenario, ...] = (
+    replace(_joint(2, 1, JOINT, 1), name="joint 2 claims all F1"),
+    _joint(1, 1, JOINT, 2),
+    _joint(1, 2, JOINT, 2),
+    _joint(2, 1, JOINT, 2),
+    _joint(2, 2, PACE | {"stale allocation", "crash"}, 1),
+    _joint(3, 1, frozenset({"stale allocation", "binding timeout"}), 1),
+    replace(_joint(2, 1, PACE, 1), name="joint 2 claims 2 devices F1", seats=((0,), (1,))),
+    replace(_joint(2, 1, PACE | {"crash"}, 1), name="joint 2 claims campaign F1", campaign=True),
+    replace(_joint(1, 1, JOINT, 1), name="joint fine F1", coarse=False, clean=False),
+    Scenario("strict 2 coordinators F1", ONE, coordinators=2, faults=FAULTS, budget=1),
+    Scenario(
+        "strict 2 coordinators campaign F1",
+        ONE,
+        coordinators=2,
+        campaign=True,
+        faults=TALK,
+        budget=1,
+    ),
+    Scenario("strict 2 claims F1", TWO, faults=frozenset({"force delete", "crash"}), budget=1),
     Scenario("strict F2", ONE, faults=FAULTS, budget=2),
     Scenario("strict 2 claims all F1", TWO, faults=FAULTS, budget=1),
     Scenario("strict named F1", ONE, spare=True, faults=FAULTS, budget=1),
@@ -138,6 +193,7 @@ DEEP: tuple[Scenario, ...] = (
     replace(_lab("lab parent child more F1", PARENT_CHILD, PARTS), coordinators=1),
     Scenario("fast parent children F0", PARENT_CHILDREN, profile="fast", clean=True, coarse=True),
     _lab("lab parent children F1", PARENT_CHILDREN, frozenset({"force delete"})),
+    _lab("lab neighbours F1", NEIGHBOURS, frozenset({"fault"})),
     _lab("lab neighbours more F1", NEIGHBOURS, PARTS | {"wipe"}),
 )
 """Minutes each, up to a few gigabytes of memory."""

@@ -31,6 +31,10 @@ TENANT_UNKNOWN = "S9: a tenant runs on a unit counted as free (promise 5)"
 ATTACHED_UNKNOWN = "S9a: somebody is attached to a unit that counts as free or clean (promise 5)"
 TORN_DOWN = "S10: a teardown begins while a pod the claim is reserved for runs (promise 7)"
 NEIGHBOUR = "S9b: a claim's act changes a unit outside its device (promise 9)"
+DEALLOCATED = "S11: a claim loses its allocation while a pod is reserved for it (promise 2)"
+UNEXAMINED = "S12: conditions are said of a claim that changed since its examination (promise 1)"
+UNHEARD = "S13: what has happened to a device or claim has no row in its table (promise 5)"
+NOBODY_STARTS = "S14: whatever happens, no tenant ever gets its device (promise 7)"
 TRAP = "trap: no settled state can be reached any more (promise 7)"
 
 STEP_CHECKS = (
@@ -42,6 +46,8 @@ STEP_CHECKS = (
     PATIENCE,
     NEIGHBOUR,
     TORN_DOWN,
+    UNEXAMINED,
+    UNHEARD,
 )
 """Names that arise in a step; `may_start` and its like judge, whoever moves leaves the name."""
 
@@ -100,6 +106,14 @@ class SeenClaim(Protocol):
     @property
     def spec(self) -> bool:
         """Whether a CDI spec is visible."""
+
+    @property
+    def pod(self) -> str:
+        """Its pod: "live" while it waits or runs and the claim is reserved for it."""
+
+    @property
+    def allocated(self) -> bool:
+        """Whether the claim has an allocation at the API."""
 
     @property
     def box(self) -> str:
@@ -231,6 +245,11 @@ def tenant_unknown(seen: Seen, devices: Devices) -> bool:
     return False
 
 
+def deallocated(seen: Seen, _: Devices) -> bool:
+    """S11, promise 2: a pod waits for a device, or has it, that others may be given meanwhile."""
+    return any(claim.pod == "live" and not claim.allocated for claim in seen.claims)
+
+
 STATE_CHECKS: dict[str, Callable[[Seen, Devices], bool]] = {
     TWO_EXPOSED: two_exposed,
     SPEC_WITHOUT_RECORD: spec_without_record,
@@ -243,6 +262,7 @@ STATE_CHECKS: dict[str, Callable[[Seen, Devices], bool]] = {
     LEASE_ELSEWHERE: lease_elsewhere,
     QUARANTINE_LOST: quarantine_lost,
     TENANT_UNKNOWN: tenant_unknown,
+    DEALLOCATED: deallocated,
 }
 """Name -> whether it is broken."""
 

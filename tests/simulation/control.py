@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from fleet.claims import ClaimEvent, ClaimFact
-from tests.simulation import rules, store, wiping
+from fleet.claims import ClaimEvent
+from tests.simulation import binding, rules, store, wiping
+from tests.simulation.binding import BUSY, IDLE
 from tests.simulation.rules import Model
 from tests.simulation.world import CAMPAIGN, Coordinator, Moves, World
-
-IDLE = frozenset({ClaimFact.IDLE})
-BUSY: frozenset[ClaimFact] = frozenset()
 
 
 def moves(model: Model, world: World) -> Moves:
     """Everything a coordinator, the campaign or the network can do next."""
     done: set[Coordinator] = set()
+    phases = binding.PHASES if model.scenario.seats else PHASES
     for index, coordinator in enumerate(world.coordinators):
         if coordinator not in done:
             done.add(coordinator)
-            yield from PHASES[coordinator.phase](model, world, index, coordinator)
+            yield from phases[coordinator.phase](model, world, index, coordinator)
     yield from _campaign(model, world)
     yield from _delivered(model, world)
 

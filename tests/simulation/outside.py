@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.lifecycle import Event
-from tests.simulation import checker, store, wiping
+from tests.simulation import checker, scheduling, store, wiping
 from tests.simulation.rules import Model
 from tests.simulation.world import Claim, Moves, World
 
@@ -33,20 +33,33 @@ def moves(model: Model, world: World) -> Moves:
 
 def _pod(model: Model, world: World, index: int, claim: Claim) -> Moves:
     """The scheduler obeys the API's own allocations only: our taints are not what safety needs."""
+    if model.scenario.seats:
+        yield from scheduling.moves(model, world, index, claim)
+        yield from _ends(world, index, claim)
+        return
     taken = any(world.claims[other].allocated for other in model.scenario.overlaps[index])
     if claim.pod == "new" and not taken:
         scheduled = world.claim(index, pod="live", allocated=True)
         yield f"a pod for c{index} is scheduled", False, scheduled
-    if claim.pod == "live":
-        yield f"the pod of c{index} is deleted", False, world.claim(index, pod="dying")
     if claim.condition == "failed" and claim.op == "" and claim.record == "ABSENT":
         again = world.claim(index, condition="", allocated=claim.pod == "live" and not taken)
         if claim.pod != "live" or not taken:
             yield f"the scheduler starts c{index} over", False, again
-    if claim.pod == "dying" and claim.kubelet == "done":
-        gone = world.claim(index, pod="gone", allocated=claim.allocated and claim.hold)
-        yield f"the pod of c{index} is gone", False, gone
+    yield from _ends(world, index, claim)
     yield from _second(model, world, index, claim)
+
+
+def _ends(world: World, index: int, claim: Claim) -> Moves:
+    if claim.pod == "live":
+        yield f"the pod of c{index} is deleted", False, world.claim(index, pod="dying")
+    if claim.pod == "dying" and claim.kubelet == "done":
+        yield f"the pod of c{index} is gone", False, _gone(world, index)
+
+
+def _gone(world: World, index: int) -> World:
+    """The claim keeps its allocation as long as somebody, at least we, is in reservedFor."""
+    claim = world.claims[index]
+    return world.claim(index, pod="gone", bound=False, allocated=claim.allocated and claim.hold)
 
 
 def _second(model: Model, world: World, index: int, claim: Claim) -> Moves:
@@ -75,6 +88,8 @@ def _kubelet(model: Model, world: World, index: int, claim: Claim) -> Moves:
     if world.node == "rebooted":
         return
     ready = claim.condition == "true" or model.scenario.profile != "strict"
+    if model.scenario.seats:
+        ready = claim.bound
     if claim.kubelet == "" and claim.pod == "live" and claim.allocated and ready:
         yield f"kubelet wants c{index}", False, world.claim(index, kubelet="prepare")
     if claim.kubelet in ("ready", "early"):
@@ -230,11 +245,21 @@ def _called_early(claim: Claim) -> bool:
     return claim.pod == "live" and claim.kubelet == "ready"
 
 
+def _restarted(world: World, index: int, claim: Claim) -> Moves:
+    """Kubelet starts again: what it had done it asks for once more; containers run on."""
+    again = {"ready": "prepare", "early": "prepare", "done": "unprepare"}.get(claim.kubelet)
+    if again == "prepare" or (again and claim.pod != "new" and claim.box == ""):
+        text = f"kubelet restarts and asks for c{index} again: {again}"
+        yield text, True, world.claim(index, kubelet=again)
+
+
 def _other_faults(model: Model, world: World) -> Moves:
     spent = world.spend()
     for index, claim in enumerate(world.claims):
+        if model.suffers("kubelet restart", world) and claim.box in ("", "running"):
+            yield from _restarted(spent, index, claim)
         if model.suffers("force delete", world) and claim.pod in ("live", "dying"):
-            gone = spent.claim(index, pod="gone", allocated=claim.allocated and claim.hold)
+            gone = _gone(spent, index)
             yield f"the pod of c{index} is force deleted", True, gone
             if claim.kubelet:
                 forgot = gone.claim(index, kubelet="done")
@@ -243,7 +268,8 @@ def _other_faults(model: Model, world: World) -> Moves:
             early = spent.claim(index, kubelet="early")
             yield f"kubelet wants c{index} unprepared while its pod lives", True, early
     if model.suffers("store restored", world):
-        yield "an old copy of the store is restored", True, store.restore(spent)
+        for age, copy in store.restored(spent):
+            yield f"a copy of the store is restored, {age}", True, copy
     if model.suffers("coordinator crash", world):
         for who, at in enumerate(world.coordinators):
             if at.phase:

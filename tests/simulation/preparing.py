@@ -23,7 +23,8 @@ def called(model: Model, world: World, index: int, claim: Claim) -> Moves:
     """Kubelet calls (or calls again): the claim's table decides what happens."""
     facts = LIVE if claim.pod == "live" else NOTHING
     state = model.rules.claim(claim.record, ClaimEvent.PREPARE, facts)
-    if state is None or (model.scenario.profile == "strict" and claim.condition != "true"):
+    gated = model.scenario.profile == "strict" and not model.scenario.seats
+    if state is None or (gated and claim.condition != "true"):
         return
     if claim.record == "PREPARED":
         again = world.claim(index, op="p.answer", spec=True)

@@ -1,13 +1,12 @@
 """The product's own rules as the model calls them: real tables, real lease rules, cached.
 
-`Rules` is where a mutant differs from the protocol: other tables, or the name of one dropped flow
-rule. Nothing here decides by itself.
+`Rules` is where a mutant differs: other tables, or dropped flow rules. Nothing decides by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -117,6 +116,9 @@ class Act:
 FLOW_RULES = frozenset(
     {
         "abandon",
+        "allocations taken back are undone",
+        "claim writes carry resourceVersion",
+        "claim writes name the uid",
         "adoption begins an epoch",
         "attached keeps wipes off",
         "attaching dirties",
@@ -164,6 +166,25 @@ FLOW_RULES = frozenset(
 """Rules outside the tables, by the name under which the model asks for them."""
 
 
+WORKED_ON = frozenset({State.WIPING, State.CHECKING, State.RETESTING})
+NEWS: dict[Event, frozenset[State]] = {
+    Event.FAULT_SEEN: frozenset(State),
+    Event.NEW_BOOT: frozenset(State),
+    Event.TRUST_LOST: WORKED_ON | {State.DIRTY, State.CLEAN, State.IN_USE},
+    Event.TEARDOWN_FAILED: frozenset({State.IN_USE}),
+    Event.INTERRUPTED: WORKED_ON,
+    Event.TIMED_OUT: WORKED_ON,
+    Event.CANCELLED: WORKED_ON - {State.CHECKING},
+    Event.WIPE_FAILED: WORKED_ON - {State.CHECKING},
+    Event.HEALTH_FAILED: WORKED_ON - {State.WIPING},
+}
+"""What has happened already, by the states in which it can: no table may refuse to hear it."""
+CLAIM_NEWS: dict[ClaimEvent, frozenset[ClaimState]] = {
+    ClaimEvent.NEW_BOOT: frozenset(ClaimState) - {ClaimState.ABSENT},
+    ClaimEvent.PREPARE_FAILED: frozenset({ClaimState.PREPARING}),
+}
+
+
 @dataclass(eq=False)
 class Rules:
     """The protocol (or a broken version of it) that a search runs."""
@@ -173,6 +194,8 @@ class Rules:
     dropped: frozenset[str] = frozenset()
     taken: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
     """(state, event, next state) of every row used so far, of both tables."""
+    unheard: set[tuple[str, str]] = field(default_factory=set, repr=False)
+    """(state, event) that a table refused though it had happened."""
     _units: dict[object, Journal | None] = field(default_factory=dict, repr=False)
     _claims: dict[object, str | None] = field(default_factory=dict, repr=False)
 
@@ -212,6 +235,8 @@ class Rules:
                 record_of(unit), act.event, now=0.0, change=act.change(), table=self.units
             )
         except errors.IllegalTransition:
+            if State(unit.state) in NEWS.get(act.event, ()):
+                self.unheard.add((unit.state, str(act.event)))
             return None
         self.taken.add((unit.state, str(act.event), str(moved.state)))
         return fields_of(moved)
@@ -227,6 +252,8 @@ class Rules:
                 self._claims[key] = str(moved)
                 self.taken.add((state, str(event), str(moved)))
             except errors.IllegalTransition:
+                if ClaimState(state) in CLAIM_NEWS.get(event, ()):
+                    self.unheard.add((state, str(event)))
                 self._claims[key] = None
         return self._claims[key]
 
@@ -236,6 +263,18 @@ class Model(NamedTuple):
 
     scenario: Scenario
     rules: Rules
+
+    def seated(self, world: World) -> Model:
+        """The same, each claim's device being the one it is allocated to now."""
+        seats = self.scenario.seats
+        if not seats:
+            return self
+        return Model(seating(self.scenario, tuple([c.seat for c in world.claims])), self.rules)
+
+    def place(self, claim: int, seat: int) -> tuple[int, ...]:
+        """Units of a device that the claim has or had."""
+        seats = self.scenario.seats
+        return seats[seat] if seats else self.scenario.devices[claim]
 
     def device(self, claim: int) -> tuple[int, ...]:
         """Units of the claim's device."""
@@ -275,6 +314,12 @@ class Model(NamedTuple):
                 return None
             units[index] = moved
         return world._replace(units=tuple(units))
+
+
+@cache
+def seating(scenario: Scenario, chosen: tuple[int, ...]) -> Scenario:
+    """The scenario with these seats as the claims' devices."""
+    return replace(scenario, devices=tuple(scenario.seats[seat] for seat in chosen))
 
 
 @cache

@@ -6,7 +6,7 @@ Tokens only matter by order, so after each new grant all tokens of the world are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tests.simulation import checker, rules
 from tests.simulation.rules import Rules
@@ -26,7 +26,7 @@ def acquire(world: World, ruleset: Rules, wanted: int, units: Iterable[int]) -> 
     if token is None:
         return world, 0
     if token > world.newest:
-        behind = token <= max(unit.acted for unit in world.units)
+        behind = token <= max(unit.acted for unit in involved)
         world = world.each(indexes, holder=wanted, lease=token)._replace(
             newest=token, breach=checker.GRANT_BELOW if behind else ""
         )
@@ -51,10 +51,27 @@ def leased(world: World, wanted: int, token: int, units: Iterable[int]) -> bool:
     return all((world.units[u].holder, world.units[u].lease) == (wanted, token) for u in units)
 
 
-def restore(world: World) -> World:
-    """The world with an old copy of the store: nothing issued, nothing held."""
-    emptied = world.each(range(len(world.units)), holder=NOBODY, lease=0)
-    return emptied._replace(newest=0, restored=True)
+def restored(world: World) -> Iterator[tuple[str, World]]:
+    """The world with an old copy of the store, for each age it can have.
+
+    Empty; without what was granted after a lease that is still there; or with a lease, long given
+    back, of a claim that is gone by now (its token is the floor its node has closed).
+    """
+    units = range(len(world.units))
+    emptied = world.each(units, holder=NOBODY, lease=0)._replace(newest=0, restored=True)
+    yield "empty", emptied
+    for newest in sorted({unit.lease for unit in world.units} - {0, world.newest}):
+        later = [index for index in units if world.units[index].lease > newest]
+        cut = world.each(later, holder=NOBODY, lease=0)
+        yield f"of token {newest}", cut._replace(newest=newest, restored=True)
+    for index, unit in enumerate(world.units):
+        if not unit.closed or not unit.floor:
+            continue
+        for gone, claim in enumerate(world.claims):
+            if claim.pod == "gone" and claim.record == "ABSENT":
+                old = emptied.unit(index, holder=gone, lease=unit.floor)
+                text = f"in which c{gone} still has unit {index}"
+                yield text, old._replace(newest=unit.floor)
 
 
 def adopt(world: World, ruleset: Rules, devices: tuple[tuple[int, ...], ...]) -> World:

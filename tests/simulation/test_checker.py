@@ -9,7 +9,7 @@ from tests.simulation.world import CERTIFIED, Claim, Unit, World
 
 DEVICES = ((0,), (0,))
 IN_USE = Unit(state="IN_USE", claim=0, token=1, certified=1, holder=0, lease=1, memory="0", floor=1)
-HOLDS = Claim(pod="live", record="PREPARED", token=1, spec=True, box="running")
+HOLDS = Claim(pod="live", allocated=True, record="PREPARED", token=1, spec=True, box="running")
 
 
 def _seen(unit: Unit, *claims: Claim, node: str = "up", breach: str = "") -> World:
@@ -40,6 +40,7 @@ def test_nothing_is_wrong(unit: Unit) -> None:
         (checker.LEASE_ELSEWHERE, _seen(IN_USE._replace(lease=2), HOLDS)),
         (checker.QUARANTINE_LOST, _seen(Unit(state="QUARANTINED", published=3))),
         (checker.TENANT_UNKNOWN, _seen(CERTIFIED, HOLDS)),
+        (checker.DEALLOCATED, _seen(Unit(), Claim(pod="live"))),
         (checker.STALE_ACT, _seen(Unit(), breach=checker.STALE_ACT)),
     ],
 )
@@ -58,7 +59,7 @@ def test_each_check_fires(name: str, seen: World) -> None:
 )
 def test_who_is_attached_is_a_tenant_to_wipes(name: str, unit: Unit) -> None:
     """Promises 4 and 5: a claim without a device, attached to a unit, counts while it runs."""
-    looker = Claim(pod="live", record="PREPARED", spec=True, box="running")
+    looker = Claim(pod="live", allocated=True, record="PREPARED", spec=True, box="running")
     seen, looks = _seen(unit, Claim(), looker), ((), (0,))
     assert checker.broken(seen, ((0,), ())) == []
     assert checker.broken(seen, ((0,), ()), attached=looks) == [name]
@@ -80,6 +81,6 @@ def test_may_start() -> None:
 
 def test_every_name_cites_its_promise() -> None:
     """The report of a violation names the promise that is broken."""
-    every = (checker.STATE_CHECKS, checker.ATTACHED_CHECKS, checker.STEP_CHECKS, [checker.TRAP])
-    for name in (name for names in every for name in names):
+    every = (checker.STATE_CHECKS, checker.ATTACHED_CHECKS, checker.STEP_CHECKS, (checker.TRAP,))
+    for name in (checker.NOBODY_STARTS, *(name for names in every for name in names)):
         assert "promise" in name

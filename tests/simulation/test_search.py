@@ -7,7 +7,8 @@ import pytest
 from fleet import claims, lifecycle
 from tests.simulation import catalogue, checker
 from tests.simulation.rules import Rules
-from tests.simulation.search import Found, search, settled
+from tests.simulation.search import Found, main, search, settled
+from tests.simulation.sweep import NEVER_TAKEN
 from tests.simulation.world import Scenario
 
 
@@ -22,21 +23,6 @@ def _complete(scenario: Scenario, rules: Rules | None = None) -> Found:
 def test_scenario(scenario: Scenario) -> None:
     """Promises 1 to 9 hold in every reachable state, and each can still reach a settled one."""
     assert _complete(scenario).states > 1000
-
-
-NEVER_TAKEN = {
-    # No reason is ever open in these (S5c), so a new boot never finds one there:
-    ("DIRTY", "NewBoot", "QUARANTINED"),
-    ("WIPING", "NewBoot", "QUARANTINED"),
-    ("CHECKING", "NewBoot", "QUARANTINED"),
-    ("CLEAN", "NewBoot", "QUARANTINED"),
-    # No worker lives in these (it ends before CHECKING; a survivor is quarantined):
-    ("CHECKING", "Interrupted", "QUARANTINED"),
-    ("DIRTY", "TrustLost", "QUARANTINED"),
-    ("CHECKING", "TrustLost", "QUARANTINED"),
-    ("CLEAN", "TrustLost", "QUARANTINED"),
-}
-"""Rows that only answer a broken invariant: the tables fail closed there, the search proves it."""
 
 
 def test_every_row_is_searched() -> None:
@@ -89,3 +75,12 @@ def test_the_story_is_the_shortest() -> None:
         "wipe i0: checks passed, committed",
     ]
     assert "  3. wipe i0: checks passed, committed" in found.text()
+
+
+def test_a_table_for_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each search is a row: its bounds, what it visited, and whether it came to an end."""
+    assert main(["--table", "lab parent F1"]) == 0
+    head, _, line = capsys.readouterr().out.splitlines()
+    assert head.count("|") == line.count("|")
+    assert line.startswith("| lab parent F1 | 2 | 1 | 0 | ")
+    assert line.endswith(" | complete |")

@@ -41,6 +41,9 @@ FAULTS = frozenset(
         "store restored",
         "clear",
         "adopt",
+        "binding timeout",
+        "stale allocation",
+        "kubelet restart",
     }
 )
 """What may go wrong, or be decided by an operator, as often as a scenario's budget allows."""
@@ -86,7 +89,12 @@ class Claim(NamedTuple):
     """A claim: its objects at the API, its record on the node, kubelet and the container."""
 
     pod: str = "new"
-    """new, live, dying (deleted), gone."""
+    """new, live (reserved), retry (the scheduler took its reservation back), dying (deleted),
+    gone."""
+    bound: bool = False
+    """Whether the pod has got its node; only where the scheduler takes part."""
+    seat: int = 0
+    """Which of the scenario's seats it is, or was last, allocated to."""
     spare: bool = False
     """A second pod will name the same claim."""
     allocated: bool = False
@@ -120,6 +128,11 @@ class Coordinator(NamedTuple):
     phase: str = ""
     claim: int = NOBODY
     token: int = 0
+    seat: int = 0
+    """The device it is about: the claim may have another one by now."""
+    stale: bool = False
+    """Whether the claim has changed since it was read for the write that comes next; only without
+    the guard that has such a write refused."""
 
 
 class World(NamedTuple):
@@ -169,10 +182,12 @@ class World(NamedTuple):
             units[index] = units[index]._replace(**changes)
         return self._replace(units=tuple(units))
 
-    def coordinator(self, index: int, phase: str, claim: int = NOBODY, token: int = 0) -> World:
+    def coordinator(
+        self, index: int, phase: str, claim: int = NOBODY, token: int = 0, seat: int = 0
+    ) -> World:
         """The world with one coordinator moved on; coordinators are interchangeable, so sorted."""
         others = list(self.coordinators)
-        others[index] = Coordinator(phase, claim, token)
+        others[index] = Coordinator(phase, claim, token, seat)
         return self._replace(coordinators=tuple(sorted(others)))
 
     def spend(self) -> World:
@@ -201,6 +216,8 @@ class Scenario:
     """Prepare is ordered with the token of a lease, as a coordinator does; kubelet gives none."""
     attached: tuple[tuple[int, ...], ...] = ()
     """For each claim, units it looks into with adminAccess; it has no device of its own then."""
+    seats: tuple[tuple[int, ...], ...] = ()
+    """Devices from which the scheduler, which then takes part, chooses one for each claim."""
     clean: bool = False
     """All units begin CLEAN and certified instead of DIRTY."""
     coarse: bool = False
@@ -224,7 +241,8 @@ class Scenario:
 
     def initial(self) -> World:
         """The one state the search starts from."""
-        units = 1 + max(unit for device in (*self.devices, *self.attached) for unit in device)
+        named = (*self.devices, *self.attached, *self.seats)
+        units = 1 + max(unit for device in named for unit in device)
         claims = [Claim() for _ in self.devices]
         if self.spare:
             claims[0] = Claim(spare=True)

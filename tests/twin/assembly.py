@@ -20,10 +20,12 @@ from fleet.settings import KubernetesSettings, Settings
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.twin import objects
 from tests.twin.chief import Chief, Means
-from tests.twin.clock import Alarm, Timeline, Timer
+from tests.twin.clock import Alarm, Timeline, Timer, Wall
 from tests.twin.controller import Controller
+from tests.twin.coverage import Coverage, Weather
 from tests.twin.faults import Dice, FaultyCluster, FaultyStore
-from tests.twin.journal import Fate, Fates, drawn
+from tests.twin.hardware import Fate, Fates
+from tests.twin.kinds import SLOW, WIPES
 from tests.twin.kubelet import Kubelet
 from tests.twin.node import Build, TwinNode
 from tests.twin.nodes import TwinNodes
@@ -35,6 +37,8 @@ from tests.twin.sight import Fed
 
 SPACE = "t"
 TRACE_KEPT = 400
+PATIENCE_S = 60.0
+"""A deadline below this may pass before a tenant that leaves in good time has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Plan:
     devices: int = 4
     profile: str = "strict"
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Probability of each kind of trouble; see `tests.twin.faults`."""
+    """Probability of each kind of trouble; see `tests.twin.kinds`."""
     trouble: float = 0.0
     """Share of wipes that go wrong."""
     slow: float = 0.0
@@ -56,9 +60,17 @@ class Plan:
     """How long tenants take to leave."""
     delay_s: tuple[float, float] = (0.02, 0.4)
     """How long it takes to hear of a change."""
+    deadline_s: float = 600.0
+    """How long a tenant may outlive its teardown."""
+    retest_s: float = 300.0
+    """How long a quarantined device is left alone before it is tested anew."""
     period_s: float = 0.5
     """Period of a coordinator's step, though nothing is heard of."""
     checked: bool = True
+    measured: bool = False
+    """Whether the CPU time of coordinators is taken, which costs a call each time."""
+    only: frozenset[str] | None = None
+    """The strikes that happen, by name; None: as drawn."""
 
 
 class Assembly:
@@ -80,10 +92,14 @@ class Assembly:
             kubernetes=KubernetesSettings(binding_timeout_s=self.plan.timeout_s),
         )
         self.driver = self.settings.kubernetes.driver
-        self.dice = Dice(self.random("dice"), self.plan.rates)
+        self.coverage = Coverage()
+        self.weather = Weather(self.timeline.monotonic)
+        self.dice = Dice(f"{self.plan.seed}/dice", self._rates(), self.plan.only, told=self._struck)
         self.nodes: dict[str, TwinNode] = {}
         self.kubelets: dict[str, Kubelet] = {}
         self.plugins: dict[str, Plugin] = {}
+        self.spare: list[Plugin] = []
+        """Plugins that go on for a while after another has taken their place."""
         self.chiefs: list[Chief] = []
         self._pods = 0
         self.stolen: set[Name] = set()
@@ -95,10 +111,12 @@ class Assembly:
             self.nodes,
             Marks(self.driver),
             self.settings.profile,
+            frozenset({"tenant-not-gone"} if self.plan.deadline_s < PATIENCE_S else ()),
         )
-        fated = fates or drawn(self.random("fates"), trouble=self.plan.trouble, slow=self.plan.slow)
         self.lucky = False
-        self._fates = lambda node, device: Fate() if self.lucky else fated(node, device)
+        self._wipes: dict[tuple[str, str], int] = {}
+        self._drawn = fates or self._fate
+        self.peaceful = False
         self._make_kubernetes()
         for index in range(self.plan.nodes):
             self._make_node(f"n{index}")
@@ -109,6 +127,46 @@ class Assembly:
     def random(self, name: str) -> random.Random:
         """A source of its own for each part, so that one more draw here changes nothing there."""
         return random.Random(f"{self.plan.seed}/{name}")
+
+    def _rates(self) -> Mapping[str, float]:
+        plan = self.plan
+        wipes = {kind: plan.trouble * share for kind, (_, share) in WIPES.items()}
+        return {**plan.rates, **wipes, SLOW: plan.slow}
+
+    def _struck(self, kind: str, where: str) -> None:
+        self.weather.strike(kind, where)
+        self.coverage.kinds[kind] += 1
+
+    def _fates(self, node: str, device: str) -> Fate:
+        found = self._drawn(node, device)
+        if found.code:
+            self.checker.blame(node, device)
+        return found
+
+    def _fate(self, node: str, device: str) -> Fate:
+        number = self._wipes[node, device] = self._wipes.get((node, device), 0) + 1
+        rng = self.random(f"fate/{node}/{device}/{number}")
+        if self.lucky:
+            return Fate(rng.uniform(0.5, 3.0))
+        seconds = rng.uniform(0.5, 3.0)
+        if self.dice.strikes(SLOW, node):
+            seconds = rng.uniform(5.0, 55.0)
+        for kind, (code, _) in WIPES.items():
+            if self.dice.strikes(kind, node):
+                return Fate(seconds, code, wedged_s=rng.uniform(5.0, 300.0))
+        return Fate(seconds)
+
+    def _died(self, node: TwinNode) -> None:
+        """The service died in the middle of something: whoever watches it starts it again."""
+        self.note(f"service of {node.name} dies")
+        wait_s = self.random(f"died/{node.name}/{node.starts}").uniform(0.5, 15.0)
+
+        def again() -> None:
+            if not node.alive and not self.kubelets[node.name].down:
+                self.note(f"service of {node.name} starts")
+                node.start()
+
+        self.timeline.after(wait_s, again, "service starts")
 
     # --- making ----------------------------------------------------------------------------------
 
@@ -135,8 +193,8 @@ class Assembly:
     def _cluster(self, who: str) -> MemoryCluster:
         return MemoryCluster(self.engine, caller=Caller(manager=who))
 
-    def _faulty(self, who: str) -> FaultyCluster:
-        return FaultyCluster(self._cluster(who), self.dice, self.timeline)
+    def _faulty(self, who: str, where: str = "") -> FaultyCluster:
+        return FaultyCluster(self._cluster(who), self.dice, self.timeline, where)
 
     def _make_node(self, name: str) -> None:
         self._register(name)
@@ -144,14 +202,20 @@ class Assembly:
             name=name,
             devices=self.plan.devices,
             timeline=self.timeline,
-            store=FaultyStore(self.store, self.dice),
+            store=FaultyStore(self.store, self.dice, name),
             fates=self._fates,
             profile=self.settings.profile,
             exposed=self.checker.exposed,
             changed=self._node_changed,
+            strikes=self.dice.strikes,
+            died=self._died,
+            acting=self._acting,
+            deadline_s=self.plan.deadline_s,
+            retest_s=self.plan.retest_s,
         )
         self.dice.on = False
-        self.nodes[name] = TwinNode(build)
+        with self.coverage.watching(self.weather):
+            self.nodes[name] = TwinNode(build)
         self.dice.on = True
         self._plug(name)
         self.kubelets[name] = Kubelet(
@@ -161,7 +225,11 @@ class Assembly:
             self.random(f"kubelet/{name}"),
             lambda: self.plugins[name],
             self._draw(*self.plan.grace_s, f"grace/{name}"),
+            self.dice,
         )
+
+    def _acting(self, name: str) -> None:
+        self.weather.where = name
 
     def _register(self, name: str) -> None:
         self.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
@@ -169,7 +237,7 @@ class Assembly:
     def _plug(self, name: str) -> None:
         self.plugins[name] = Plugin(
             self.nodes[name],
-            self._faulty("fleetscrub"),
+            self._faulty("fleetscrub", name),
             self.timeline,
             self.settings,
             self._draw(0.1, 0.9, f"plugin/{name}"),
@@ -195,8 +263,9 @@ class Assembly:
                     self.kubelets[node].changed(before, after)
         elif resource == SLICES:
             node = (after or before or {})["spec"].get("nodeName", "")
-            if node in self.plugins:
-                self.plugins[node].slice_changed(before, after)
+            for plugin in (self.plugins.get(node), *self.spare):
+                if plugin is not None and plugin.node.name == node:
+                    plugin.slice_changed(before, after)
         self._scheduler_alarm.wake(self._rng.uniform(0.01, 0.05))
         self._controller_alarm.wake(self._rng.uniform(0.02, 0.08))
         if resource == CLAIMS:
@@ -222,8 +291,9 @@ class Assembly:
 
     def start_coordinator(self) -> Chief:
         """One more coordinator."""
-        nodes = TwinNodes(self.nodes, self._existing, self.dice)
+        nodes = TwinNodes(self.nodes, self._existing, self.dice, self.timeline)
         means = Means(
+            clock=Wall(self.timeline),
             timeline=self.timeline,
             settings=self.settings,
             cluster=self._faulty("fleetscrub"),
@@ -234,6 +304,7 @@ class Assembly:
             dice=self.dice,
             delay_s=self._draw(*self.plan.delay_s, f"chief/{len(self.chiefs)}"),
             period_s=self.plan.period_s,
+            measured=self.plan.measured,
         )
         self.note("coordinator starts")
         on, self.dice.on = self.dice.on, False

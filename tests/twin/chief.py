@@ -32,7 +32,7 @@ from fleet.kube.memory.refusal import Refusal
 from fleet.model import NodeName
 from fleet.settings import Settings
 from fleet.stores.base import LeaseStore, RunStore
-from tests.twin.clock import Alarm, Timeline
+from tests.twin.clock import Alarm, Timeline, Wall
 from tests.twin.faults import Dice
 from tests.twin.plugin import Patience
 
@@ -77,7 +77,7 @@ class Wire:
         """Deliver what has come since the last time."""
         if self.deaf or self.dice.outage:
             return
-        if self._feed is None or self.dice.strikes("break"):
+        if self._feed is None or self.dice.strikes("watch-broken"):
             self._connect()
             return
         try:
@@ -87,14 +87,14 @@ class Wire:
             return
         events = [*self._late, *(Event(one.change, json.loads(one.text)) for one in seen)]
         self._late = []
-        if events and self.dice.strikes("delay"):
+        if events and self.dice.strikes("watch-late"):
             self._late = events[len(events) // 2 :]
             events = events[: len(events) // 2]
-        if len(events) > 1 and self.dice.strikes("reorder"):
-            place = self.dice.rng.randrange(len(events) - 1)
+        if len(events) > 1 and self.dice.strikes("watch-reordered"):
+            place = self.dice.chance().randrange(len(events) - 1)
             events[place], events[place + 1] = events[place + 1], events[place]
-        if events and self.dice.strikes("duplicate"):
-            events.append(self.dice.rng.choice(events))
+        if events and self.dice.strikes("watch-doubled"):
+            events.append(self.dice.chance().choice(events))
         for event in events:
             self.cached._take_in(event, self._round, listing=False)
 
@@ -115,6 +115,7 @@ class Wire:
 class Means:
     """What a coordinator is started with."""
 
+    clock: Wall
     timeline: Timeline
     settings: Settings
     cluster: Cluster
@@ -125,6 +126,8 @@ class Means:
     dice: Dice
     delay_s: Callable[[], float]
     period_s: float
+    measured: bool = False
+    """Whether `Chief.spent_s` is kept."""
 
 
 @dataclass
@@ -145,7 +148,7 @@ class Chief:
 
     def __post_init__(self) -> None:
         means = self.means
-        settings, clock = means.settings, means.timeline
+        settings, clock = means.settings, means.clock
         marks = Marks(settings.kubernetes.driver)
         self.coordinator = Coordinator(
             means.store, means.runs, clock=clock, signer=NoSigner(), incarnation="twin"
@@ -174,7 +177,7 @@ class Chief:
             },
         )
         self.wire = Wire(claims, means.cluster, means.engine, means.dice)
-        self.alarm = Alarm(clock, self._step, "coordinator")
+        self.alarm = Alarm(means.timeline, self._step, "coordinator")
         self.alarm.wake(means.delay_s())
 
     def stop(self) -> None:
@@ -182,6 +185,8 @@ class Chief:
         self.alarm.stop()
 
     def _step(self) -> float:
+        if not self.means.measured:
+            return self._stepped()
         begun = time.process_time()
         try:
             return self._stepped()
@@ -191,10 +196,9 @@ class Chief:
     def _stepped(self) -> float:
         self.steps += 1
         self.wire.pump()
-        now = self.means.timeline.now()
         try:
-            self._rounds.step(now)
+            self._rounds.step(self.means.clock.now())
             self.trouble = self._rounds.trouble
         except errors.FleetError as error:
             self.trouble = str(error)
-        return now + self.means.period_s
+        return self.means.timeline.now() + self.means.period_s

@@ -77,6 +77,22 @@ class Timeline:
 
 
 @dataclass
+class Wall:
+    """The clock of one machine: it may be set to another time; what has passed it counts right."""
+
+    timeline: Timeline
+    ahead_s: float = 0.0
+
+    def now(self) -> float:
+        """Seconds since the epoch, as this machine has them."""
+        return self.timeline.now() + self.ahead_s
+
+    def monotonic(self) -> float:
+        """Seconds since the start."""
+        return self.timeline.monotonic()
+
+
+@dataclass
 class Alarm:
     """A step that is taken when it is due, and sooner when woken: never twice for one moment."""
 

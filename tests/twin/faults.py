@@ -31,22 +31,60 @@ EVERYTHING = Selection()
 
 @dataclass
 class Dice:
-    """Draws by kind. `rates`: probability of each kind; `on` False: nothing goes wrong."""
+    """Draws by kind. `rates`: probability of each kind; `on` False: nothing goes wrong.
 
-    rng: random.Random
+    What strikes has a name: kind, place and how many times it could have struck there before. With
+    `only`, exactly the strikes named happen, whatever the rates say: so a story is played again
+    with less trouble.
+    """
+
+    seed: str
     rates: Mapping[str, float]
+    only: frozenset[str] | None = None
     on: bool = True
     outage: bool = False
     """Nothing of ours reaches the API server."""
-    struck: int = 0
+    cut: set[str] = field(default_factory=set)
+    """Who reaches neither API server nor store."""
+    struck: list[str] = field(default_factory=list)
+    told: Callable[[str, str], object] = lambda kind, where: None  # noqa: ARG005 - told nobody
+    """Told of each strike."""
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def strikes(self, kind: str) -> bool:
-        """Whether this kind of trouble happens now."""
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+
+    def strikes(self, kind: str, where: str = "") -> bool:
+        """Whether this kind of trouble happens to `where` now."""
         rate = self.rates.get(kind, 0.0)
-        if not self.on or rate <= 0.0 or self.rng.random() >= rate:
+        if not self.on or rate <= 0.0:
             return False
-        self.struck += 1
+        number = self._counts[kind, where] = self._counts.get((kind, where), 0) + 1
+        if self.only is None:
+            if self._rng.random() >= rate:
+                return False
+        elif f"{kind}@{where}#{number}" not in self.only:
+            return False
+        self.struck.append(f"{kind}@{where}#{number}")
+        self.told(kind, where)
         return True
+
+    def moves(self, kind: str, number: int, where: str = "") -> bool:
+        """Whether a move of the story, already drawn, is made."""
+        name = f"{kind}@story#{number}"
+        if self.only is not None and name not in self.only:
+            return False
+        self.struck.append(name)
+        self.told(kind, where)
+        return True
+
+    def chance(self) -> random.Random:
+        """A source for whatever the strike that just happened is to be like."""
+        return random.Random(f"{self.seed}/{self.struck[-1]}")
+
+    def away(self, where: str) -> bool:
+        """Whether `where` does not reach the API server."""
+        return self.outage or where in self.cut
 
 
 @dataclass
@@ -56,6 +94,8 @@ class FaultyCluster:
     inner: Cluster
     dice: Dice
     timeline: Timeline
+    where: str = ""
+    """Whose client this is: a node's name, "" for a coordinator's."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def get(self, resource: Resource, name: Name) -> Object:
@@ -133,26 +173,27 @@ class FaultyCluster:
 
     def _read(self, verb: str, act: Callable[[], T]) -> T:
         self._count(verb)
-        if self.dice.outage or self.dice.strikes("read"):
+        if self.dice.away(self.where) or self.dice.strikes("read-lost", self.where):
             raise errors.ApiUnavailable(f"{verb}: no answer")
         return act()
 
     def _write(self, verb: str, resource: Resource, act: Callable[[], T]) -> T:
         self._count(f"{verb} {resource.plural}")
-        dice = self.dice
-        if dice.strikes("conflict"):
+        dice, where = self.dice, self.where
+        if dice.strikes("write-conflict", where):
             raise errors.ApiConflict(f"{verb}: the object has been modified", reason="Conflict")
-        if dice.outage or dice.strikes("before"):
+        if dice.away(where) or dice.strikes("write-lost", where):
             raise errors.ApiUnavailable(f"{verb}: no connection")
-        if dice.strikes("failed"):
+        if dice.strikes("write-failed", where):
             raise errors.ApiFailed(f"{verb}: 500")
-        if dice.strikes("invalid"):
+        if dice.strikes("write-invalid", where):
             raise errors.ApiInvalid(f"{verb}: 422", causes=[])
-        if dice.strikes("late"):
-            self.timeline.after(dice.rng.uniform(0.3, 8.0), lambda: _late(act), "late write")
+        if dice.strikes("write-late", where):
+            wait_s = dice.chance().uniform(0.3, 8.0)
+            self.timeline.after(wait_s, lambda: carried_out(act), "late write")
             raise errors.ApiUnavailable(f"{verb}: timed out, and carried out later")
         answer = act()
-        if dice.strikes("lost"):
+        if dice.strikes("write-unanswered", where):
             raise errors.ApiUnavailable(f"{verb}: the answer was lost")
         return answer
 
@@ -160,7 +201,8 @@ class FaultyCluster:
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
-def _late(act: Callable[[], object]) -> None:
+def carried_out(act: Callable[[], object]) -> None:
+    """What arrives late is done all the same; nobody hears of it."""
     try:
         act()
     except errors.FleetError:
@@ -177,6 +219,7 @@ class FaultyStore:
 
     inner: LeaseStore
     dice: Dice
+    where: str = ""
 
     def init(self) -> Token:
         """Mint the epoch."""
@@ -235,9 +278,9 @@ class FaultyStore:
         return self.inner.history(limit)
 
     def _ask(self, act: Callable[[], T]) -> T:
-        if self.dice.strikes("store"):
+        if self.where in self.dice.cut or self.dice.strikes("store-away", self.where):
             raise errors.StoreUnavailable("the store does not answer")
         answer = act()
-        if self.dice.strikes("store-lost"):
+        if self.dice.strikes("store-unanswered", self.where):
             raise errors.StoreUnavailable("the store's answer was lost")
         return answer

@@ -39,7 +39,7 @@ class Bill:
 
 def bill(claims: int, *, nodes: int, devices: int = 8) -> Bill:
     """Run one pod with one claim of one device for each of `claims`, then delete them all."""
-    plan = Plan(seed=7, nodes=nodes, devices=devices, period_s=0.25)
+    plan = Plan(seed=7, nodes=nodes, devices=devices, period_s=0.25, measured=True)
     world = World(plan, fates=steady())
     world.run(20.0)
     for client in _clients(world):

@@ -1,180 +1,215 @@
-"""What a node of the twin keeps: the part that survives a crash, and what a wipe came out as."""
+"""A node's journal in memory, with the face of `fleet.journal`: it dies and fills at any commit.
+
+Transactions are those of the product's code, which works on this journal as on the one in SQLite.
+What is not modelled: a torn page. SQLite's own promise, that a commit is whole or not at all, is
+tested on real files by `tests.chaos`.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fleet import errors
-from fleet.claims import Claim, ClaimEvent
-from fleet.clock import Clock
-from fleet.kube.base import Object
-from fleet.messages import DeviceResult, Owed
-from fleet.model import BootId, ClaimUid, Device, Digest, OperationId, Token, Unit, UnitId, Uuid
-from tests.twin.clock import Timer
+from fleet import sqlite
+from fleet.claims import Claim
+from fleet.journal import witness
+from fleet.journal.journal import OperationRow, OutboxRow, WorkerRow
+from fleet.model import ClaimUid, OperationId, Reason, Token, Unit, UnitId
 
-FIRST_BOOT = BootId("boot-1")
-MEMORY_BYTES = 80 << 30
-IDLE = Token(0, 0)
-TROUBLES = ("memory-mismatch", "interrupted", "interrupted", "hang", "ecc-uncorrectable")
+BEFORE, AFTER, FULL = "kill-before-commit", "kill-after-commit", "disk-full"
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """How the next wipe goes: how long it takes, and the reason code it fails with."""
-
-    seconds: float = 1.0
-    code: str = ""
-    """"": it passes; ``interrupted``: its worker dies; ``hang``: it never ends by itself."""
+class Died(BaseException):
+    """kill -9 of the service, in the middle of what it did. Nobody inside it can catch this."""
 
 
-Fates = Callable[[str, str], Fate]
-"""By node and device name."""
+class Commit:
+    """The changes of one transaction."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.units: dict[UnitId, Unit] = {}
+        self.claims: dict[ClaimUid, Claim | None] = {}
+        self.meta: dict[str, str] = {}
+        self.later: list[Callable[[], object]] = []
+        """Changes of everything else, made once the transaction is through."""
+
+    def unit(self, unit_id: UnitId) -> Unit:
+        """The unit as this transaction sees it."""
+        return self.units.get(unit_id) or self._journal.units[unit_id]
+
+    def claim(self, uid: ClaimUid) -> Claim | None:
+        """The claim as this transaction sees it."""
+        return self.claims[uid] if uid in self.claims else self._journal.claims.get(uid)
+
+    def kept(self, key: str) -> str | None:
+        """A word kept under `set_meta`."""
+        return self.meta.get(key, self._journal.meta.get(key))
+
+    def put_unit(self, unit: Unit) -> None:
+        """Store a unit."""
+        self.units[unit.id] = unit
+
+    def put_claim(self, claim: Claim) -> None:
+        """Store a claim record."""
+        self.claims[claim.uid] = claim
+
+    def bury_claim(self, uid: ClaimUid, token: Token, now: float) -> None:  # noqa: ARG002 - none is forgotten here
+        """Record to tombstone."""
+        self.claims[uid] = None
+        self.later.append(lambda: self._journal.tombstones.__setitem__(uid, token))
+
+    def put_worker(self, row: WorkerRow) -> None:
+        """Record a worker before it may write."""
+        self.later.append(lambda: self._journal.rows.__setitem__(row.worker_id, row))
+
+    def drop_worker(self, worker_id: str) -> None:
+        """Forget a worker that is proven gone."""
+        self.later.append(lambda: self._journal.rows.pop(worker_id, None))
+
+    def put_operation(self, row: OperationRow) -> None:
+        """Record an order; one already known is left as it is."""
+        self.later.append(lambda: self._journal.operations.setdefault(row.id, row))
+
+    def finish_operation(self, op: OperationId, result: Mapping[str, Any], now: float) -> None:  # noqa: ARG002 - none is forgotten here
+        """Record the answer of an operation, once."""
+        known = self._journal.operations.get(op)
+        if known is not None and known.result is None:
+            done = replace(known, result=result)
+            self.later.append(lambda: self._journal.operations.__setitem__(op, done))
+
+    def enqueue(self, kind: str, body: Mapping[str, Any], now: float) -> None:  # noqa: ARG002 - undated
+        """Queue a remote act."""
+        self.later.append(lambda: self._journal.queue(kind, body))
+
+    def sent(self, sequence: int) -> None:
+        """A remote act is done."""
+        self.later.append(lambda: self._journal.queued.pop(sequence, None))
+
+    def postpone(self, sequence: int, next_at: float) -> None:
+        """A remote act failed."""
+        row = self._journal.queued[sequence]
+        tried = replace(row, attempts=row.attempts + 1, next_at=next_at)
+        self.later.append(lambda: self._journal.queued.__setitem__(sequence, tried))
+
+    def record_act(self, *args: str, **facts: object) -> None:
+        """What a person decided; nobody reads it here."""
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Store one value of the journal itself."""
+        self.meta[key] = value
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Who wrote a unit's memory last: a wipe under a token (zeros), or a tenant."""
-
-    writer: str
-    """``zeros``, ``wiping`` or ``claim:<uid>``."""
-    token: Token = IDLE
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """One certificate."""
-
-    digest: Digest
-    device: Uuid
-    token: Token
-    at: float
-
-
-@dataclass
-class Work:
-    """One wipe in work."""
-
-    operation: OperationId
-    device: Device
-    token: Token | None
-    claim: ClaimUid | None
-    on_end: Callable[[DeviceResult], None]
-    idle: bool = False
-    timer: Timer | None = None
-    fate: Fate = Fate()
-
-
-@dataclass
-class Flight:
-    """One operation on one claim; lost in a crash."""
-
-    uid: ClaimUid
-    kind: ClaimEvent
-    begun: float
-    works: list[Work] = field(default_factory=list)
-    results: list[DeviceResult] = field(default_factory=list)
-    done: bool = False
-    error: errors.FleetError | None = None
-
-
-@dataclass
-class Row:
-    """One thing owed to the lease store, and after it to the API."""
-
-    holder: str
-    token: str
-    owed: Owed | None = None
-    released: bool = False
-    attempts: int = 0
-    next_at: float = 0.0
+def _well() -> str:
+    return ""
 
 
 @dataclass
 class Journal:
-    """Everything durable of one node. Memory and wipes' certificates are the hardware's and the
-    ledger's, and survive as well.
-    """
+    """`strike`: asked at each commit; names what befalls it, or "" for nothing."""
 
+    id: str
     units: dict[UnitId, Unit] = field(default_factory=dict)
     claims: dict[ClaimUid, Claim] = field(default_factory=dict)
-    tombstones: set[ClaimUid] = field(default_factory=set)
-    requests: dict[OperationId, Object] = field(default_factory=dict)
-    results: dict[OperationId, DeviceResult] = field(default_factory=dict)
-    outbox: list[Row] = field(default_factory=list)
-    epoch: int = 0
-    boot_id: BootId = FIRST_BOOT
+    meta: dict[str, str] = field(default_factory=dict)
+    tombstones: dict[ClaimUid, Token] = field(default_factory=dict)
+    operations: dict[OperationId, OperationRow] = field(default_factory=dict)
+    queued: dict[int, OutboxRow] = field(default_factory=dict)
+    rows: dict[str, WorkerRow] = field(default_factory=dict)
+    sequence: int = 0
+    strike: Callable[[], str] = _well
+    _numbers: int = 0
+
+    @contextmanager
+    def commit(self) -> Iterator[Commit]:
+        """One transaction. An exception inside undoes it."""
+        changes = Commit(self)
+        yield changes
+        befalls = self.strike()
+        if befalls == FULL:
+            raise sqlite.Full("no space left on device", path=self.id)
+        if befalls == BEFORE:
+            raise Died
+        self.sequence += 1
+        self.units.update(changes.units)
+        self.meta.update(changes.meta)
+        merged = {**self.claims, **changes.claims}
+        self.claims = {uid: claim for uid, claim in merged.items() if claim is not None}
+        for change in changes.later:
+            change()
+        if befalls == AFTER:
+            raise Died
+
+    def queue(self, kind: str, body: Mapping[str, Any]) -> None:
+        """One more remote act."""
+        self._numbers += 1
+        self.queued[self._numbers] = OutboxRow(self._numbers, kind, body, 0, 0.0)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the store this node follows; 0 before it has adopted one."""
+        return int(self.meta.get("epoch", "0"))
+
+    def workers(self) -> list[WorkerRow]:
+        """Workers not yet proven gone."""
+        return list(self.rows.values())
+
+    def operation(self, op: OperationId) -> OperationRow | None:
+        """An operation by id."""
+        return self.operations.get(op)
+
+    def unfinished(self) -> list[OperationRow]:
+        """Operations without an answer."""
+        return [row for row in self.operations.values() if row.result is None]
+
+    def outbox(self) -> list[OutboxRow]:
+        """Remote acts still to be done, oldest first."""
+        return list(self.queued.values())
+
+    def tombstone(self, uid: ClaimUid) -> Token | None:
+        """The token a claim ended with."""
+        return self.tombstones.get(uid)
+
+    def copy(self) -> Journal:
+        """As a backup has it: units and claims are never changed in place."""
+        return replace(
+            self,
+            units=dict(self.units),
+            claims=dict(self.claims),
+            meta=dict(self.meta),
+            tombstones=dict(self.tombstones),
+            operations=dict(self.operations),
+            queued=dict(self.queued),
+            rows=dict(self.rows),
+            strike=_well,
+        )
 
 
 @dataclass
-class Hardware:
-    """The devices of a node, their memory, and who computes on them."""
+class Kept:
+    """What of a service outlives it: the journal's file, the copy of reasons, the witness."""
 
     node: str
-    clock: Clock
-    devices: dict[Uuid, Device] = field(default_factory=dict)
-    memory: dict[UnitId, Word] = field(default_factory=dict)
-    containers: dict[str, tuple[ClaimUid, ...]] = field(default_factory=dict)
-    """Claims by UID of the pod, of containers that live now."""
-    specs: dict[ClaimUid, tuple[Uuid, ...]] = field(default_factory=dict)
-    """CDI specs on disk."""
-    ledger: list[Issued] = field(default_factory=list)
-    given: dict[ClaimUid, tuple[Uuid, ...]] = field(default_factory=dict)
-    """What containers of a claim were started with; outlives the spec."""
+    journal: Journal | None = None
+    """None: lost, or so damaged that it is set aside."""
+    reasons: dict[UnitId, frozenset[Reason]] = field(default_factory=dict)
+    witness: witness.Witness | None = None
+    backup: Journal | None = None
+    made: int = 0
 
-    @classmethod
-    def fitted(cls, node: str, count: int, clock: Clock) -> Hardware:
-        """A node of `count` whole accelerators."""
-        found = cls(node, clock)
-        for index in range(count):
-            uuid = Uuid(f"GPU-{node}-{index}")
-            unit = UnitId(f"{uuid}/0")
-            found.devices[uuid] = Device(uuid, f"gpu-{index}", uuid, (unit,), MEMORY_BYTES)
-            found.memory[unit] = Word("claim:before")
+    def open(self) -> Journal:
+        """The journal as `fleet.journal.opening` would have it: a contradicted one is set aside."""
+        found, seen = self.journal, self.witness
+        if found is not None and seen is not None:
+            why = witness.contradicts(
+                seen, journal_id=found.id, sequence=found.sequence, machine_id=self.node
+            )
+            found = None if why else found
+        if found is None:
+            self.made += 1
+            found = Journal(f"journal-{self.node}-{self.made}")
+            found.meta["journal_id"] = found.id
+        self.journal = found
         return found
-
-    def certify(self, device: Device, token: Token) -> Digest:
-        """Issue a certificate."""
-        text = f"{self.node}/{device.uuid}/{len(self.ledger)}"
-        digest = Digest(f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
-        self.ledger.append(Issued(digest, device.uuid, token, self.clock.now()))
-        return digest
-
-    def write(self, device: Device, word: Word) -> None:
-        """All memory of a device gets a new writer."""
-        for unit in device.units:
-            self.memory[unit] = word
-
-    def tenants(self, device: Device) -> tuple[str, ...]:
-        """Pods with a living container that was given the device."""
-        return tuple(
-            pod
-            for pod, claims in self.containers.items()
-            if any(device.uuid in self.given.get(claim, ()) for claim in claims)
-        )
-
-    def start(self, pod: str, claims: Mapping[ClaimUid, tuple[Uuid, ...]]) -> None:
-        """A container starts and writes into every device it got."""
-        self.containers[pod] = tuple(claims)
-        self.given.update(claims)
-        for uid, uuids in claims.items():
-            for uuid in uuids:
-                self.write(self.devices[uuid], Word(f"claim:{uid}"))
-
-    def stop(self, pod: str) -> None:
-        """A container is gone."""
-        self.containers.pop(pod, None)
-
-
-def drawn(rng: random.Random, *, trouble: float = 0.0, slow: float = 0.0) -> Fates:
-    """Wipes of half a second to three; a share of `trouble` goes wrong in some way, and a share
-    of `slow` takes up to a minute.
-    """
-
-    def fate(_node: str, _device: str) -> Fate:
-        seconds = rng.uniform(5.0, 55.0) if rng.random() < slow else rng.uniform(0.5, 3.0)
-        return Fate(seconds, rng.choice(TROUBLES) if rng.random() < trouble else "")
-
-    return fate

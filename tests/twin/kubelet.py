@@ -13,6 +13,7 @@ from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, PatchKind, name
 from fleet.model import ClaimUid, Uuid
 from tests.twin import objects
 from tests.twin.clock import Timeline
+from tests.twin.faults import Dice, carried_out
 from tests.twin.node import TwinNode
 from tests.twin.plugin import Plugin
 
@@ -53,6 +54,7 @@ class Kubelet:
     plugin: Callable[[], Plugin]
     grace_s: Callable[[], float]
     """How long a tenant takes to leave."""
+    dice: Dice
     down: bool = False
     patience_s: tuple[float, float] = (60.0, 90.0)
     """Time until a refused prepare is asked for again."""
@@ -60,6 +62,8 @@ class Kubelet:
     started: dict[str, float] = field(default_factory=dict)
     """When each pod's container started, by UID."""
     last_error: dict[Name, str] = field(default_factory=dict)
+    lingers_s: float = 0.0
+    """How long the next force-deleted tenant runs on."""
     _runs: dict[str, Run] = field(default_factory=dict)
     _cache: dict[Name, Cached] = field(default_factory=dict)
     _era: int = 0
@@ -88,6 +92,10 @@ class Kubelet:
             if run.name == name and run.running and not run.ending:
                 run.phase = phase
                 self._end(run, 0.05)
+
+    def runs(self, name: Name) -> bool:
+        """Whether a container of the pod runs here."""
+        return any(run.name == name and run.running for run in self._runs.values())
 
     def _later(self, seconds: float, act: Callable[[], object]) -> None:
         era = self._era
@@ -141,7 +149,7 @@ class Kubelet:
             for name, uid in run.claims.items():
                 cached = self._cache[name]
                 if not cached.prepared:
-                    self.plugin().serving.prepare(AskedClaim(name.namespace, uid, name.name))
+                    self._prepare(AskedClaim(name.namespace, uid, name.name))
                     cached.prepared = True
         except PASSING as error:
             if self.timeline.now() + POLL_S < until:
@@ -152,6 +160,20 @@ class Kubelet:
             self._failed(run, error)
         else:
             self._later(0.2, lambda: self._start(run))
+
+    def _prepare(self, asked: AskedClaim) -> None:
+        """The call may arrive twice, and once more when kubelet has long given it up."""
+
+        def again() -> None:
+            if not self.down:
+                carried_out(lambda: self.plugin().serving.prepare(asked))
+
+        if self.dice.strikes("kubelet-late", self.node.name):
+            wait_s = self.dice.chance().uniform(0.5, 30.0)
+            self.timeline.after(wait_s, again, "late prepare")
+        if self.dice.strikes("kubelet-doubled", self.node.name):
+            again()
+        self.plugin().serving.prepare(asked)
 
     def _failed(self, run: Run, error: errors.FleetError) -> None:
         self.refused += 1
@@ -178,7 +200,8 @@ class Kubelet:
     def _vanished(self, run: Run) -> None:
         """Force-deleted: the API has forgotten it, its containers get two seconds at most."""
         run.ending = True
-        self._later(self.rng.uniform(0.1, 2.1), lambda: self._stopped(run))
+        wait_s, self.lingers_s = self.lingers_s or self.rng.uniform(0.1, 2.1), 0.0
+        self._later(wait_s, lambda: self._stopped(run))
 
     def _end(self, run: Run, seconds: float) -> None:
         run.ending = True
@@ -206,7 +229,10 @@ class Kubelet:
         if cached is not None and cached.uid == uid:
             if cached.pods <= {run.uid}:
                 cached.prepared = False  # as fixed upstream (#140527): a newcomer is prepared anew
-                self.plugin().serving.unprepare(AskedClaim(name.namespace, uid, name.name))
+                asked = AskedClaim(name.namespace, uid, name.name)
+                if self.dice.strikes("kubelet-doubled", self.node.name):
+                    carried_out(lambda: self.plugin().serving.unprepare(asked))
+                self.plugin().serving.unprepare(asked)
             cached.pods.discard(run.uid)
             if not cached.pods:
                 del self._cache[name]

@@ -10,7 +10,8 @@ from fleet import errors
 from fleet.binding.ports import Abandonment
 from fleet.leases import Closure
 from fleet.messages import Acceptance, NodeView, ScrubOrder
-from tests.twin.faults import Dice
+from tests.twin.clock import Timeline
+from tests.twin.faults import Dice, carried_out
 from tests.twin.node import TwinNode
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ class TwinNodes:
     nodes: Mapping[str, TwinNode]
     exist: Callable[[], Collection[str]]
     dice: Dice | None = None
+    timeline: Timeline | None = None
     calls: int = 0
 
     def names(self) -> Collection[str]:
@@ -34,7 +36,11 @@ class TwinNodes:
     ) -> Mapping[str, NodeView | errors.FleetError]:
         """The nodes named."""
         return {
-            name: self._asked(name, lambda node, ops=ops: node.view(ops))  # type: ignore[misc]
+            name: self._asked(
+                name,
+                lambda node, ops=ops: node.view(ops),  # type: ignore[misc]
+                changes=False,
+            )
             for name, ops in asked.items()
         }
 
@@ -68,17 +74,28 @@ class TwinNodes:
         if isinstance(found, errors.FleetError):
             raise found
 
-    def _asked(self, name: str, act: Callable[[TwinNode], T]) -> T | errors.FleetError:
+    def _asked(
+        self, name: str, act: Callable[[TwinNode], T], *, changes: bool = True
+    ) -> T | errors.FleetError:
         self.calls += 1
-        node = self.nodes.get(name)
-        if node is None or node.silent or not node.alive:
+        node, dice = self.nodes.get(name), self.dice
+        if node is None or node.silent or node.frozen or not node.alive:
             return errors.RayUnavailable(f"node {name} does not answer")
-        if self.dice is not None and self.dice.strikes("call"):
+        if dice is not None and dice.strikes("call-lost", name):
             return errors.RayUnavailable(f"node {name} was not reached")
+        if changes and dice is not None and self.timeline is not None:
+            if dice.strikes("call-late", name):
+                wait_s = dice.chance().uniform(0.3, 20.0)
+                self.timeline.after(wait_s, lambda: carried_out(lambda: act(node)), "late call")
+                return errors.RayUnavailable(f"the call to {name} timed out, and arrives later")
+            if dice.strikes("call-doubled", name):
+                carried_out(lambda: act(node))
         try:
             answer = act(node)
+        except errors.NotOwner:
+            return errors.RayUnavailable(f"node {name} does not answer any more")
         except errors.FleetError as error:
             return error
-        if self.dice is not None and self.dice.strikes("answer"):
+        if dice is not None and dice.strikes("answer-lost", name):
             return errors.RayUnavailable(f"the answer of node {name} was lost")
         return answer

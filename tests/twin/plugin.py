@@ -10,12 +10,14 @@ from pathlib import Path
 from fleet import errors
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
+from fleet.clock import Clock
 from fleet.dra.keeping import Keeper
 from fleet.dra.marking import Marking, MarkingRules
 from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.kube.base import Change, Cluster, Event, Object
+from fleet.node import outbox
 from fleet.settings import Settings
 from fleet.slices.publisher import Publisher, PublisherTerms
 from tests.twin.clock import Alarm, Timeline
@@ -30,7 +32,7 @@ PAUSES_MAX = 4
 class Patience:
     """A pause in a world where time stands still: a few pass at once, then the call gives up."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Clock) -> None:
         self._timeline = timeline
         self._at = -1.0
         self._count = 0
@@ -64,7 +66,7 @@ class Plugin:
     _heard: bool = True
 
     def __post_init__(self) -> None:
-        kubernetes, name, clock = self.settings.kubernetes, self.node.name, self.timeline
+        kubernetes, name, clock = self.settings.kubernetes, self.node.name, self.node.clock
         seat = Seat(kubernetes.driver, name, name)
         patience = Patience(clock)
         holds = Holds(self.cluster, Marks(kubernetes.driver), clock, patience)
@@ -91,8 +93,8 @@ class Plugin:
             unexposed=self.serving.unexposed,
         )
         self._orphans = Orphans(seat, self.node, self.cluster)
-        self._orphans_at = clock.now() + ORPHANS_S
-        self.alarm = Alarm(clock, self._step, f"plugin {name}")
+        self._orphans_at = self.timeline.now() + ORPHANS_S
+        self.alarm = Alarm(self.timeline, self._step, f"plugin {name}")
         self.alarm.wake(self.delay_s())
 
     def stop(self) -> None:
@@ -119,7 +121,7 @@ class Plugin:
         now = self.timeline.now()
         mark = (self.node.revision, now)
         self._stepped, self._heard = mark, False
-        self.keeper.step(now)
+        self.keeper.step(self.node.clock.now())
         if now >= self._orphans_at:
             self._orphans_at = now + ORPHANS_S
             with suppress(errors.FleetError):  # the next look
@@ -129,4 +131,4 @@ class Plugin:
 
     def node_owes(self) -> bool:
         """Whether claims are still to be let go."""
-        return self.node.alive and bool(self.node.owing.shown()[1])
+        return self.node.alive and bool(outbox.shown(self.node.registry)[1])

@@ -6,12 +6,16 @@ One seed is one story, always the same. `run_seed` is what CI and `make simulate
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from tests.twin.coverage import Coverage
 from tests.twin.promises import Broken
 from tests.twin.story import Story
 
 TAIL = 60
+Teller = Callable[[int, frozenset[str] | None], Story]
+"""Makes the story of a seed, of which only some strikes happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,9 @@ class Verdict:
     events: int
     virtual_s: float
     writes: int
+    struck: tuple[str, ...]
+    """All that was drawn and happened: moves and strikes, by name."""
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def told(self) -> str:
@@ -33,19 +40,18 @@ class Verdict:
         return f"seed {self.seed}: {self.trouble}\n{tail}"
 
 
-def run_seed(seed: int) -> Verdict:
+def run_seed(seed: int, *, only: frozenset[str] | None = None, tell: Teller = Story) -> Verdict:
     """Play one story. Raises nothing that a story can cause."""
-    story = Story(seed)
+    story = tell(seed, only)
     world = story.world
-    try:
-        left = story.play()
-        trouble = "; ".join(left[:6])
-        if left:
-            trouble = f"not settled: {trouble}"
-    except Broken as broken:
-        trouble = f"broken: {broken}"
-    except Exception:  # noqa: BLE001 - whatever goes wrong is the story's end, with its seed
-        trouble = f"failed:\n{traceback.format_exc()}"
+    with world.coverage.watching(world.weather):
+        try:
+            left = story.play()
+            trouble = f"not settled: {'; '.join(left[:6])}" if left else ""
+        except Broken as broken:
+            trouble = f"broken: {broken}"
+        except Exception:  # noqa: BLE001 - whatever goes wrong is the story's end, with its seed
+            trouble = f"failed:\n{traceback.format_exc()}"
     writes = sum(
         count
         for chief in world.chiefs
@@ -60,4 +66,6 @@ def run_seed(seed: int) -> Verdict:
         world.timeline.happened,
         world.timeline.monotonic(),
         writes,
+        tuple(world.dice.struck),
+        world.coverage,
     )

@@ -205,7 +205,8 @@ class Scheduler:
 
     def could_place(self, claims: Sequence[Object]) -> bool:
         """Whether these claims fit somewhere now."""
-        return self._place(claims, []) is not None
+        given = [one for one in claims if objects.allocation(one) is not None]
+        return self._place(claims, given) is not None
 
     def _reserve(self, pod: Object, claim: Object, node: str, found: list[Object] | None) -> None:
         """PreBind's writes for one claim: finalizer, then everything else at once."""

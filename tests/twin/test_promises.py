@@ -8,7 +8,7 @@ from fleet.kube.base import CLAIMS, uid_of
 from fleet.kube.memory.engine import Target
 from fleet.model import ClaimUid, Uuid
 from tests.twin import objects
-from tests.twin.journal import Word
+from tests.twin.hardware import Word
 from tests.twin.promises import Broken
 from tests.twin.runs import run_seed
 from tests.twin.story import Story
@@ -50,7 +50,7 @@ def test_a_spec_without_a_record_is_seen() -> None:
     """Promise 3."""
     world, uid, _ = in_use()
     node = world.nodes["n0"]
-    del node.journal.claims[uid]
+    del node.registry.journal.claims[uid]
     node.revision += 1
     with pytest.raises(Broken, match="promise 3"):
         world.checker.check()
@@ -62,7 +62,7 @@ def test_an_exposure_of_memory_somebody_else_wrote_is_seen() -> None:
     node = world.nodes["n0"]
     node.hardware.write(node.hardware.devices[uuid], Word("claim:another"))
     with pytest.raises(Broken, match="promise 1"):
-        world.checker.exposed(node, node.journal.claims[uid])
+        world.checker.exposed(node, node.registry.journal.claims[uid])
 
 
 def test_a_hold_that_goes_under_a_running_pod_is_seen() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.kube.base import CLAIMS, Name
 from tests.twin import objects
-from tests.twin.journal import Fate
+from tests.twin.hardware import Fate
 from tests.twin.wiping import steady
 from tests.twin.world import Plan, World
 
@@ -220,3 +220,22 @@ def test_an_outage_of_the_api_stops_no_teardown() -> None:
     assert len(held(world)) == 1
     world.dice.outage = False
     assert world.settle() == []
+
+
+def test_a_card_that_was_changed_under_a_bound_claim_leaves_no_lease() -> None:
+    """B24, promise 7: another card has the name by now; a coordinator that never saw the old one
+    still has its token closed by the node, whose journal knows it."""
+    world = World(Plan(nodes=1, devices=1), fates=steady(1.0))
+    world.run(15.0)
+    pod = world.pod()
+    assert world.run(60.0, lambda: world.checker.bindings > 0)
+    world.power_off("n0")
+    world.checker.blame("n0", "gpu-0")
+    world.swap_card("n0", 0)
+    world.kill_coordinator()
+    world.delete(pod, force=True)
+    world.run(5.0)
+    world.power_on("n0")
+    world.start_coordinator()
+    assert world.settle(2000.0) == []
+    assert world.store.leases() == []

@@ -1,191 +1,222 @@
-"""Wipes of one node of the twin: by the unit table, over virtual time, ending as fate has it."""
+"""Wipes of one node of the twin: by the unit table, over virtual time, ending as fate has it.
+
+What the product does in a worker process and a thread happens here in events. A worker dies with
+its service, but for a wedged one: that lives on, and writes once more when it ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from fleet import errors, leases, lifecycle
+from fleet import errors, lifecycle
 from fleet.health import reasons
+from fleet.journal.journal import Commit, WorkerRow
 from fleet.lifecycle import START_GUARD, Change, Event, Fact
 from fleet.messages import DeviceResult, Finding, Outcome
-from fleet.model import NO_TOKEN, WORKING, Device, Reason, Source, State, Unit, UnitId, Uuid
-from tests.twin.clock import Timeline
-from tests.twin.journal import Fate, Fates, Hardware, Journal, Word, Work
+from fleet.model import NO_TOKEN, WORKING, ClaimUid, Device, Reason, Source, State, Unit, Uuid
+from fleet.node import outcomes
+from fleet.node.registry import Work
+from tests.twin.clock import Action, Timer
+from tests.twin.hardware import ZEROS, Fate, Fates, Hardware, Word
+from tests.twin.registry import TwinRegistry
 
 DEADLINE_S = 60.0
 CHECK_S = 0.2
-CLEANEST_LAST = (
-    State.QUARANTINED,
-    State.RETESTING,
-    State.HELD,
-    State.IN_USE,
-    State.DIRTY,
-    State.WIPING,
-    State.CHECKING,
-    State.CLEAN,
-)
 GONE = frozenset({Fact.WORKER_GONE})
+After = Callable[[float, Action, str], Timer]
+"""Lets the service do something later, if it lives then."""
+
+
+@dataclass(slots=True, eq=False)
+class Job(Work):
+    """One wipe."""
+
+    claim: ClaimUid | None = None
+    on_end: Callable[[DeviceResult], object] = lambda result: None  # noqa: ARG005 - told nobody
+    fate: Fate = field(default_factory=Fate)
+    timer: Timer | None = None
 
 
 @dataclass
 class Wiping:
-    """Performs wipes; knows what is in work."""
+    """Performs wipes."""
 
-    timeline: Timeline
-    journal: Journal
+    registry: TwinRegistry
     hardware: Hardware
     fates: Fates
-    changed: Callable[[], None]
-    works: dict[UnitId, Work] = field(default_factory=dict)
+    after: After
+    whatever: Callable[[float, Action], object]
+    """Lets something happen later whether or not the service lives then."""
     checked_at: dict[Uuid, float] = field(default_factory=dict)
 
-    def units(self, device: Device) -> list[Unit]:
-        """Records of a device."""
-        return [self.journal.units[unit] for unit in device.units]
+    def __post_init__(self) -> None:
+        self.registry.stop = self._stop
 
-    def state(self, device: Device) -> State:
-        """The least clean state among its units."""
-        states = {unit.state for unit in self.units(device)}
-        return next(state for state in CLEANEST_LAST if state in states)
-
-    def move(
-        self,
-        device: Device,
-        event: Event | Callable[[Unit], Event | None],
-        change: Change | None = None,
-    ) -> None:
-        """One event for all units of a device, or none of them."""
-        now = self.timeline.now()
-        moved = {}
-        for unit in self.units(device):
-            chosen = event(unit) if callable(event) else event
-            if chosen is not None:
-                moved[unit.id] = lifecycle.step(unit, chosen, now=now, change=change)
-        self.journal.units |= moved
-        self.changed()
-
-    def attached(self, device: Device) -> tuple[str, ...]:
-        """Claims that look into a device."""
-        return tuple(c.uid for c in self.journal.claims.values() if device.uuid in c.attached)
-
-    def work_on(self, device: Device) -> Work | None:
-        """The work that has a unit of the device."""
-        return next((self.works[unit] for unit in device.units if unit in self.works), None)
-
-    def begin(self, work: Work) -> None:
+    def begin(self, job: Job) -> None:
         """Start, or end at once with why not; the node's own idle cleaning gives way."""
-        other = self.work_on(work.device)
-        if other is not None and other.idle and not work.idle:
-            self.cancel(other)
-            other = None
+        other = self.registry.reserve_over_idle(job, wait_s=0.0)
         if other is not None:
-            self._end(work, Outcome.BUSY, f"worked on by {other.operation}", kept=False)
+            self._end(job, Outcome.BUSY, f"worked on by {other.operation}")
             return
-        refused = self._refused(work)
+        try:
+            refused = self._refused(job)
+            if refused is None:
+                self._start(job)
+        except errors.FleetError as error:
+            self._lost(job, error)
+            return
         if refused is not None:
-            self._end(work, *refused, kept=False)
-            return
-        self._start(work)
+            self._end(job, *refused)
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, job: Job) -> None:
         """Stop the worker; what it did is dirty. Where it has ended, its check is waited for."""
-        if work.timer is not None:
-            work.timer.cancel()
-        if self.state(work.device) is State.CHECKING:
-            self._checked(work)
+        if job.timer is not None:
+            job.timer.cancel()
+        if self.registry.state(job.device) is State.CHECKING:
+            self._checked(job)
             return
-        self._finish(work, Event.CANCELLED, Change(facts=GONE))
-        self._end(work, Outcome.INTERRUPTED, "cancelled")
+        self._finish(job, Event.CANCELLED, Change(facts=GONE))
+        self._end(job, Outcome.INTERRUPTED, "cancelled")
 
-    def _refused(self, work: Work) -> tuple[Outcome, str] | None:
-        units = self.units(work.device)
+    def _stop(self, work: Work) -> None:
+        if isinstance(work, Job):
+            try:
+                self.cancel(work)
+            except errors.FleetError as error:
+                self._lost(work, error)
+        self.registry.unreserve(work)
+
+    def _refused(self, job: Job) -> tuple[Outcome, str] | None:
+        registry, units = self.registry, self.registry.units(job.device)
         if any(unit.state is State.HELD for unit in units):
             return Outcome.HELD, "held by somebody unknown"
-        if any(u.state is State.IN_USE or (u.claim and u.claim != work.claim) for u in units):
+        if any(u.state is State.IN_USE or (u.claim and u.claim != job.claim) for u in units):
             return Outcome.IN_USE, "in use"
         out = [unit for unit in units if unit.state is State.QUARANTINED]
         if any(unit.claim or any(not r.liftable for r in unit.reasons) for unit in out):
             return Outcome.QUARANTINED, "out of service"
-        if work.token is not None and work.claim is None:
+        if job.token is not None and job.claim is None:
             try:
-                leases.check_token(units, work.token, work.token.epoch)
+                registry.fence.check(units, job.token, job.token.epoch)
             except errors.TokenStale as error:
                 return Outcome.REFUSED, error.detail
-        who = (*self.hardware.tenants(work.device), *self.attached(work.device))
-        if who:
-            self.move(
-                work.device,
-                lambda unit: Event.TRUST_LOST if unit.state is State.CLEAN else None,
-                Change(facts=GONE),
-            )
-            return Outcome.BUSY, f"in use by {who[0]}"
-        return None
+        if (survivor := self._survivor(job.device)) is not None:
+            return Outcome.BUSY, survivor
+        who = (*self.hardware.tenants(job.device), *registry.attached((job.device.uuid,)))
+        if not who:
+            return None
+        change = Change(facts=GONE)
+        clean = any(unit.state is State.CLEAN for unit in units)
+        if clean:
+            registry.move(job.device, Event.TRUST_LOST, change)
+        return Outcome.BUSY, f"in use by {who[0]}"
 
-    def _start(self, work: Work) -> None:
-        facts = START_GUARD
-        if not any(unit.claim for unit in self.units(work.device)):
+    def _survivor(self, device: Device) -> str | None:
+        """An earlier worker that lives, whether or not the journal still knows of it: it has the
+        device open. Those that are gone are forgotten.
+        """
+        alive, mine = self.hardware.workers, set(device.units)
+        rows = [r for r in self.registry.journal.workers() if mine.intersection(r.units)]
+        if gone := [row for row in rows if row.worker_id not in alive]:
+            with self.registry.commit() as commit:
+                for row in gone:
+                    commit.drop_worker(row.worker_id)
+        return next((f"worker {one} lives" for one, u in alive.items() if mine & {*u}), None)
+
+    def _start(self, job: Job) -> None:
+        registry, facts = self.registry, START_GUARD
+        if not any(unit.claim for unit in registry.units(job.device)):
             facts |= {Fact.NO_CLAIM_RECORD}
-        if work.token is not None:
-            for unit in self.units(work.device):
-                self.journal.units[unit.id] = lifecycle.raise_floor(unit, work.token)
-        self.move(
-            work.device,
-            lambda unit: (
-                Event.RETEST_STARTED if unit.state is State.QUARANTINED else Event.WIPE_STARTED
-            ),
-            Change(facts=facts, token=work.token),
-        )
-        for unit_id in work.device.units:
-            self.works[unit_id] = work
-        self.hardware.write(work.device, Word("wiping", work.token or NO_TOKEN))
-        work.fate = self.fates(self.hardware.node, work.device.name)
-        wait_s = DEADLINE_S if work.fate.code == "hang" else work.fate.seconds
-        work.timer = self.timeline.after(wait_s, lambda: self._wiped(work), "wiped")
-        self.changed()
 
-    def _wiped(self, work: Work) -> None:
-        code = work.fate.code
-        if code == "hang":
-            self._fail(work, Event.TIMED_OUT, self._reason("timed-out", Source.WIPE))
+        def also(commit: Commit) -> None:
+            at = registry.clock.now()
+            commit.put_worker(WorkerRow(self._name(job), job.device.uuid, job.device.units, {}, at))
+            if job.token is not None:
+                for unit_id in job.device.units:
+                    commit.put_unit(lifecycle.raise_floor(commit.unit(unit_id), job.token))
+
+        registry.move(job.device, _starting, Change(facts=facts, token=job.token), also=also)
+        for worker, units in self.hardware.workers.items():
+            assert not set(units) & set(job.device.units), f"{worker} lives, and another is started"
+        self.hardware.write(job.device, Word("wiping", job.token or NO_TOKEN))
+        job.fate = self.fates(self.hardware.node, job.device.name)
+        hangs = job.fate.code in ("hang", "wedged")
+        self._later(job, DEADLINE_S if hangs else job.fate.seconds, self._wiped, "wiped")
+
+    def _name(self, job: Job) -> str:
+        return f"{self.registry.boot_id}/{job.operation}"
+
+    def _later(self, job: Job, wait_s: float, act: Callable[[Job], None], name: str) -> None:
+        def due() -> None:
+            try:
+                act(job)
+            except errors.FleetError as error:
+                self._lost(job, error)
+
+        job.timer = self.after(wait_s, due, name)
+
+    def _lost(self, job: Job, error: errors.FleetError) -> None:
+        """The thread of the work has ended by an error; recovery settles what it leaves."""
+        self._end(job, Outcome.INTERRUPTED, f"lost: {error.detail}")
+
+    def _wiped(self, job: Job) -> None:
+        code = job.fate.code
+        if code in ("hang", "wedged"):
+            found = "wedged" if code == "wedged" else "timed-out"
+            source = Source.WORKER if code == "wedged" else Source.WIPE
+            self._fail(job, Event.TIMED_OUT, self._reason(found, source))
         elif code == "interrupted":
-            third = self._reason("interrupted", Source.WORKER)
-            few = all(u.interruptions + 1 < 3 for u in self.units(work.device))
-            brought = frozenset() if few else frozenset({third})
-            self._finish(work, Event.INTERRUPTED, Change(facts=GONE, reasons=brought))
-            self._end(work, Outcome.INTERRUPTED, "its worker died")
+            self._interrupted(job)
         elif code == "memory-mismatch":
-            self._fail(work, Event.WIPE_FAILED, self._reason(code, Source.WIPE))
+            self._fail(job, Event.WIPE_FAILED, self._reason(code, Source.WIPE))
         else:
-            self.hardware.write(work.device, Word("zeros", work.token or NO_TOKEN))
-            self._finish(work, Event.WIPE_VERIFIED, Change())
-            work.timer = self.timeline.after(CHECK_S, lambda: self._checked(work), "checked")
+            self.hardware.write(job.device, Word(ZEROS, job.token or NO_TOKEN))
+            self._finish(job, Event.WIPE_VERIFIED, Change())
+            wait_s = DEADLINE_S if code == "hang-check" else CHECK_S
+            self._later(job, wait_s, self._checked, "checked")
 
-    def _checked(self, work: Work) -> None:
-        if work.fate.code:
-            self._fail(work, Event.HEALTH_FAILED, self._reason(work.fate.code, Source.HEALTH))
-            return
-        if any(unit.state not in WORKING for unit in self.units(work.device)):
-            self._end(work, Outcome.QUARANTINED, "put out of service meanwhile")
-            return
-        digest = self.hardware.certify(work.device, work.token or NO_TOKEN)
-        self.checked_at[work.device.uuid] = self.timeline.now()
-        self.move(
-            work.device,
-            lambda unit: (
-                Event.RETEST_PASSED if unit.state is State.RETESTING else Event.HEALTH_PASSED
-            ),
-            Change(facts=frozenset({Fact.CERTIFICATE_DURABLE}), certificate=digest),
+    def _interrupted(self, job: Job) -> None:
+        third = self._reason("interrupted", Source.WORKER)
+        few = all(u.interruptions + 1 < 3 for u in self.registry.units(job.device))
+        self._finish(
+            job,
+            Event.INTERRUPTED,
+            Change(facts=GONE, reasons=frozenset() if few else frozenset({third})),
         )
-        clean = self.state(work.device) is State.CLEAN
-        self._end(work, Outcome.CERTIFIED if clean else Outcome.QUARANTINED, certificate=digest)
+        self._end(job, Outcome.INTERRUPTED, "its worker died")
 
-    def _fail(self, work: Work, event: Event, reason: Reason) -> None:
-        self._finish(work, event, Change(facts=GONE, reasons=frozenset({reason})))
-        self._end(work, Outcome.QUARANTINED, reason.code)
+    def _checked(self, job: Job) -> None:
+        code = job.fate.code
+        if code == "hang-check":
+            self._fail(job, Event.TIMED_OUT, self._reason("timed-out", Source.HEALTH))
+            return
+        if code == "interrupted-check":
+            self._interrupted(job)
+            return
+        if code:
+            self._fail(job, Event.HEALTH_FAILED, self._reason(code, Source.HEALTH))
+            return
+        if any(unit.state not in WORKING for unit in self.registry.units(job.device)):
+            self._end(job, Outcome.QUARANTINED, "put out of service meanwhile")
+            return
+        digest = self.hardware.certify(job.device, job.token or NO_TOKEN)
+        change = Change(frozenset({Fact.CERTIFICATE_DURABLE}), certificate=digest)
+        self.registry.move(job.device, _passing, change)
+        self.checked_at[job.device.uuid] = self.registry.clock.now()
+        clean = self.registry.state(job.device) is State.CLEAN
+        outcome = Outcome.CERTIFIED if clean else Outcome.QUARANTINED
+        self._end(job, outcome, certificate=digest)
 
-    def _finish(self, work: Work, event: Event, change: Change) -> None:
-        """Out of the work; a unit that a decision has quarantined meanwhile only gains."""
+    def _fail(self, job: Job, event: Event, reason: Reason) -> None:
+        self._finish(job, event, Change(facts=GONE, reasons=frozenset({reason})))
+        self._end(job, Outcome.QUARANTINED, reason.code)
+
+    def _finish(self, job: Job, event: Event, change: Change) -> None:
+        """Out of the work; a unit that a decision has quarantined meanwhile only gains.
+
+        A worker that a kill has ended goes from the journal with it; a wedged one stays there.
+        """
 
         def chosen(unit: Unit) -> Event | None:
             if unit.state is State.RETESTING and event is Event.WIPE_VERIFIED:
@@ -195,90 +226,54 @@ class Wiping:
             quarantined = unit.state is State.QUARANTINED and change.reasons
             return Event.FAULT_SEEN if quarantined else None
 
-        self.move(work.device, chosen, change)
+        name = self._name(job)
+        wedged = job.fate.code == "wedged" and event in (Event.TIMED_OUT, Event.CANCELLED)
+        if not wedged:
+            self.registry.move(job.device, chosen, change, also=lambda c: c.drop_worker(name))
+            return
+        found = frozenset({self._reason("wedged", Source.WORKER)})
+        self.hardware.workers[name] = job.device.units
+        self.whatever(job.fate.wedged_s, lambda: self.hardware.scribble(name))
+        self.registry.move(job.device, chosen, Change(reasons=change.reasons | found))
 
-    def _end(
-        self,
-        work: Work,
-        outcome: Outcome,
-        detail: str = "",
-        *,
-        certificate: str = "",
-        kept: bool = True,
-    ) -> None:
-        if kept:
-            for unit_id in work.device.units:
-                if self.works.get(unit_id) is work:
-                    del self.works[unit_id]
-        state = self.state(work.device)
+    def _end(self, job: Job, outcome: Outcome, detail: str = "", *, certificate: str = "") -> None:
+        self.registry.unreserve(job)
+        state = self.registry.state(job.device)
         if outcome is Outcome.INTERRUPTED and state is State.QUARANTINED:
             outcome = Outcome.QUARANTINED
         found = (Finding(check="wipe", verdict="fail", detail=detail),) if detail else ()
-        self.changed()
-        work.on_end(
-            DeviceResult(
-                operation=work.operation,
-                node=self.hardware.node,
-                device=work.device.name,
-                uuid=work.device.uuid,
-                outcome=outcome,
-                state=state,
-                certificate=certificate if outcome is Outcome.CERTIFIED else "",
-                findings=found,
-            )
+        result = DeviceResult(
+            operation=job.operation,
+            node=self.hardware.node,
+            device=job.device.name,
+            uuid=job.device.uuid,
+            outcome=outcome,
+            state=state,
+            certificate=certificate if outcome is Outcome.CERTIFIED else "",
+            findings=found,
         )
-
-    def crash(self) -> None:
-        """The service is gone, its workers with it: nothing ends any more."""
-        for work in self.works.values():
-            if work.timer is not None:
-                work.timer.cancel()
-        self.works.clear()
-
-    def recover(self, *, new_boot: bool) -> None:
-        """What a start finds in work nobody works on."""
-        for device in self.hardware.devices.values():
-            if new_boot:
-                self.move(device, Event.NEW_BOOT, Change(boot_id=self.journal.boot_id))
-                continue
-            third = any(unit.interruptions + 1 >= 3 for unit in self.units(device))
-            why = frozenset({self._reason("interrupted", Source.WORKER)} if third else ())
-            self.move(
-                device,
-                lambda unit: Event.INTERRUPTED if unit.state in WORKING else None,
-                Change(facts=GONE, reasons=why),
-            )
+        job.on_end(result)
 
     def fault(self, device: Device, code: str, source: Source = Source.HEALTH) -> None:
         """A fault is seen, whatever the device does; a running wipe is ended."""
-        work = self.work_on(device)
+        work = self.registry.work_on(device)
         reason = frozenset({self._reason(code, source)})
-        self.move(
-            device,
-            lambda u: (
-                Event.FAULT_SEEN if lifecycle.TABLE.accepts(u.state, Event.FAULT_SEEN) else None
-            ),
-            Change(facts=GONE, reasons=reason),
-        )
-        if work is not None and work.timer is not None:
-            work.timer.cancel()
+        self.registry.move(device, outcomes.fault_event, Change(facts=GONE, reasons=reason))
+        if isinstance(work, Job):
+            if work.timer is not None:
+                work.timer.cancel()
             self._end(work, Outcome.QUARANTINED, code)
 
     def _reason(self, code: str, source: Source) -> Reason:
-        return reasons.make(code, source, since=self.timeline.now())
+        return reasons.make(code, source, since=self.registry.clock.now())
 
-    def clear(self, device: Device) -> None:
-        """An operator clears all reasons of a device."""
-        for unit in self.units(device):
-            keys = frozenset((r.code, str(r.source)) for r in unit.reasons)
-            if unit.state is State.QUARANTINED:
-                moved = lifecycle.step(
-                    unit, Event.CLEARED, now=self.timeline.now(), change=Change(cleared=keys)
-                )
-                self.journal.units[unit.id] = moved
-            elif keys and unit.state is State.IN_USE:
-                self.journal.units[unit.id] = replace(unit, reasons=frozenset())
-        self.changed()
+
+def _starting(unit: Unit) -> Event:
+    return Event.RETEST_STARTED if unit.state is State.QUARANTINED else Event.WIPE_STARTED
+
+
+def _passing(unit: Unit) -> Event:
+    return Event.RETEST_PASSED if unit.state is State.RETESTING else Event.HEALTH_PASSED
 
 
 def steady(seconds: float = 1.0) -> Fates:

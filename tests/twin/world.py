@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
+from fleet import errors
+from fleet.cli.store import Terms, follow
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Selection, uid_of
 from fleet.kube.memory.engine import Target
 from fleet.kube.memory.kinds import CLAIM_TEMPLATES
 from fleet.kube.memory.removal import Preconditions
+from fleet.model import HolderKind
 from tests.twin import objects
 from tests.twin.assembly import SPACE, Assembly, Plan
 
@@ -16,6 +22,8 @@ __all__ = ["Plan", "World"]
 
 class World(Assembly):
     """One cluster. Methods act at once; time passes in `run` and `settle`."""
+
+    _store_backup: Any = None
 
     # --- pods ------------------------------------------------------------------------------------
 
@@ -149,15 +157,103 @@ class World(Assembly):
         self.plugins[name].stop()
         self._plug(name)
 
+    def second_plugin(self, name: str) -> Callable[[], None]:
+        """A new plugin process beside the old one; call what is returned to end the old."""
+        self.note(f"{name} has two plugins")
+        old = self.plugins[name]
+        self._plug(name)
+        self.spare.append(old)
+
+        def end() -> None:
+            old.stop()
+            if old in self.spare:
+                self.spare.remove(old)
+
+        return end
+
     def power_off(self, name: str) -> None:
         """The node is off."""
         self.note(f"{name} is off")
         if self.kubelets[name].down:
             return
         self.crash_node(name)
-        self.plugins[name].stop()
+        for plugin in (self.plugins[name], *(p for p in self.spare if p.node.name == name)):
+            plugin.stop()
+        self.spare = [plugin for plugin in self.spare if plugin.node.name != name]
         self.kubelets[name].power_off()
-        self.nodes[name].hardware.containers.clear()
+        self.nodes[name].hardware.boot(f"off-{self.nodes[name].starts}")
+
+    def claimed(self, node: str, device: str) -> bool:
+        """Whether a claim has a device by the API's word, the store's or the node's."""
+        found = next(d for d in self.nodes[node].hardware.devices.values() if d.name == device)
+        known = self.nodes[node].registry.journal.units
+        rows = [self.store._rows.get(unit) for unit in found.units]
+        return (
+            any(row is not None and row.holder.kind is HolderKind.CLAIM for row in rows)
+            or any(unit in known and known[unit].claim for unit in found.units)
+            or any(
+                (one["pool"], one["device"]) == (node, device)
+                for claim in self.sight.all(CLAIMS).values()
+                for one in objects.results(claim)
+            )
+        )
+
+    def swap_card(self, name: str, index: int) -> None:
+        """While the node is off another card takes the place of one."""
+        self.note(f"card {index} of {name} is swapped")
+        self.nodes[name].hardware.swap(index)
+
+    def back_up(self) -> None:
+        """Copies of all journals and of the store, to be restored some day."""
+        for node in self.nodes.values():
+            journal = node.kept.journal
+            node.kept.backup = journal.copy() if journal is not None else None
+        self._store_backup = (dict(self.store._rows), self.store._stored)
+
+    def lose_journal(self, name: str, *, restored: bool) -> None:
+        """The service is killed, and its journal is gone, or an older copy."""
+        kept = self.nodes[name].kept
+        self.note(f"journal of {name} is {'restored' if restored else 'lost'}")
+        self.crash_node(name)
+        kept.journal = kept.backup.copy() if restored and kept.backup is not None else None
+
+    def restore_store(self) -> None:
+        """An older copy of the store takes its place; it grants until a node tells it better."""
+        self.note("the store is restored")
+        rows, stored = self._store_backup
+        self.store._rows, self.store._stored = dict(rows), stored
+        self.checker.doubtful = True
+
+    def adopt_store(self) -> bool:
+        """An operator adopts the store once all nodes answer; whether all is well then.
+
+        It is due after a restored store, and where a restored journal follows an older epoch.
+        """
+        epochs = {node.registry.journal.epoch for node in self.nodes.values()}
+        if not self.checker.doubtful and epochs <= {0, self.store.newest().epoch}:
+            return True
+        if any(not node.alive or node.frozen for node in self.nodes.values()):
+            return False
+        nodes: Mapping[str, Any] = self.nodes
+        stores: Any = SimpleNamespace(leases=self.store)
+        adoption = follow(stores, nodes, Terms("twin"))
+        if adoption.failed or adoption.conflicts:
+            self.note(f"adoption: {len(adoption.failed)} failed, {len(adoption.conflicts)} differ")
+            return False
+        self.note("the store is adopted")
+        self.checker.doubtful = False
+        return True
+
+    def strip_taints(self, name: str) -> None:
+        """Somebody takes the taints out of a node's slices."""
+        self.note(f"taints of {name} are stripped")
+        for found in list(self.sight.all(SLICES).values()):
+            devices = found["spec"].get("devices") or ()
+            if found["spec"].get("nodeName") == name and any(d.get("taints") for d in devices):
+                bare = [{k: v for k, v in d.items() if k != "taints"} for d in devices]
+                spec = {**found["spec"], "devices": bare}
+                with suppress(errors.FleetError):
+                    self.admin.replace(SLICES, {**found, "spec": spec})
 
     def power_on(self, name: str) -> None:
         """The node has booted."""
@@ -204,16 +300,25 @@ class World(Assembly):
         """All trouble over: everything that is down comes back."""
         self.note("peace")
         self.dice.on = self.dice.outage = False
+        self.dice.cut.clear()
         self.lucky = True
         for chief in self.chiefs:
             chief.wire.deaf = False
+            chief.means.clock.ahead_s = 0.0
         for name in list(self.nodes):
+            node = self.nodes[name]
+            node.full = node.unwritable = node.silent = node.frozen = False
+            node.clock.ahead_s = 0.0
             self.register_node(name)
             self.power_on(name)
             self.start_node(name)
-            self.nodes[name].silent = False
         if not self.chiefs:
             self.start_coordinator()
+        self._adopt_soon()
+
+    def _adopt_soon(self) -> None:
+        if not self.adopt_store():
+            self.timeline.after(2.0, self._adopt_soon, "adoption")
 
     def settle(self, seconds: float = 400.0) -> list[str]:
         """All trouble over, all pods deleted: what is left after that time, [] for nothing."""

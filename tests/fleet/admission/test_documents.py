@@ -63,6 +63,19 @@ def test_members_of_a_list_are_objects_of_their_own() -> None:
     assert found.line_of(("metadata", "name")) == 7
 
 
+def test_members_of_a_typed_list_are_of_its_kind() -> None:
+    """B20: as a server writes lists; what a member says of itself counts, of a plain List nothing
+    is known."""
+    members = "items:\n- metadata: {name: a}\n- {kind: Other, metadata: {name: b}}\n- 1\n"
+    found = documents(f"apiVersion: apps/v1\nkind: DeploymentList\n{members}")
+    values = [one.value for one in found if isinstance(one, Document)]
+    assert [(one["apiVersion"], one["kind"], one["metadata"]["name"]) for one in values] == [
+        ("apps/v1", "Deployment", "a"),
+        ("apps/v1", "Other", "b"),
+    ]
+    assert list(documents(f"apiVersion: v1\nkind: List\n{members}")) == []
+
+
 def test_json_is_read_with_tabs_and_all() -> None:
     """B20: as `kubectl -o json` writes it, or indented with tabs."""
     value = {"apiVersion": "v1", "kind": "Pod", "spec": {"x": [1, "a\tb", None, True, 1.5]}}

@@ -82,3 +82,18 @@ def test_each_container_and_claim_is_told_by_itself() -> None:
         "spec.containers[0].resources.claims[0]",
         "spec.resourceClaims[1]",
     ]
+
+
+def test_a_claim_says_once_which_it_is() -> None:
+    """C4: a claim or a template, by a name that is one; neither and both are told."""
+    sources: list[dict[str, Any]] = [
+        {"resourceClaimName": "c"},
+        {"resourceClaimTemplateName": "t"},
+        {},
+        {"resourceClaimName": "", "resourceClaimTemplateName": ""},
+        {"resourceClaimName": "c", "resourceClaimTemplateName": "t"},
+    ]
+    claims = [{"name": f"device-{index}", **one} for index, one in enumerate(sources)]
+    assert found("C4-claim-source", {"resourceClaims": claims}) == [
+        f"spec.resourceClaims[{index}]" for index in (2, 3, 4)
+    ]

@@ -60,3 +60,11 @@ def test_a_mounted_map_of_configuration_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "list"
     path.symlink_to("one")
     assert TagKeyFile(path, [ROOT.key_id]).keys().number == 1
+
+
+def test_c5_an_empty_list_is_unreadable_from_the_start(tmp_path: Path) -> None:
+    """C5: an empty file is no list without keys: tags cannot be judged, and that is said."""
+    path = tmp_path / "empty.json"
+    path.write_bytes(b"")
+    with pytest.raises(TagKeysUnreadable):
+        TagKeyFile(path, ["0" * 64]).keys()

@@ -16,6 +16,7 @@ from fleet.backends.children import Children
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.registers import Fault
 from fleet.wipe.identity import marked
+from tests.crowding import crowded
 from tests.drivers.host import Host
 from tests.fleet.wipe.orders import node
 
@@ -64,6 +65,15 @@ def test_b29_a_driver_that_hangs_on_one_card_is_ended_and_holds_up_no_other(
     direct.clear_fault(sick, "reading-hang")
     assert children.call(sick, "readings", {"accelerator": sick}, 10)["present"] is True
     assert before not in pids(sick)
+
+
+def test_a_process_with_thousands_of_descriptors_asks_its_children(
+    direct: SimulatedBackend, children: Children
+) -> None:
+    """E1: a node with many devices has descriptors beyond 1,024, which select() does not take."""
+    uuid = direct.inventory()[0].uuid
+    with crowded():
+        assert children.call(uuid, "processes", {"accelerator": uuid}, 10) is not None
 
 
 def test_a_child_that_died_is_replaced(direct: SimulatedBackend, children: Children) -> None:

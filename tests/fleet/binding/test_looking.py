@@ -183,6 +183,23 @@ def test_a_lost_device_makes_the_claims_lease_no_stray() -> None:
     assert (facts.lease, facts.strays, facts.stuck) == (own, (), (older,))
 
 
+def test_a_card_that_was_changed_is_asked_for_where_its_claim_is() -> None:
+    """B24: another card has its name; once nobody waits for the claim, its node closes the token."""
+    bench = Bench()
+    uid = bench.given("c", "a")
+    bench.run(1.0, work=False)
+    own = bench.lease(uid)
+    assert own is not None
+    gone = replace(own, units=frozenset({UnitId("gone/0")}))
+    case = case_of(bench)
+    case.leases = (gone,)
+    waiting = bench.binder.look.facts(case, bench.clock.now())
+    assert (waiting.lease, waiting.strays, waiting.stuck) == (None, (), (gone,))
+    case.reading = replace(case.reading, pods=())
+    unused = bench.binder.look.facts(case, bench.clock.now())
+    assert (unused.lease, unused.strays, unused.stuck) == (None, (gone,), ())
+
+
 def test_a_node_that_is_gone_is_not_believed() -> None:
     """B4: what was seen of a node that a survey does not name any more is nothing; its leases
     are in nobody's way, and it is forgotten in the end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.campaign.breaker import Breaker, Stance
+from fleet.campaign.breaker import SPELLS, Breaker, Stance
 from fleet.settings import CampaignPolicy
 
 POLICY = CampaignPolicy(breaker_failures=3, breaker_fraction=0.5, breaker_window_s=100)
@@ -66,3 +66,20 @@ def test_it_explains_itself() -> None:
     assert after((0, True), (1, True), (2, True)).explain() == (
         "3 of the last 3 devices failed within 100 s"
     )
+
+
+def test_it_costs_the_same_however_many_devices_end() -> None:
+    """B50, E5: a window of thousands of devices is kept as a few sums, and none is forgotten."""
+    breaker = Breaker(CampaignPolicy(breaker_failures=10_000, breaker_window_s=100))
+    for number in range(3000):
+        breaker = breaker.record(number / 50, failed=number % 3 == 0)
+    assert len(breaker.seen) <= SPELLS + 1
+    assert (breaker.finished, breaker.failures) == (3000, 1000)
+
+
+def test_the_window_is_left_by_parts() -> None:
+    """B50: a failure counts for the window, and for no more than a part of it longer."""
+    part_s = POLICY.breaker_window_s / SPELLS
+    first = after((0.0, True), (part_s * 0.9, True))
+    assert first.record(100.0, failed=False).failures == 2
+    assert first.record(100.0 + part_s, failed=False).failures == 0

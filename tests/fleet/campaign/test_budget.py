@@ -104,3 +104,22 @@ def test_pools_do_not_pay_for_each_other() -> None:
     floors.take("a")
     assert not floors.allow("b")
     assert floors.allow("c")
+
+
+def test_views_keep_it_up_to_date() -> None:
+    """B50: what a newer view says counts, and what it does not show any more is gone."""
+    fleet = in_service([view("n0", ("a", "a", "CLEAN"), ("b", "b", "QUARANTINED"))])
+    assert (set(fleet.out), fleet.spare(0.0)) == ({"b"}, {"p": 1})
+    fleet.update(view("n0", ("a", "a", "QUARANTINED"), ("c", "c", "DIRTY")))
+    assert set(fleet.accelerators) == {"a", "c"}
+    assert (set(fleet.out), fleet.spare(0.0)) == ({"a"}, {"p": 0})
+    fleet.update(view("n0", ("a", "a", "CLEAN"), ("c", "c", "CLEAN"), pool="q"))
+    assert (set(fleet.out), fleet.spare(0.5)) == (set(), {"p": 0, "q": 1})
+
+
+def test_an_accelerator_that_moved_to_another_node_is_counted_once() -> None:
+    """B54: a card put into another node is that node's, whatever the old one showed before."""
+    fleet = in_service([view("n0", ("a", "a", "CLEAN")), view("n1", ("a", "a", "QUARANTINED"))])
+    fleet.update(view("n0"))
+    assert fleet.accelerators["a"].node == "n1"
+    assert set(fleet.out) == {"a"}

@@ -17,6 +17,7 @@ from fleet.leases import AcquireRequest
 from fleet.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.settings import CampaignPolicy, WipePolicy
+from fleet.stores.base import Release, Renewal
 
 POLICY = CampaignPolicy(lease_ttl_s=60)
 HOLDER = Holder(HolderKind.CAMPAIGN, "r1")
@@ -35,6 +36,8 @@ class World:
         self.renewed: list[Token] = []
         self.released: list[Token] = []
         self.cancelled: list[str] = []
+        self.whole = False
+        self.calls = 0
 
     def names(self) -> Sequence[str]:
         raise NotImplementedError
@@ -68,17 +71,21 @@ class World:
         token = Token(1, len(self.asked))
         return [self.lease or Lease(r.units, r.holder, token, 60.0) for r in requests]
 
-    def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
-        assert (holder, ttl_s) == (HOLDER, 60)
-        self.renewed.append(token)
-        if self.renewal is not None:
+    def renew_all(self, renewals: Sequence[Renewal]) -> Sequence[Lease | FleetError]:
+        assert {(one.holder, one.ttl_s) for one in renewals} == {(HOLDER, 60)}
+        self.calls += 1
+        self.renewed += [one.token for one in renewals]
+        if self.renewal is not None and self.whole:
             raise self.renewal
+        return [self.renewal or Lease(frozenset(), HOLDER, one.token, 60.0) for one in renewals]
 
-    def release(self, holder: Holder, token: Token) -> None:
-        assert holder == HOLDER
-        self.released.append(token)
-        if self.release_error is not None:
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | FleetError]:
+        assert {one.holder for one in releases} == {HOLDER}
+        self.calls += 1
+        self.released += [one.token for one in releases]
+        if self.release_error is not None and self.whole:
             raise self.release_error
+        return [self.release_error or True for _ in releases]
 
 
 def view(state: str = "DIRTY") -> NodeView:
@@ -193,11 +200,15 @@ def test_no_lease_no_order(error: FleetError, outcome: Outcome | None) -> None:
         (errors.EpochForeign("foreign"), 20.0, False),
     ],
 )
-def test_renewal(error: FleetError | None, at: float, kept: bool) -> None:
-    """A lease is renewed at a third of its life; lost only when it is known or surely run out."""
+@pytest.mark.parametrize("whole", [False, True])
+def test_renewal(error: FleetError | None, at: float, kept: bool, whole: bool) -> None:
+    """A lease is renewed at a third of its life; lost only when it is known or surely run out.
+
+    Whether one answer says so or the call as a whole fails.
+    """
     world, given = World(), track()
     order(world, given)
-    world.renewal = error
+    world.renewal, world.whole = error, whole
     ordering = Ordering("r1", world, world, POLICY, None)
     ordering.renew([given], 19.9)
     assert world.renewed == []
@@ -215,12 +226,13 @@ def test_renewal(error: FleetError | None, at: float, kept: bool) -> None:
         (errors.StoreUnavailable("away"), True),
     ],
 )
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_release_is_repeated_only_where_it_may_not_have_been_heard(
-    error: FleetError | None, again: bool
+    error: FleetError | None, again: bool, whole: bool
 ) -> None:
     """What the store did not hear is said again with the next flush."""
     world, given = World(), track()
-    world.release_error = error
+    world.release_error, world.whole = error, whole
     ordering = Ordering("r1", world, world, POLICY, None)
     given.lease = Lease(frozenset({UnitId("g/0")}), HOLDER, Token(1, 1), 60.0)
     ordering.release(given)
@@ -248,3 +260,19 @@ def test_cancelling_is_never_an_error() -> None:
     world, given = World(), track()
     Ordering("r1", world, world, POLICY, None).cancel([given])
     assert world.cancelled == ["r1/g/1"]
+
+
+def test_renewals_and_releases_of_a_step_are_one_call_each() -> None:
+    """E5: however many leases are due, the store commits once for them."""
+    world = World()
+    tracks = [track() for _ in range(8)]
+    for given in tracks:
+        order(world, given)
+    ordering = Ordering("r1", world, world, POLICY, None)
+    world.calls = 0
+    ordering.renew(tracks, 20.0)
+    assert (world.calls, len(world.renewed)) == (1, 8)
+    for given in tracks:
+        ordering.release(given)
+    ordering.flush()
+    assert (world.calls, len(world.released)) == (2, 8)

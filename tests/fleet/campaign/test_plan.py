@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.campaign.budget import Accelerator, Service, Standing, limit, used
-from fleet.campaign.plan import next_batch, plan
+from fleet.campaign.plan import Line, Room, next_batch, plan
 from fleet.campaign.targets import Target
 from fleet.model import NO_TOKEN
 from fleet.settings import CampaignPolicy
@@ -143,3 +143,35 @@ def test_a_batch_never_breaks_a_limit(
         felt = [t for t in batch if of_pool.get(t.accelerator) and t.pool == pool
                 and of_pool[t.accelerator].standing is Standing.SERVING]  # fmt: skip
         assert not felt or len(left) >= ceil(policy.pool_floor * len(healthy))
+
+
+def test_a_line_is_kept_from_step_to_step() -> None:
+    """E2: what is chosen from a line as devices come and go is what a new one would choose."""
+    fleet = grid(5, 4, racks=2)
+    policy = CampaignPolicy(max_parallel=6, max_parallel_per_rack=4)
+    line, waiting = Line(), list(fleet)
+    running: list[Target] = []
+    for target in reversed(fleet):
+        line.add(target)
+    while waiting:
+        room = Room(running, serving(fleet), policy)
+        batch = line.batch(room, None, lambda _: True)
+        assert batch == next_batch(waiting, running, serving(fleet), policy)
+        for target in batch:
+            waiting.remove(target)
+            line.remove(target)
+            line.load(target.node, 1)
+        running += batch
+        for target in running[::2]:
+            line.load(target.node, -1)
+        running = running[1::2]
+    assert not line
+
+
+def test_with_the_budget_spent_only_what_is_out_already_may_start() -> None:
+    """B50: a quarantined device is retested although nothing else may be taken out of service."""
+    fleet = grid(4, 2)
+    out = {"n2g1": Accelerator("n2", "r0", "p", Standing.OUT)}
+    service = Service({**serving(fleet).accelerators, **out})
+    policy = CampaignPolicy(out_of_service_max=0.01, out_of_service_min=1)
+    assert [t.uuid for t in next_batch(fleet, (), service, policy)] == ["n2g1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.campaign.report import REMEDIES, ExitReason, RunReport, exit_code, totals
+from fleet.campaign.report import REMEDIES, ExitReason, RunReport, Sums, exit_code
 from fleet.messages import ByteFigures, DeviceResult, Outcome
 
 
@@ -13,6 +13,13 @@ def row(outcome: Outcome, uuid: str = "g") -> DeviceResult:
         node="n", device="d", uuid=uuid, outcome=outcome, state="CLEAN",
         bytes=ByteFigures(total=100, reserved=10, covered=80, residual=10),
     )  # fmt: skip
+
+
+def sums(*rows: DeviceResult) -> Sums:
+    found = Sums()
+    for one in rows:
+        found.add(one)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -40,18 +47,25 @@ def test_the_exit_code(outcomes: list[Outcome], reason: ExitReason, code: int) -
 
 def test_totals_add_up() -> None:
     """Bytes are sums, outcomes counts, the rate counts all four passes over the wall time."""
-    found = totals([row(Outcome.CERTIFIED, "a"), row(Outcome.FAILED, "b")], 4.0)
+    found = sums(row(Outcome.CERTIFIED, "a"), row(Outcome.FAILED, "b")).totals(4.0)
     assert (found.devices, found.bytes.covered, found.bytes.residual) == (2, 160, 20)
     assert found.outcomes == {Outcome.CERTIFIED: 1, Outcome.FAILED: 1}
     assert found.rate == 160.0
-    assert totals([], 0.0).rate == 0.0
+    assert sums().totals(0.0).rate == 0.0
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    """A report made while the campaign runs changes nothing of it."""
+    ours = sums(row(Outcome.CERTIFIED))
+    ours.copy().add(row(Outcome.FAILED))
+    assert ours.totals(1.0) == sums(row(Outcome.CERTIFIED)).totals(1.0)
 
 
 def test_the_document_reads_back() -> None:
     """What ``--json`` prints is the whole report."""
     report = RunReport(
         run="r", simulated=True, started_at=0, ended_at=1, wall_s=1,
-        devices=(row(Outcome.CERTIFIED),), totals=totals([row(Outcome.CERTIFIED)], 1),
+        devices=(row(Outcome.CERTIFIED),), totals=sums(row(Outcome.CERTIFIED)).totals(1),
         exit_reason=ExitReason.COMPLETE, exit_code=0,
     )  # fmt: skip
     assert RunReport.model_validate_json(report.model_dump_json()) == report

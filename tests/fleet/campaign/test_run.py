@@ -31,6 +31,7 @@ from fleet.messages import (
 )
 from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.settings import CampaignPolicy
+from fleet.stores.base import Release, Renewal
 
 GIB = 1 << 30
 
@@ -213,17 +214,24 @@ class Fleet:
         self.held.update(dict.fromkeys(request.units, lease))
         return lease
 
-    def renew(self, holder: Holder, token: Token, ttl_s: float) -> None:
+    def renew_all(self, renewals: Sequence[Renewal]) -> list[Lease | FleetError]:
         self._reach()
-        found = {u: x for u, x in self.held.items() if x.token == token and x.holder == holder}
-        if not found or any(leases.is_expired(x, self.now) for x in found.values()):
-            raise errors.LeaseLost(f"{token} is not held")
-        for unit, lease in found.items():
-            self.held[unit] = Lease(lease.units, holder, token, self.now + ttl_s)
+        return [self._renew(one) for one in renewals]
 
-    def release(self, holder: Holder, token: Token) -> None:
+    def _renew(self, one: Renewal) -> Lease | FleetError:
+        mine = (one.holder, one.token)
+        found = {u: x for u, x in self.held.items() if (x.holder, x.token) == mine}
+        if not found or any(leases.is_expired(x, self.now) for x in found.values()):
+            return errors.LeaseLost(f"{one.token} is not held")
+        for unit, lease in found.items():
+            self.held[unit] = Lease(lease.units, one.holder, one.token, self.now + one.ttl_s)
+        return next(iter(found.values()))
+
+    def release_all(self, releases: Sequence[Release]) -> list[bool | FleetError]:
         self._reach()
-        self.held = {u: x for u, x in self.held.items() if (x.holder, x.token) != (holder, token)}
+        gone = {(one.holder, one.token) for one in releases}
+        self.held = {u: x for u, x in self.held.items() if (x.holder, x.token) not in gone}
+        return [True] * len(releases)
 
     def append(self, run: str, results: Sequence[DeviceResult]) -> None:
         self._reach()

@@ -11,6 +11,7 @@ from fleet.campaign.breaker import Breaker
 from fleet.campaign.budget import Accelerator, Service
 from fleet.campaign.budget import Standing as Place
 from fleet.campaign.report import ExitReason, Phase
+from fleet.campaign.roster import Roster
 from fleet.campaign.targets import Target
 from fleet.campaign.track import Track
 from fleet.messages import Outcome, WipeProgress
@@ -31,7 +32,7 @@ def done(uuid: str, outcome: Outcome, **changed: Any) -> Track:
 
 def standing(*tracks: Track, **changed: Any) -> telling.Standing:
     base: dict[str, Any] = {
-        "run": "r1", "now": 20.0, "started_at": 10.0, "ended_at": None, "tracks": tracks,
+        "run": "r1", "now": 20.0, "started_at": 10.0, "ended_at": None, "roster": Roster(tracks),
         "nodes": (), "simulated": False, "reason": None, "breaker": Breaker(CampaignPolicy()),
         "service": Service({}), "notes": (),
     }  # fmt: skip

@@ -330,3 +330,13 @@ def test_a_writer_killed_anywhere_leaves_nothing_half_written(tmp_path: Path) ->
     specs = SpecDirectory(directory)
     specs.settle([UID, OTHER])
     assert {path.name for path in directory.iterdir()} <= {specs.name(UID), specs.name(OTHER)}
+
+
+def test_a3_what_is_in_the_temporarys_way_keeps_no_spec_visible(specs: SpecDirectory) -> None:
+    """A3, B20: somebody's directory under the temporary name is told, and the spec is gone."""
+    mine = claim()
+    specs.write(mine, grants(mine))
+    (specs.directory / f".{FILE}.tmp").mkdir()
+    with pytest.raises(errors.SpecUnavailable):
+        specs.remove(UID)
+    assert specs.listed() == ()

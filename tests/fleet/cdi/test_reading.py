@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 
 import pytest
@@ -87,3 +88,12 @@ def test_reading_anything_raises_only_malformed(text: bytes, name: str) -> None:
     with suppress(reading.Malformed):
         found = reading.tree(text, name)
     assert isinstance(found, dict)
+
+
+def test_b20_a_file_of_doubled_keys_is_refused_at_once() -> None:
+    """B20: 200,000 keys with one doubled cost one pass, not one for each."""
+    text = "{" + ",".join(f'"k{n}":0' for n in range(200_000)) + ',"k7":1}'
+    began = time.process_time()
+    with pytest.raises(reading.Malformed, match="'k7' twice"):
+        reading.tree(text, "x.json")
+    assert time.process_time() - began < 5.0

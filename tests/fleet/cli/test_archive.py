@@ -105,3 +105,11 @@ def test_the_backlog_is_shown_with_the_certificates(run: Run, site: Site) -> Non
     out = run("list", "--state", site.state)[1]
     assert "node-1: evidence: 1 not in the archive s3://" in out
     assert "the oldest of 2023-11-14T" in out
+
+
+@pytest.mark.parametrize("place", ["nonsense", "s3://", "s3://Bad_Bucket!/x", "s3://b/x?y=1"])
+def test_what_is_no_archive_is_told_before_anybody_is_asked(place: str) -> None:
+    """E7: a bucket that cannot be one is a mistake of the argument, with what to write."""
+    with pytest.raises(InputInvalid, match="is no archive") as told:
+        naming.opened(place, None)
+    assert "s3://bucket/prefix" in told.value.remedy

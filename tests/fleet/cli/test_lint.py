@@ -130,3 +130,31 @@ def test_a_cluster_of_other_names_is_judged_by_them(
     assert "set terminationGracePeriodSeconds to 90 or more" in capsys.readouterr().out
     assert main(["lint", file, "--driver", "gpu.acme.example", "--class", "nic.example.com"]) == 1
     assert "driver gpu.acme.example with deallocation" in capsys.readouterr().out
+
+
+def test_the_chart_s_own_namespace_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A5: the chart may be installed elsewhere; then what is for `fleetscrub` is a tenant's."""
+    files = []
+    for namespace in ("fleetscrub", "gpu-system", "kube-system"):
+        files.append(str(tmp_path / f"{namespace}.yaml"))
+        told = BAD.replace("name: plain}", f"name: plain, namespace: {namespace}}}")
+        Path(files[-1]).write_text(told)
+    found = []
+    for option in ([], ["--own-namespace", "gpu-system"]):
+        assert main(["lint", *files, *option, "--json"]) == 1
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        found.append([Path(one["file"]).stem for one in findings])
+    assert found == [["gpu-system"], ["fleetscrub"]]
+
+
+def test_a_list_of_pods_is_judged_as_pods(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A5 B20: members of a typed list need not say their kind."""
+    inner = BAD.partition("metadata")[2].replace("\n", "\n  ").rstrip()
+    file = tmp_path / "pods.yaml"
+    file.write_text(f"apiVersion: v1\nkind: PodList\nitems:\n- metadata{inner}\n")
+    assert main(["lint", str(file)]) == 1
+    assert "A5-privileged Pod/plain" in capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
-from fleet.cli.main import main
+from fleet.cli.main import main, refused
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +36,24 @@ def test_a_usage_error_is_exit_2_with_help(
     assert "--help" in found.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "verb"),
+    [
+        (["node", "drain", "n", "--reason", "fans", "--wait"], "fleet node drain"),
+        (["evidence", "keys", "revoke", "--reason"], "fleet evidence keys revoke"),
+        (["devices", "--state"], "fleet devices"),
+        (["scrub", "--bogus"], "fleet scrub"),
+        (["node", "bogus"], "fleet node"),
+    ],
+)
+def test_a_usage_error_names_the_help_of_its_own_verb(
+    arguments: list[str], verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: an option without its value, one that is none: the help named is that verb's own."""
+    assert main(arguments) == 2
+    assert f"do: see `{verb} --help`\n" in capsys.readouterr().err
+
+
 def test_an_error_comes_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Promise 10: an absent driver is exit 2 with a remedy, never "all clean"."""
     assert main(["scrub", "--state", str(tmp_path)]) == 2
@@ -42,6 +62,28 @@ def test_an_error_comes_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no accelerator" in found.err
     assert "do: " in found.err
     assert "--simulate" in found.err
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EISDIR])
+def test_a_file_that_the_system_refuses_is_no_fault_of_the_product(number: int) -> None:
+    """E7: a state directory that cannot be written: which file, why, and what to do about it."""
+    found = refused(OSError(number, os.strerror(number), "/state/create.lock"))
+    assert found.detail == f"/state/create.lock: {os.strerror(number)}"
+    assert found.exit_code == 2
+    assert found.remedy
+
+
+def test_a_state_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E7: whatever verb it is, and never as a traceback or a fault of ours."""
+    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    (tmp_path / "nodes").write_text("no directory can be made below a file")
+    for verb in (["status"], ["devices"], ["quarantine", "list"], ["sweep"], ["node", "adopt"]):
+        assert main([*verb, "--state", str(tmp_path)]) == 2
+        told = capsys.readouterr().err
+        assert str(tmp_path / "nodes") in told
+        assert "fault of the product" not in told
 
 
 def test_an_error_with_json_is_json_on_stderr(

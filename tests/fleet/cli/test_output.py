@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli.output import console, emit, error_console
+from fleet.cli.output import PlainConsole, console, emit, error_console
 from fleet.messages import ByteFigures
 
 
@@ -31,6 +32,39 @@ def test_a_pipe_gets_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """Where no terminal says how wide it is, nothing is cut or wrapped at 80 columns."""
     console().print("x" * 190)
     assert capsys.readouterr().out == "x" * 190 + "\n"
+
+
+def wide(title: str = "") -> Table:
+    """A table whose columns may not be broken, with a long id, a verdict and a reason."""
+    table = Table(box=None, title=title)
+    for name in ("node", "uuid", "verdict", "reason"):
+        table.add_column(name, no_wrap=True)
+    table.add_row("node-01", "SIM-f5892dcf-e596-583c-9b8f-507b9d75e5f3", "failed", "remap-failed")
+    table.add_row("node-02", "SIM-1ace4365-f197-511b-a6de-468b7168fdb0", "done", "-")
+    return table
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_a_narrow_terminal_cuts_off_no_id_and_no_verdict(width: int) -> None:
+    """E7: what does not fit beside each other is written below each other, whole."""
+    file = io.StringIO()
+    PlainConsole(file=file, width=width, force_terminal=True, color_system=None).print(wide("run"))
+    shown = file.getvalue()
+    assert "…" not in shown
+    assert all(len(line) <= width for line in shown.splitlines())
+    whole = "".join(shown.split())
+    for cell in (cell for column in wide().columns for cell in column.cells):
+        assert str(cell) in whole
+    assert len([line for line in shown.splitlines() if "failed" in line]) == 1 + (width < 80)
+
+
+def test_a_pipe_gets_whole_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal a row is one line, however wide it is."""
+    table = wide()
+    table.add_row("node-03", "u" * 300, "failed", "r" * 300)
+    console().print(table)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.split() == ["node-03", "u" * 300, "failed", "r" * 300]
 
 
 HOSTILE = "t\x1b[2J\n\x1b]0;pwn[red]:boom:"

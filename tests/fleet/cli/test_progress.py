@@ -86,6 +86,16 @@ def test_a_terminal_gets_a_bar_per_device() -> None:
     assert "certified" in text
 
 
+def test_of_many_devices_only_the_campaign_has_a_bar() -> None:
+    """E2: where the status lists only what moved, all devices count and none gets a bar."""
+    many = status(Phase.RUNNING, at=1.0, step="fill").model_copy(update={"count": 100_000})
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    with Bars(terminal) as bars:
+        bars.show(many)
+    assert "gpu-0" not in str(terminal.file.getvalue())  # type: ignore[attr-defined]
+    assert "0/100000 devices done" in overview(many)
+
+
 def test_a_pipe_gets_lines(console: Console) -> None:
     """A log file never gets control characters."""
     assert isinstance(choose(console), Lines)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import main
+from fleet.cli.text import SIMULATED
+from tests.fleet.cli.fleets import certify
 
 
 def test_a_quarantine_is_added_listed_and_cleared(
@@ -29,6 +31,26 @@ def test_a_quarantine_is_added_listed_and_cleared(
     assert main([*clear, "--reason", "it was the fan", *where]) == 0
     cleared = json.loads(capsys.readouterr().out)
     assert (cleared["state"], cleared["reasons"]) == ("DIRTY", [])
+
+
+def test_a_decision_says_that_it_is_about_simulated_devices(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise 10: also where a decision is taken, or a record is read."""
+    certify(state)
+    gpu = ["gpu-0", "--node", "node-01", "--reason", "x"]
+    for words in (
+        ["quarantine", "add", *gpu],
+        ["quarantine", "clear", *gpu],
+        ["node", "adopt"],
+        ["node", "drain", "node-02", "--reason", "x"],
+        ["devices", "retire", *gpu],
+        ["evidence", "keys", "list"],
+    ):
+        main([*words, "--state", str(state)])
+        assert capsys.readouterr().out.startswith(SIMULATED), words
+    main(["node", "drain", "node-02", "--reason", "x", "--state", str(state), "--json"])
+    assert json.loads(capsys.readouterr().out)["simulated"] is True
 
 
 def test_a_reason_cannot_write_to_the_terminal(

@@ -129,8 +129,8 @@ def _wish(verb: str, resource: str, namespace: str) -> Any:
     [
         (["--pod", "tenant/bare"], "uses no claim"),
         (["--pod", "tenant/none"], "none"),
-        (["tenant/c", "--pod", "tenant/p"], "not both"),
-        ([], "not both"),
+        (["tenant/c", "--pod", "tenant/p"], "both a claim and a pod"),
+        ([], "neither a claim nor a pod"),
         (["--pod", "p"], "names no pod"),
     ],
 )

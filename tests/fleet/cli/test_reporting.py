@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fleet.campaign.report import ExitReason, RunReport, totals
+from fleet.campaign.report import ExitReason, RunReport, Sums
 from fleet.cli.reporting import render
 from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
 
@@ -38,6 +38,9 @@ BAD_RESULT = DeviceResult(
 
 def rendered(*results: DeviceResult, reason: ExitReason = ExitReason.COMPLETE) -> str:
     """The text of a report over `results`."""
+    sums = Sums()
+    for result in results:
+        sums.add(result)
     report = RunReport(
         run="run-1",
         simulated=True,
@@ -45,7 +48,7 @@ def rendered(*results: DeviceResult, reason: ExitReason = ExitReason.COMPLETE) -
         ended_at=2.0,
         wall_s=2.0,
         devices=results,
-        totals=totals(results, 2.0),
+        totals=sums.totals(2.0),
         exit_reason=reason,
         exit_code=0,
         detail="three of three failed",

@@ -73,8 +73,8 @@ def test_without_evidence_the_page_says_so(state: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a run or a requirement"),
-        (["run-1", "--requirement", "E3"], "not both"),
+        ([], "nothing is named"),
+        (["run-1", "--requirement", "E3"], "two reports"),
         (["--requirement", "E3", "--html", "x.html"], "--html is for a run"),
         (["run-1", "--since", "2026-01-01"], "are for --requirement"),
         (["run-1", "--html", "-", "--json"], "cannot both go"),

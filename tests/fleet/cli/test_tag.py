@@ -122,7 +122,8 @@ def test_mistakes_are_told_with_what_to_do(hands: Hands) -> None:
         (("issue", "--namespace", "Team A"), "no tag can say that"),
         (("issue", "--namespace", "a", "--profile", "any", "--profile", "x"), "no tag can say"),
         (("issue", "--namespace", "a", "--not-before", "soon"), "is not a time"),
-        (("verify", "nonsense"), "is not a tag"),
+        (("verify", "nonsense"), "'nonsense' is not a tag"),
+        (("revoke", "nonsense", "--reason", "x"), "no id of a tag"),
         (("key", "revoke", "zz", "--reason", "x"), "keys begin with"),
         (("key", "new"), "holds a tag authority already"),
     ):

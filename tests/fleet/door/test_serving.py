@@ -190,6 +190,32 @@ def test_closing_removes_only_its_own_socket(place: Path, caller: DoorNode) -> N
     assert not place.exists()
 
 
+@pytest.mark.usefixtures("door")
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_door_whose_name_is_gone_is_there_again(
+    place: Path, caller: DoorNode, *, stale: bool
+) -> None:
+    """Promise 7: who is connected holds the owner to be well, so nobody else would ever get in."""
+    assert caller.pulse()["owner"] == "recorder"  # keeps its connection, as a standby does
+    place.unlink()
+    if stale:  # as of a directory that was put back
+        with socket.socket(socket.AF_UNIX) as dead, paths.short(place) as name:
+            dead.bind(name)
+
+    def reached() -> bool:
+        newcomer = DoorNode(place)
+        try:
+            return str(newcomer.pulse()["owner"]) == "recorder"
+        except errors.NotOwner:
+            return False
+        finally:
+            newcomer.close()
+
+    wait_for(reached)
+    assert caller.pulse()["owner"] == "recorder"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+
+
 def test_two_services_on_one_node_are_impossible(lab: Lab) -> None:
     """Promise 2: the second is refused before it touches the door of the first."""
     door = bootstrap.door_path(lab.plan)

@@ -109,3 +109,29 @@ def test_a_call_too_long_to_be_read_is_refused_before_it_is_sent() -> None:
     """The other side would cut it: the caller learns why."""
     with pytest.raises(errors.InputInvalid, match="too long"):
         wire.call("prepare", {"note": "x" * wire.LINE_MAX})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [],
+        "x",
+        {},
+        {"kind": 5, "fields": [1]},
+        {"kind": "LeaseHeld", "fields": {"detail": 1, "remedy": 2, "self": 3, "unit": "u"}},
+    ],
+)
+def test_b60_an_error_of_any_form_is_raised_as_one_of_ours(told: object) -> None:
+    """B60: what another version, or a broken owner, says is never a crash of who asked."""
+    with pytest.raises(errors.FleetError) as caught:
+        wire.parse_answer(json.dumps({"error": told}).encode() + b"\n")
+    assert caught.value.detail
+
+
+def test_b20_depth_is_no_call_and_what_is_neither_is_no_yes() -> None:
+    """B20: a line too deep to be read is refused; an answer without one is not an agreement."""
+    with pytest.raises(errors.InputInvalid):
+        wire.parse_call(b"[" * 100_000 + b"\n")
+    with pytest.raises(errors.InputInvalid, match="neither"):
+        wire.parse_answer(b"{}\n")

@@ -176,6 +176,26 @@ def test_nothing_stops_the_keeper(site: Bench, caplog: pytest.LogCaptureFixture)
     assert len(shown) >= 2
 
 
+def test_a_pause_between_refusals_is_no_end_of_them(
+    site: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step that tries nothing says nothing; one mind is told once the slices were read so, and
+    by nobody who only looks on."""
+    refused, pause = errors.ApiForbidden("no right to write"), PublishReport()
+    done, onlooker = PublishReport(settled=True), PublishReport(elsewhere="process 7 publishes")
+    steps: list[PublishReport | errors.FleetError]
+    steps = [refused, pause, refused, pause, done, refused, onlooker, done]
+    keeper = Keeper(site.door, Scripted(*steps), lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        for now in range(len(steps)):
+            keeper.step(float(now))
+    assert [record.message for record in caplog.records] == [
+        "no right to write",
+        "slices and node are of one mind again",
+        "no right to write",
+    ]
+
+
 def test_a_silent_owner_is_told_to_the_publisher(site: Bench) -> None:
     """Without a view the publisher still steps: kubelet's clean-up is undone meanwhile."""
     site.node.close()

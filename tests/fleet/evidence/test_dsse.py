@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,23 @@ def test_impossible_times_are_refused(seconds: float) -> None:
         dsse.moment(seconds)
 
 
+@pytest.mark.parametrize(
+    "text", ["2024-05-06T07:08:09.000010Z", "2024-5-6T7:8:9.00001Z", "2024-05-06T07:08:09.00001Z"]
+)
+def test_a_time_is_read_in_each_spelling_as_ever(text: str) -> None:
+    """Issue 8: reading the usual spelling faster refuses no old one and changes no meaning."""
+    assert dsse.seconds_of(text) == 1714979289.00001
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-13-06T07:08:09.000010Z", "2024-05-06T07:08:61.000010Z", "2024-05-06", ""]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """A7: a time no clock shows is an error, not a guess."""
+    with pytest.raises(EvidenceInvalid):
+        dsse.seconds_of(text)
+
+
 def test_envelope_reads_back(key: SigningKey) -> None:
     """A sealed envelope opens, verifies under its key and has the digest of its bytes."""
     content = sealed(key)
@@ -191,3 +209,16 @@ def _kept() -> tuple[SigningKey, bytes]:
 
 
 _KEPT = _kept()
+
+
+def test_b20_many_keys_are_compared_in_one_pass() -> None:
+    """B20: a file of 100,000 keys with one doubled is refused at once, in a short message."""
+    text = "{" + ",".join(f'"k{n}":0' for n in range(100_000)) + ',"k0":1}'
+    began = time.process_time()
+    with pytest.raises(EvidenceInvalid) as caught:
+        dsse.parse(text.encode())
+    assert time.process_time() - began < 5.0
+    assert "k0" in caught.value.detail
+    with pytest.raises(EvidenceInvalid) as caught:
+        dsse.open_envelope(dsse.canonical({f"k{n}": 0 for n in range(10_000)}))
+    assert len(caught.value.detail) < 1000

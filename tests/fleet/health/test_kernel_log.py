@@ -315,3 +315,19 @@ def test_b39_faults_of_no_device_are_told_once_with_how_often() -> None:
         "the kernel log has fault 79 of slot 0000:99:00, where no device of this node is (2 times)",
         "the kernel log has fault 31 of no slot",
     )
+
+
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 5000])
+@pytest.mark.parametrize("before", ["{},1,2,-;x", "4,{},2,-;x", "4,1,{},-;x", "<{}>x", "[{}.5] x"])
+def test_b39_numbers_no_kernel_prints_hide_no_fault(before: str, digits: str) -> None:
+    """B39: a number of any length is no time and no priority; the lines beside it are read."""
+    found = records(before.format(digits) + "\n" + xid(79))
+    assert kernel_log.codes(found, GPU) == (79,)
+
+
+def test_b39_a_fault_with_a_number_too_long_is_a_fault() -> None:
+    """B39: process, instance and link that no kernel has are unknown; the fault counts."""
+    long = "9" * 5000
+    line = f"NVRM: Xid (PCI:0000:3b:00 GPU-I:{long}): 145, pid={long}, RLW Fatal x Link {long}"
+    (fact,) = kernel_log.faults(records(line), GPU)
+    assert (fact.code, fact.pid, fact.instance, fact.link) == (145, None, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,20 @@ def test_a_damaged_copy_is_told(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     found = mirror.read(path)
     assert (dict(found.reasons), bool(found.trouble)) == ({}, True)
+
+
+REASON = {"code": 1, "source": "health", "liftable": True, "detail": "", "remedy": "", "since": 0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 3000,
+        json.dumps({"u": [REASON]}),
+        json.dumps({"u": [{**REASON, "code": "ecc", "since": 10**400}]}),
+    ],
+)
+def test_b07_a_copy_of_another_form_says_so(tmp_path: Path, text: str) -> None:
+    """B07: depth, or a reason of other types, is a copy that cannot be read; never "no reasons"."""
+    (tmp_path / "q.json").write_text(text)
+    assert str(tmp_path / "q.json") in mirror.read(tmp_path / "q.json").trouble

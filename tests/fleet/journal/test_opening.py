@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,3 +171,46 @@ def test_another_nodes_journal_is_not_believed(tmp_path: Path) -> None:
     where = written(tmp_path)
     other = Place(where.path, where.witness, NodeName("n2"), "machine")
     assert closed(open_or_set_aside(other, now=1.0)).fresh
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE meta SET value = 'x' WHERE key = 'sequence'",
+        "UPDATE meta SET key = 'journal_ie' WHERE key = 'journal_id'",
+        "UPDATE meta SET value = CAST(x'ff' AS TEXT) WHERE key = 'epoch'",
+        "UPDATE units SET body = CAST(body AS BLOB)",
+        "UPDATE units SET digest = CAST(digest AS BLOB)",
+        "UPDATE units SET id = 'GPU-1/alm'",
+        "INSERT INTO workers VALUES ('w', 'GPU-1', '[]', '[]', 1.0)",
+        "INSERT INTO workers VALUES ('w', 'GPU-1', '[', '{}', 1.0)",
+        "INSERT INTO outbox (kind, body, created_at) VALUES ('release', 'null', 1.0)",
+        "INSERT INTO outbox (kind, body, created_at, next_at) VALUES ('x', '{}', 1.0, 'x')",
+        "INSERT INTO tombstones VALUES ('c', 'x', 1.0)",
+        "ALTER TABLE tombstones RENAME COLUMN at TO au",
+    ],
+)
+def test_b07_what_one_bit_makes_of_a_row_is_found_at_the_start(tmp_path: Path, change: str) -> None:
+    """B07: a record that cannot be read, or lost its name, sets the journal aside: it is never
+    passed over, and never found in the middle of the work."""
+    where = written(tmp_path)
+    connection = sqlite3.connect(where.path, isolation_level=None)
+    connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', '1')")
+    connection.execute(change)
+    connection.close()
+    where.witness.unlink()
+    opened = closed(open_or_set_aside(where, now=5.0))
+    assert opened.fresh
+    assert str(where.path) in opened.troubles[0]
+    assert opened.journal.units == {}
+    assert len(kept_files(tmp_path)) == 1
+
+
+def test_b07_a_pipe_in_the_journals_place_is_set_aside_at_once(tmp_path: Path) -> None:
+    """B07: nobody waits for what nobody writes."""
+    where = place(tmp_path)
+    os.mkfifo(where.path)
+    opened = closed(open_or_set_aside(where, now=5.0))
+    assert opened.fresh
+    assert "is no regular file" in opened.troubles[0]

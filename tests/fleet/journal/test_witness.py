@@ -45,3 +45,17 @@ def test_a_restored_or_swapped_journal_is_convicted(
         SEEN, journal_id=journal_id, sequence=sequence, machine_id=machine_id
     )
     assert bool(found) == contradicted
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 3000,
+        b'{"journal_id":"a","sequence":"7","machine_id":"m","node_uid":"","boot_id":""}',
+        b'{"journal_id":1,"sequence":7,"machine_id":"m","node_uid":"","boot_id":""}',
+    ],
+)
+def test_b07_a_witness_of_another_form_is_none(tmp_path: Path, content: bytes) -> None:
+    """B07: depth or a number that is none is no witness, and never keeps the node from starting."""
+    (tmp_path / "w").write_bytes(content)
+    assert witness.read(tmp_path / "w") is None

@@ -178,3 +178,14 @@ def test_other_profiles_take_a_device_that_was_only_reset(lab: Lab, tmp_path: Pa
             commit.put_unit(replace(commit.unit(claim.units[0]), certificate=digest))
         replace(exposer(lab), ledger=ledger, profile=Profile.FAST).expose(claim)
     assert states(lab, "gpu-0") == [State.IN_USE]
+
+
+def test_a_fault_between_exposure_and_spec_stops_the_prepare(lab: Lab) -> None:
+    """Promise 6: nobody has started on the device yet, so nobody does; its teardown ends it."""
+    claim = cleaned(lab, "gpu-0")
+    exposer(lab).expose(claim)
+    lab.fault("remap-failed", device="gpu-0")
+    lab.node.sweep()
+    assert states(lab, "gpu-0") == [State.IN_USE]
+    with pytest.raises(errors.DeviceUnfit, match="remap-failed"):
+        exposer(lab).expose(claim)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet import errors, sqlite
 from fleet.backends.simulated.registers import Client
 from fleet.claims import ClaimState
+from fleet.journal import schema
 from fleet.journal.journal import OperationRow, WorkerRow
 from fleet.leases import AcquireRequest
 from fleet.lifecycle import INTERRUPTIONS_MAX
@@ -344,6 +345,43 @@ def test_reasons_survive_the_loss_of_the_journal(lab: Lab) -> None:
     assert [r.detail for r in lab.device().reasons] == ["smells"]
     assert {r.code for r in lab.device("gpu-1").reasons} == {"remap-failed"}
     assert lab.device().state == lab.device("gpu-1").state == State.QUARANTINED
+
+
+def test_reasons_survive_an_older_journal_that_nobody_witnessed(lab: Lab) -> None:
+    """B15, promise 6: restored from a backup before a boot, it lacks what the copy has kept."""
+    lab.free()
+    lab.node.close()
+    shutil.copy(lab.directory / "journal.db", lab.directory / "older")
+    lab.open()
+    lab.node.quarantine_add("gpu-0", detail="smells", operator="ada")
+    lab.node.close()
+    shutil.copy(lab.directory / "older", lab.directory / "journal.db")
+    (lab.directory / "run" / "n1.witness").unlink()
+    lab.backend.reboot()
+    lab.open()
+    lab.free()
+    assert [reason.detail for reason in lab.device().reasons] == ["smells"]
+    assert lab.device().state == State.QUARANTINED
+    assert lab.device("gpu-1").reasons == ()
+
+
+def test_a_first_start_cut_short_and_a_boot_leave_no_unit_behind(lab: Lab) -> None:
+    """Promise 7: a unit of an earlier boot could be wiped for ever, and never be exposed."""
+    lose_journal(lab)
+    lab.open()
+    lab.node.close()
+    journal = sqlite.open_database(
+        lab.directory / "journal.db", schema=schema.SCHEMA, timeout_s=2.0
+    )
+    with journal.transaction():
+        journal.execute("DELETE FROM meta WHERE key = 'boot_id'")
+    journal.close()
+    lab.backend.reboot()
+    (lab.directory / "run" / "n1.witness").unlink(missing_ok=True)
+    lab.open()
+    assert {unit.boot_id for unit in lab.units()} == {lab.node.view().boot_id}
+    lab.free()
+    assert lab.node.prepare(lab.claim("claim-a", "gpu-0")).state == "PREPARED"
 
 
 def test_with_the_store_away_a_new_journal_accepts_nothing(lab: Lab) -> None:

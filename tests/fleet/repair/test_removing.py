@@ -133,7 +133,7 @@ def test_proof_that_is_on_a_node_only_is_in_the_way(site: Site) -> None:
     (one,) = obstacles(site.facts())
     assert "2 certificates are on n1 only" in one.what
     assert "no answer" in one.what
-    assert "drain n1 --wait" in one.remedy
+    assert "drain n1 --reason WHY --wait" in one.remedy
     site.n1.replication = Replication(backlog=None, error="the ledger cannot be read")
     (one,) = obstacles(site.facts())
     assert "nobody can tell how many certificates are on n1 only" in one.what

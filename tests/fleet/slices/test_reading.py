@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from fleet.slices.reading import PoolReading, carries_counters, newest_entries, read_pools
 
 
@@ -111,3 +113,35 @@ def test_of_several_entries_the_newest_is_taken() -> None:
     found = newest_entries([part(4, 1, ("a", ""), ("b", "")), part(5, 1, ("a", "NoSchedule"))])
     assert found.keys() == {"a", "b"}
     assert found["a"]["taints"] == [{"key": "q", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec",), None),
+        (("spec",), []),
+        (("spec", "pool"), "x"),
+        (("spec", "devices"), {"name": "gpu-1"}),
+        (("spec", "devices"), [None, "x", []]),
+        (("spec", "sharedCounters"), [5]),
+    ],
+)
+def test_b19_a_slice_of_another_form_hides_no_pool_beside_it(
+    path: tuple[str, ...], value: object
+) -> None:
+    """B19: a slice that cannot be read is no complete pool, and takes no other with it."""
+    bad, good = part(1, 1, ("gpu-1", "")), part(1, 1, ("gpu-0", ""), pool="good")
+    place = bad
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    pools = read_pools([bad, good])
+    assert pools[good["spec"]["driver"], "good"].allocatable("gpu-0") is True
+
+
+@pytest.mark.parametrize("taints", ["x", [None], [{"effect": "NoSchedule"}, 5], {"effect": "x"}])
+def test_b19_a_taint_that_cannot_be_read_closes_the_device(taints: object) -> None:
+    """B19, promise 5: who cannot read a taint does not take the device for free."""
+    bad = part(1, 1, ("gpu-0", ""))
+    bad["spec"]["devices"][0]["taints"] = taints
+    assert read(bad).allocatable("gpu-0") is False

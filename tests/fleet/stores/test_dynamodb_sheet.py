@@ -138,3 +138,11 @@ def test_a_lease_that_makes_no_sense_is_told(name: str) -> None:
     assert item["sk"]["S"] == key
     with pytest.raises(errors.SettingsInvalid, match="cannot be understood"):
         read_lease({**item, name: {"S": "x"}})
+
+
+@pytest.mark.parametrize("value", [["x"], {"x": 1}, None, 5])
+def test_b20_an_attribute_of_another_type_is_told(value: object) -> None:
+    """B20: an item that no client of ours writes is an error that names it, not a crash."""
+    item = {"sk": {"S": "u1"}, "floor": {"S": value}}
+    with pytest.raises(errors.SettingsInvalid, match="unit"):
+        read_unit(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 
 import pytest
 
@@ -13,6 +14,7 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.kubernetes_maps import (
     LIMIT_BYTES,
     PLAIN_BYTES,
+    UNPACKED_BYTES,
     WRITES,
     WRITES_KEPT,
     ConfigMaps,
@@ -173,3 +175,11 @@ def test_the_size_is_what_the_server_counts(count: int) -> None:
     check_size("x", {"data": {"k": "y" * LIMIT_BYTES}})
     with pytest.raises(errors.StoreUnavailable, match="full"):
         check_size("x", {"data": {"k": "y" * (LIMIT_BYTES + 1)}})
+
+
+def test_b20_what_unpacks_to_more_than_any_state_is_refused() -> None:
+    """B20: a few KB that somebody put into the object must not fill our memory."""
+    packed = gzip.compress(bytes(UNPACKED_BYTES + 1), compresslevel=1)
+    found = {"binaryData": {"leases.jsonl.gz": base64.b64encode(packed).decode()}}
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        parts_of(found)

@@ -150,3 +150,17 @@ def test_what_makes_no_sense_is_an_error(part: str, text: str | None) -> None:
         texts[part] = text
     with pytest.raises(errors.SettingsInvalid, match="cannot be understood"):
         kubernetes_state.read(texts, "uid-1")
+
+
+@pytest.mark.parametrize("units", ['"GPU-1"', "[]", "[1]", '[""]', "{}", '["a", null]'])
+def test_b20_a_lease_whose_units_make_no_sense_is_not_passed_over(units: str) -> None:
+    """Promise 2, B20: a lease that would hold nothing is an error, or its units would be free."""
+    state = kubernetes_state.begun("uid", Token(5, 7), 1.0)
+    texts = {name: "".join(pieces) for name, pieces in state.texts(1.0).items()}
+    line = '{"holder":"claim:a","token":"5.7","units":%s}'
+    texts[kubernetes_state.LEASES] = line % units
+    with pytest.raises(errors.SettingsInvalid):
+        kubernetes_state.read(texts, "uid")
+    texts[kubernetes_state.LEASES] = "[" * 3000
+    with pytest.raises(errors.SettingsInvalid):
+        kubernetes_state.read(texts, "uid")

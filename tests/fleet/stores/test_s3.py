@@ -72,6 +72,13 @@ def test_what_is_kept_is_listed_and_read_back(archive: S3Archive) -> None:
     assert found.until - found.at == pytest.approx(KEEPING.days * 86_400, abs=3)
 
 
+def test_without_credentials_these_are_asked_for(archive: S3Archive) -> None:
+    """E7: nobody looks for a missing right in a policy when there was nothing to sign with."""
+    for code, told in (("NoCredentialsError", "give credentials"), ("AccessDenied", "policy")):
+        refused = errors.CloudFailed(code, kind=Kind.DENIED, code=code)
+        assert told in archive.unfit(refused, "it cannot be listed").remedy
+
+
 def test_kept_twice_is_kept_once(archive: S3Archive) -> None:
     """Promise 7: what is put again after a crash is the same version of the same object."""
     first, again = archive.keep(KEY, CONTENT), archive.keep(KEY, CONTENT)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,11 @@ from fleet.errors import BackendFailed
 from fleet.wipe.identity import WorkerIdentity, end, survivors
 from fleet.wipe.result import Failure
 from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
+from tests.crowding import crowded
 from tests.fleet.wipe.orders import break_it, eventually, node, order_for, whole
+
+LONG_S = 30.0
+"""Far longer than anything here takes, on however busy a machine."""
 
 
 @pytest.fixture
@@ -48,6 +53,17 @@ def test_a_worker_tells_its_whole_story(tmp_path: Path, spawner: Spawner) -> Non
     assert found.result.verified, found.result.detail
     assert found.result.extra["worker"] == worker.identity.worker_id
     assert worker.kill(1.0)
+
+
+def test_a_process_with_thousands_of_descriptors_starts_workers(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    """E1: a node with many devices has descriptors beyond 1,024, which select() does not take."""
+    backend = node(tmp_path)
+    with crowded():
+        worker = spawner.spawn(order_for(backend, whole(backend)))
+        worker.go()
+        assert isinstance(ended(worker), Finished)
 
 
 def test_a_worker_runs_the_installed_code_wherever_it_is_started(
@@ -111,6 +127,37 @@ def test_b06_hang_is_ended_by_kill(tmp_path: Path, spawner: Spawner) -> None:
     assert eventually(lambda: "hang" not in backend.registers(device.uuid).read().faults)
     assert worker.poll() is None
     assert worker.kill(5.0)
+    assert isinstance(worker.poll(), Died)
+
+
+def test_the_end_of_a_worker_ends_the_wait_for_it(tmp_path: Path, spawner: Spawner) -> None:
+    """Issue 8: what a worker says and its end are seen when they happen, not at the next look."""
+    backend = node(tmp_path)
+    worker = spawner.spawn(order_for(backend, whole(backend)))
+    worker.go()
+    began = time.monotonic()
+    while worker.poll() is None:
+        worker.wait(2 * LONG_S)
+    worker.wait(2 * LONG_S)
+    assert time.monotonic() - began < LONG_S
+    assert isinstance(worker.poll(), Finished)
+
+
+def test_the_wait_for_a_silent_worker_has_an_end(tmp_path: Path, spawner: Spawner) -> None:
+    """B6: who waits for a worker that hangs comes back to look at its deadline."""
+    backend = node(tmp_path)
+    break_it(backend, whole(backend), "hang", at=0.5)
+    worker = spawner.spawn(order_for(backend, whole(backend)))
+    worker.go()
+    assert eventually(lambda: "hang" not in backend.registers(whole(backend).uuid).read().faults)
+    worker.progress()
+    worker.wait(0.01)
+    assert worker.poll() is None
+    os.kill(worker.identity.pid, signal.SIGKILL)
+    began = time.monotonic()
+    while worker.poll() is None:
+        worker.wait(2 * LONG_S)
+    assert time.monotonic() - began < LONG_S
     assert isinstance(worker.poll(), Died)
 
 

@@ -1,0 +1,1 @@
+"""A storm: one real system that lives on while its processes, sockets and disks are struck."""

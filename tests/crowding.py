@@ -1,0 +1,29 @@
+"""A process as a node with many devices is: its descriptors go beyond what select() takes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SELECT_MAX = 1024
+"""Descriptors that select() knows."""
+ROOM = 256
+
+
+@contextmanager
+def crowded() -> Iterator[None]:
+    """Every descriptor that select() knows is in use inside the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(soft, SELECT_MAX + ROOM)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    kept: list[int] = []
+    try:
+        while not kept or kept[-1] < SELECT_MAX:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for one in kept:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,1 @@
+"""What the paths that repeat cost, against a yardstick measured beside them."""
