@@ -121,7 +121,7 @@ class Coordinator:
         self._floors: dict[UnitId, Token] = {}
         self._operations: Counter[str] = Counter()
         leases.newest()
-        self.restored: tuple[RunId, ...] = tuple(RunId(run.id) for run in runs.unfinished())
+        self.restored: tuple[RunId, ...] = tuple(runs.open_runs())
         """Runs that an earlier coordinator or job left unfinished."""
 
     # --- leases ------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Coordinator:
             leases=len(leases),
             holders={kind: kinds.count(kind) for kind in HolderKind if kind in kinds},
             out_of_service=len(decisions.out_of_service(leases, now)),
-            open_runs=tuple(run.id for run in self._runs.unfinished()),
+            open_runs=tuple(self._runs.open_runs()),
             replication=None if self._copies is None else self._copies.view(),
             operations=self._counts(),
         )

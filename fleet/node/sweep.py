@@ -245,16 +245,13 @@ def _soil(unit: Unit) -> Event | None:
 
 
 def retestable(units: list[Unit], *, now: float, period_s: float, last: float) -> bool:
-    """Whether a quarantined device may be retested by rule now.
-
-    A moment that is still to come is one of a clock that went back since: it has passed.
-    """
+    """Whether a quarantined device may be retested by rule now."""
     stuck = [unit for unit in units if unit.state is State.QUARANTINED]
     if not stuck or 0 <= now - last < period_s:
         return False
     return all(
         unit.claim is None and all(reason.liftable for reason in unit.reasons) for unit in units
-    ) and not any(0 <= now - _newest(unit.reasons, unit.since) < period_s for unit in stuck)
+    ) and all(now - _newest(unit.reasons, unit.since) >= period_s for unit in stuck)
 
 
 def _newest(found: frozenset[Reason], since: float) -> float:

@@ -169,9 +169,8 @@ def _frees(unit: Unit) -> Event | None:
 
 
 def _is_idle_dirty(units: Sequence[Unit], *, now: float, delay_s: float) -> bool:
-    """A moment that is still to come is one of a clock that went back since: it has passed."""
     return all(_is_free(unit) for unit in units) and any(
-        u.state is State.DIRTY and not 0 <= now - u.since < delay_s for u in units
+        u.state is State.DIRTY and now - u.since >= delay_s for u in units
     )
 
 

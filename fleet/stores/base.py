@@ -225,6 +225,10 @@ class RunStore(Protocol):
         """The newest runs first, with their results."""
         ...
 
+    def open_runs(self) -> list[RunId]:
+        """Ids of all runs that are RUNNING or STOPPED, oldest first; reads no result."""
+        ...
+
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
         ...

@@ -165,11 +165,17 @@ class DynamodbRunStore:
         heads = sorted(self._heads(self.table.attempts()), key=_order, reverse=True)
         return [self._whole(head, self.table.attempts()) for head in heads[:limit]]
 
+    def open_runs(self) -> list[RunId]:
+        """Ids of all runs that are RUNNING or STOPPED, oldest first."""
+        return [RunId(head["sk"]["S"]) for head in self._unfinished()]
+
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
+        return [self._whole(head, self.table.attempts()) for head in self._unfinished()]
+
+    def _unfinished(self) -> list[Item]:
         found = self._heads(self.table.attempts())
-        heads = [one for one in found if _state(one) is not RunState.FINISHED]
-        return [self._whole(head, self.table.attempts()) for head in sorted(heads, key=_order)]
+        return sorted((o for o in found if _state(o) is not RunState.FINISHED), key=_order)
 
     def _heads(self, attempts: Attempts) -> list[Item]:
         return list(self.table.query(RUN, attempts))

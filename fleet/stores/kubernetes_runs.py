@@ -127,10 +127,17 @@ class KubernetesRunStore:
         heads = sorted(self._maps.list(f"{STORE}=run"), key=_order, reverse=True)
         return [self._whole(head) for head in heads[:limit]]
 
+    def open_runs(self) -> list[RunId]:
+        """Ids of all runs that are RUNNING or STOPPED, oldest first."""
+        return [RunId(_standing(head)["id"]) for head in self._unfinished()]
+
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
+        return [self._whole(head) for head in self._unfinished()]
+
+    def _unfinished(self) -> list[Object]:
         heads = self._maps.list(f"{STORE}=run,{STATE}!={RunState.FINISHED}")
-        return [self._whole(head) for head in sorted(heads, key=_order)]
+        return sorted(heads, key=_order)
 
     def _head(self, run: RunId) -> Object:
         found = self._maps.get(_name(run))

@@ -298,6 +298,10 @@ class MemoryRunStore:
         with self._lock:
             return list(reversed(self._ordered(*RunState)))[:limit]
 
+    def open_runs(self) -> list[RunId]:
+        """Ids of all runs that are RUNNING or STOPPED, oldest first."""
+        return [RunId(record.id) for record in self.unfinished()]
+
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
         with self._lock:

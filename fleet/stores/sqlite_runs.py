@@ -107,12 +107,18 @@ class SqliteRunStore:
         )
         return [self._record(row) for row in rows]
 
+    def open_runs(self) -> list[RunId]:
+        """Ids of all runs that are RUNNING or STOPPED, oldest first."""
+        return [RunId(row["id"]) for row in self._unfinished()]
+
     def unfinished(self) -> list[RunRecord]:
         """All runs that are RUNNING or STOPPED, oldest first."""
-        rows = self._database.query(
+        return [self._record(row) for row in self._unfinished()]
+
+    def _unfinished(self) -> list[Row]:
+        return self._database.query(
             "SELECT * FROM run WHERE state <> ? ORDER BY started_at, id", (RunState.FINISHED,)
         )
-        return [self._record(row) for row in rows]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -152,6 +152,7 @@ class RunStoreContract:
         runs.finish(RunId("run-3"), RunState.STOPPED, "interrupted")
         assert [run.id for run in runs.runs(2)] == ["run-3", "run-2"]
         assert [run.id for run in runs.unfinished()] == ["run-1", "run-3"]
+        assert runs.open_runs() == ["run-1", "run-3"]
 
     def test_old_finished_runs_are_forgotten(self, runs: RunStore) -> None:
         """E5: the number of finished runs is bounded; an unfinished one is never dropped."""

@@ -77,7 +77,7 @@ NODES: Mapping[str, str] = {
     "spec-removed": "somebody removes a CDI spec",
     "journal-lost": "the service is killed and its journal is gone, or corrupt and set aside",
     "journal-restored": "the service is killed and finds an older copy of its journal",
-    "node-clock-steps": "the node's clock jumps by seconds to an hour, and back at peace",
+    "node-clock-steps": "the node's clock jumps by seconds to ten minutes, and back at peace",
     "node-silent": "the coordinator does not reach the node",
     "node-cut": "the node reaches neither API server nor store",
     "card-swapped": "the node boots with another card in a slot",

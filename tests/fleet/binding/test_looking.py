@@ -184,7 +184,7 @@ def test_a_lost_device_makes_the_claims_lease_no_stray() -> None:
 
 
 def test_a_card_that_was_changed_is_asked_for_where_its_claim_is() -> None:
-    """B24: another card has its name; once nobody waits for the claim, its node closes the token."""
+    """B24: another card has its name; once nobody waits for it, its node closes the token."""
     bench = Bench()
     uid = bench.given("c", "a")
     bench.run(1.0, work=False)

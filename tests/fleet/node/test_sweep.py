@@ -203,7 +203,6 @@ STUCK = Unit(UnitId("u"), State.QUARANTINED, frozenset({LIFTABLE}), since=100.0)
     [
         ([STUCK], 400.0, 0.0, True),
         ([STUCK], 399.0, 0.0, False),
-        ([STUCK], 99.0, float("-inf"), True),
         ([STUCK], 500.0, 300.0, False),
         ([replace(STUCK, state=State.DIRTY)], 500.0, 0.0, False),
         ([replace(STUCK, reasons=frozenset({LIFTABLE, OPERATOR}))], 500.0, 0.0, False),

@@ -32,11 +32,6 @@ def test_a_dirty_device_is_cleaned_after_its_delay_and_not_before(lab: Lab) -> N
     assert due(lab, at + 0.1) == []
 
 
-def test_a_clock_that_went_back_makes_no_device_wait(lab: Lab) -> None:
-    """Promise 7: dirty since a moment that is still to come is dirty since long ago."""
-    assert due(lab, lab.device().since - 3600.0) == ["gpu-0", "gpu-1"]
-
-
 def test_nobody_cleans_what_somebody_holds(lab: Lab) -> None:
     """Promise 4: a claim's units are its own, clean or not, in use or being prepared."""
     lab.node.prepare(lab.claim("claim-a", "gpu-1-1g-0"))
