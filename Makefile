@@ -68,18 +68,28 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 	$(RUN) tests.bench_kubelet
 	$(RUN) tests.bench_evidence
 
-bench-scale: $(STAMP) ## campaigns over 125, 1,250 and 12,500 nodes, with a crash and the breaker (NODES=)
+bench-scale: $(STAMP) ## campaigns over 12,500 nodes, leases, quarantines, Ray's own cost (NODES, STRUCK =n)
 	$(RUN) tests.scale.campaign --nodes $(or $(NODES),125 1250 12500) --crash --breaker
+	$(RUN) tests.scale.leases --store sqlite --drivers 1 4 16 --batch 1 8 100
+	$(RUN) tests.scale.quarantine --nodes $(or $(STRUCK),200)
+	$(RUN) tests.scale.actors --nodes 2 8 16 32
 
 fuzz: $(STAMP) ## whatever arrives from outside, changed in every way (EXAMPLES=n, SURFACE=name)
 	$(RUN) tests.fuzz --examples $(or $(EXAMPLES),2000) $(if $(SURFACE),--surface $(SURFACE))
 
-chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n)
+chaos: $(STAMP) ## kill processes at seeded moments (SEEDS, KUBELET, REAL, KUBELET_REAL =n), or a storm (MINUTES=n)
+ifdef MINUTES
+	$(RUN) tests.chaos.storm --minutes $(MINUTES) --seed $(or $(SEED),1) --log $(or $(LOG),$(STATE)/storm.jsonl)
+else
 	$(RUN) tests.chaos.run --plain $(or $(SEEDS),300) --kubelet $(or $(KUBELET),300) \
 	  --ray $(or $(REAL),20) --kubelet-ray $(or $(KUBELET_REAL),10)
+endif
 
-simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and nodes (SEEDS=n)
-	$(RUN) tests.twin --seeds $(or $(SEEDS),2000)
+simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and nodes (SEEDS, PROCESSES =n)
+	$(RUN) tests.twin --seeds $(or $(SEEDS),2000) --processes $(or $(PROCESSES),2)
+
+search: $(STAMP) ## every state of the protocol's model within its bounds (DEEP=1: minutes)
+	$(RUN) tests.simulation.search $(if $(DEEP),--deep) --table
 
 e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \

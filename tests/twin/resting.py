@@ -41,19 +41,23 @@ class Rest:
                 yield f"claim {name} is allocated"
 
     def _in_store(self) -> Iterator[str]:
-        """A card that was taken out keeps its quarantine: nobody offers its memory any more."""
+        """A card that was taken out keeps its quarantine: nobody offers its memory any more.
+
+        Where the journal that knew of it is lost as well, so does the lease of its last claim.
+        """
         present = {
             unit: node.registry.journal.units[unit].state
             for node in self.nodes.values()
             for device in node.registry.devices.values()
             for unit in device.units
         }
+        known = {unit for node in self.nodes.values() for unit in node.registry.journal.units}
         out = {unit for unit, state in present.items() if state is State.QUARANTINED}
         held: set[UnitId] = set()
         for lease in self.store.leases():
             if lease.holder.kind is HolderKind.QUARANTINE:
                 held |= lease.units
-            else:
+            elif lease.units & known:  # no node can close a token for memory no journal knows
                 yield f"lease of {lease.holder} on {sorted(lease.units)}"
         for unit in sorted(out ^ (held & present.keys())):
             yield f"quarantine of {unit}: on the node {unit in out}, in the store {unit in held}"

@@ -17,6 +17,7 @@ from tests.chaos.storm.system import System
 
 PAUSE_S = (2.0, 6.0)
 LASTS_MAX_S = 240.0
+RUNS_LOOKED_AT = 1000
 RESUME = 0.6
 """How often a run whose job died is gone on with, instead of a new one."""
 
@@ -73,7 +74,7 @@ class Campaigns:
     def unfinished(self) -> list[RunRecord]:
         """Runs that look alive or were stopped, oldest first; none where the store is away."""
         try:
-            runs = self.system.stores().runs.runs(50)
+            runs = self.system.stores().runs.runs(RUNS_LOOKED_AT)
         except errors.FleetError:
             return []
         found = [run for run in runs if run.state is not RunState.FINISHED]

@@ -24,6 +24,7 @@ class Story:
         self.counts: Counter[str] = Counter()
         self._began = time.monotonic()
         self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[str] = path.open("w")
 
     @property

@@ -168,6 +168,7 @@ class System:
         self.rays.start()
         self.loop("supervise", self._supervise, 0.3)
         self.loop("supervise Ray", self.rays.supervise, 1.0)
+        self.loop("forget requests", self._forget, 10.0)
 
     def loop(self, name: str, step: Callable[[], object], period_s: float) -> None:
         """Run a step again and again, until `stop`; an error of a step is a broken storm."""
@@ -184,6 +185,11 @@ class System:
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _forget(self) -> None:
+        """The stand-in remembers every request for tests that ask; half an hour has too many."""
+        with self.standin._lock:
+            self.standin._requests.clear()
 
     def _supervise(self) -> None:
         for plugin in self.plugins.values():

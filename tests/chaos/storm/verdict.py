@@ -24,6 +24,7 @@ from node_plugin.kubelet_sim.control import ControlPlane
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.plain import GONE_WAIT_S, wipe_workers
+from tests.chaos.storm.campaigns import RUNS_LOOKED_AT
 from tests.chaos.storm.site import Place
 from tests.chaos.storm.system import System
 
@@ -113,7 +114,7 @@ def _of_store(system: System) -> Iterator[str]:
             yield f"{lease.holder} still has {lease.token}"
     if suspended := stores.leases.suspended():
         yield f"the store is suspended at {suspended}"
-    for run in stores.runs.runs(50):
+    for run in stores.runs.runs(RUNS_LOOKED_AT):
         if run.state is not RunState.FINISHED:
             yield f"run {run.id} is {run.state}"
 
@@ -129,7 +130,7 @@ def at_the_end(system: System) -> Iterator[str]:
     if left:
         yield f"workers {left} outlived everything"
     stores = system.stores()
-    runs = {run.id: run for run in stores.runs.runs(1000)}
+    runs = {run.id: run for run in stores.runs.runs(RUNS_LOOKED_AT)}
     newest, leases = stores.leases.newest(), tuple(stores.leases.leases())
     for place in system.places:
         now = replace(checks.sample(place.state), newest=newest, leases=leases, runs=runs)
