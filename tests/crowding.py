@@ -1,4 +1,4 @@
-"""A process as a node with many devices is: its descriptors go beyond what select() takes."""
+"""A process as one on a busy node is: descriptors beyond what select() takes, or none left."""
 
 from __future__ import annotations
 
@@ -26,4 +26,15 @@ def crowded() -> Iterator[None]:
     finally:
         for one in kept:
             os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def exhausted() -> Iterator[None]:
+    """Nothing can be opened inside the block: EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -53,6 +53,8 @@ class Roster:
         self.tracks[track.target.uuid] = track
         self._of_node.setdefault(track.target.node, []).append(track)
         self.total_bytes += _bytes(track)
+        if len(self.tracks) == self._rows_kept + 1:
+            self._forget_plain()
         self.note(track)
         if track.result is not None:
             self.ended(track, track.result)
@@ -64,6 +66,13 @@ class Roster:
     def of_node(self, node: str) -> list[Track]:
         """The devices of a node."""
         return self._of_node.get(node, [])
+
+    def flying_by_node(self) -> dict[str, list[Track]]:
+        """The devices in flight."""
+        found: dict[str, list[Track]] = {}
+        for track in self.flying.values():
+            found.setdefault(track.target.node, []).append(track)
+        return found
 
     def waiting_on(self, node: str) -> list[Track]:
         """Devices of a node that wait, in order."""
@@ -122,11 +131,18 @@ class Roster:
             self.wiped_bytes += _bytes(track)
             if track.ended_at is not None:
                 self._span(track.target.node, track.first_at, track.ended_at)
-        plain = result.outcome in GOOD and not result.findings
         many = len(self.tracks) > self._rows_kept
-        keep = self.rows < self._rows_kept and not (plain and many)
+        keep = self.rows < self._rows_kept and not (many and _is_plain(result))
         track.result = result if keep else None
         self.rows += keep
+
+    def _forget_plain(self) -> None:
+        """There are more devices than rows from now on: those that came out well give way."""
+        for track in self.tracks.values():
+            counted = track.phase is Phase.DONE and track.noted is Phase.DONE
+            if counted and track.result is not None and _is_plain(track.result):
+                track.result = None
+                self.rows -= 1
 
     def _span(self, node: str, first_at: float, ended_at: float) -> None:
         first, last = self._spans.get(node, (first_at, ended_at))
@@ -146,3 +162,7 @@ class Roster:
 
 def _bytes(track: Track) -> int:
     return track.target.memory_bytes * len(PASSES)
+
+
+def _is_plain(result: DeviceResult) -> bool:
+    return result.outcome in GOOD and not result.findings

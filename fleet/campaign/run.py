@@ -41,8 +41,7 @@ FAILURES = frozenset({Outcome.FAILED, Outcome.QUARANTINED, Outcome.INTERRUPTED})
 STARTS_MAX = 512
 """Devices started at one step: one batch of leases, which holds the store up for a moment only."""
 BATCH_TRIES = 3
-"""How often one step looks for devices to start, where nodes do not answer or show another state
-than before; what is found no place then waits for the next step."""
+"""How often one step looks for devices to start, where nodes show another state than before."""
 
 
 class Campaign:
@@ -75,7 +74,7 @@ class Campaign:
         self._whole: dict[str, DeviceResult] = {}
         self._started_at: float | None = None
         self._now = 0.0
-        self._stopping = False
+        self._stopping = self._looking = False
         self._blocked_at: float | None = None
         self._over_at: float | None = None
         self._reason: ExitReason | None = None
@@ -128,9 +127,7 @@ class Campaign:
             if self._names is None:
                 return
             self._sight.begin(self._names)
-        flying: dict[str, list[Track]] = {}
-        for track in self._roster.flying.values():
-            flying.setdefault(track.target.node, []).append(track)
+        flying = self._roster.flying_by_node()
         self._ask(self._sight.turn(now, flying), flying, now)
 
     def _ask(self, names: Sequence[str], flying: Mapping[str, list[Track]], now: float) -> None:
@@ -270,33 +267,36 @@ class Campaign:
 
     def _batch(self, now: float) -> list[Track]:
         """What may start, each on a view of this step: who was not asked yet is asked now."""
-        tracks, sight = self._roster.tracks, self._sight
-
-        def ready(target: Target) -> bool:
-            heard = target.node not in sight.mute and target.node not in sight.lost
-            return heard and tracks[target.uuid].retry_at <= now
-
+        sight, self._looking = self._sight, False
         for _ in range(BATCH_TRIES):
-            running = [track.target for track in self._roster.flying.values()]
-            room = plan.Room(running, sight.service, self._policy)
-            most = self.breaker.starts_allowed(len(running))
-            most = STARTS_MAX if most is None else most
-            batch = self._roster.line.batch(room, most, ready)
+            batch = self._fitting(now)
             unasked = {target.node: None for target in batch if target.node not in sight.views}
             if not unasked:
                 break
-            self._ask(list(unasked), {}, now)
+            self._ask(list(unasked), self._roster.flying_by_node(), now)
             self._settle([name for name in unasked if name in sight.views], now)
-        return [
-            tracks[target.uuid]
-            for target in batch
-            if target.node in sight.views and tracks[target.uuid].phase is Phase.WAITING
-        ]
+        else:  # the last answers count for the limits too, and the next step looks on
+            batch = self._fitting(now, asked=True)
+            self._looking = not batch and bool(self._fitting(now))
+        return [self._roster.tracks[target.uuid] for target in batch]
+
+    def _fitting(self, now: float, *, asked: bool = False) -> tuple[Target, ...]:
+        """What the limits allow to start, as the fleet was last seen; `asked`: at this step."""
+        roster, sight = self._roster, self._sight
+
+        def ready(target: Target) -> bool:
+            out = asked or target.node in sight.mute or target.node in sight.lost
+            heard = target.node in sight.views or not out
+            return heard and roster.tracks[target.uuid].retry_at <= now
+
+        most = self.breaker.starts_allowed(len(roster.flying))
+        room = plan.Room([t.target for t in roster.flying.values()], sight.service, self._policy)
+        return roster.line.batch(room, STARTS_MAX if most is None else most, ready)
 
     def _note_blocked(self, batch: Sequence[Track], now: float) -> None:
         """Remember since when nothing runs and limits alone keep the rest waiting."""
-        roster = self._roster
-        if batch or roster.flying or not roster.waits(now, but=self._sight.mute):
+        more = batch or self._looking or self._roster.flying
+        if more or not self._roster.waits(now, but=self._sight.mute):
             self._blocked_at = None
         elif self._blocked_at is None:
             self._blocked_at = now

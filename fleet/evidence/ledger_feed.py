@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid
+from fleet.errors import EvidenceInvalid, LedgerUnavailable
 from fleet.evidence import dsse, filing, layout, losses, parsed
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing
@@ -47,24 +48,32 @@ class LedgerFeed(LogFeed):
     def next(self) -> Any:
         """The next record, key or entry; None: all are copied or set aside."""
         with self._guard:
-            for one in self._records():
-                self._wholes[one.key] = one
+            self._take()
             return super().next()
 
     def waiting(self) -> tuple[int, float]:
         """What is not copied, new records included."""
         with self._guard:
-            for one in self._records():
-                self._wholes[one.key] = one
+            with suppress(LedgerUnavailable):  # told by the drain that fails of it
+                self._take()
             return super().waiting()
 
+    def _take(self) -> None:
+        for one in self._records():
+            self._wholes[one.key] = one
+
     def _records(self) -> list[Whole]:
-        """Data-loss records that were not offered yet."""
-        found = []
-        for place, content in losses.contents(self._losses, after=self._recorded):
-            number = self._recorded = place.entry or 0
-            key = filing.loss(self._node, number, dsse.digest_of(content))
-            found.append(Whole(f"data-loss record {number}", key, content))
+        """Data-loss records that were not offered yet. Raises `LedgerUnavailable`.
+
+        What has no readable byte is none: an archive keeps for good what it is given.
+        """
+        found, last = [], self._recorded
+        for place, content in losses.contents(self._losses, after=last, strict=True):
+            last = place.entry or last
+            if content:
+                key = filing.loss(self._node, last, dsse.digest_of(content))
+                found.append(Whole(f"data-loss record {last}", key, content))
+        self._recorded = last
         return found
 
     def send(self, archive: Archive, item: Any) -> None:

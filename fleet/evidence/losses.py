@@ -13,11 +13,11 @@ Decisions:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ WORDS = (
     " are out of service: nobody is given one of them before a wipe of it was verified."
 )
 _NAME = re.compile(r"([0-9]{8})\.json")
+_PASSING = frozenset({errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What keeps a whole file from being read for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class LossLog:
 
     def records(self) -> Iterator[Record]:
         """All that can be read, oldest first; what cannot is told by `fleet evidence verify`."""
-        for _, content in contents(self.directory):
+        for _, content in contents(self.directory, strict=True):
             try:
                 yield read(content)
             except EvidenceInvalid:
@@ -215,7 +217,7 @@ class LossLog:
         A damaged one must not keep a claim from ending; verification tells of it.
         """
         number, previous = 0, None
-        for place, content in contents(self.directory):
+        for place, content in contents(self.directory, strict=True):
             number, previous = place.entry or 0, dsse.digest_of(content)
         return number + 1, previous
 
@@ -225,14 +227,19 @@ def file_name(number: int) -> str:
     return f"{number:08d}.json"
 
 
-def contents(directory: Path, *, after: int = 0) -> Iterator[tuple[Place, bytes]]:
+def contents(
+    directory: Path, *, after: int = 0, strict: bool = False
+) -> Iterator[tuple[Place, bytes]]:
     """Where each record of a number above `after` is, in order, and its bytes.
 
-    No bytes for what cannot be read.
+    No bytes for what cannot be read. `strict`: raises `LedgerUnavailable` where that may pass, for
+    those who write down for good what they read.
     """
     try:
         paths = sorted(directory.iterdir()) if directory.is_dir() else []
-    except OSError:
+    except OSError as error:
+        if strict:
+            raise _unread(directory, error) from error
         yield Place(str(directory)), b""
         return
     for path in paths:
@@ -240,6 +247,13 @@ def contents(directory: Path, *, after: int = 0) -> Iterator[tuple[Place, bytes]
         if match is None or int(match[1]) <= after:
             continue
         content = b""
-        with suppress(OSError):
+        try:
             content = read_regular(path, most_bytes=MOST_BYTES)
+        except OSError as error:
+            if strict and error.errno in _PASSING:
+                raise _unread(path, error) from error
         yield Place(str(path), entry=int(match[1])), content
+
+
+def _unread(path: Path, error: OSError) -> LedgerUnavailable:
+    return LedgerUnavailable(f"{path} cannot be read now: {error.strerror}")

@@ -241,12 +241,14 @@ def segment_name(number: int) -> str:
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """All segments in order."""
+    """All segments in order. Raises `LedgerUnavailable`."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if _SEGMENT.fullmatch(entry.name))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:  # a ledger that cannot be listed is not one without entries
+        raise LedgerUnavailable(f"{directory} cannot be read: {error.strerror}") from error
     return [directory / name for name in names]
 
 

@@ -126,3 +126,15 @@ def test_what_is_due_elsewhere_keeps_limits_from_being_blamed() -> None:
     assert not roster.waits(5.0, but={"mute"})
     assert roster.waits(10.0, but={"mute"})
     assert roster.waits(5.0, but=())
+
+
+def test_a_resumed_run_keeps_its_rows_for_what_did_not_come_out_well() -> None:
+    """E2: results of before that came out well give way once there are more devices than rows."""
+    tracks = [track(f"d{number}") for number in range(10)]
+    for done in tracks[:3]:
+        done.phase, done.result = Phase.DONE, result(done)
+    roster = Roster(tracks, rows_kept=3)
+    for failed in tracks[3:]:
+        end(roster, failed, outcome=Outcome.FAILED, told=True)
+    kept = [one.result.outcome for one in roster.tracks.values() if one.result is not None]
+    assert kept == [Outcome.FAILED] * 3

@@ -934,3 +934,45 @@ def test_limits_hold_at_every_tick_and_each_device_ends_once(
         for g in n.gpus.values()
         if g.state in (State.IN_USE, State.HELD)
     )
+
+
+def _claim(fleet: Fleet, *numbers: int) -> None:
+    for number in numbers:
+        gpu = fleet.nodes[f"n{number}"].gpus[f"g{number}"]
+        gpu.state, gpu.claim = "IN_USE", "claim"
+
+
+def test_devices_claimed_meanwhile_are_no_limit_to_the_others() -> None:
+    """E2: several in a row that became unfit end no campaign; the rest is looked at next."""
+    fleet = Fleet(*(Node(f"n{i}", [Gpu(f"g{i}", takes_s=0.1)]) for i in range(6)))
+    run = campaign(fleet, max_parallel=1)
+    for step in range(200):
+        for node in fleet.nodes.values():
+            node.advance(fleet.now)
+        if step == 1:
+            _claim(fleet, 1, 2, 3)
+        if not run.tick(fleet.now):
+            break
+        fleet.now += 0.1
+    report = run.report()
+    assert (report.exit_reason, report.exit_code) == (ExitReason.COMPLETE, 0)
+    assert [outcomes(report)[f"g{i}"] for i in (0, 4, 5)] == [Outcome.CERTIFIED] * 3
+
+
+def test_what_a_node_shows_when_it_is_asked_counts_for_the_limits_at_once() -> None:
+    """E2, B50: nothing starts beyond the budget by a view of before."""
+    gpus = {i: [Gpu(f"g{i}", takes_s=0.3)] for i in range(6)}
+    gpus[3].append(Gpu("h3", state="IN_USE", claim="other"))
+    fleet = Fleet(*(Node(f"n{i}", found) for i, found in gpus.items()))
+    run = campaign(fleet, max_parallel=1, out_of_service_max=0.01, out_of_service_min=1)
+    for step in range(200):
+        for node in fleet.nodes.values():
+            node.advance(fleet.now)
+        if step == 2:
+            _claim(fleet, 1, 2)
+            broken = fleet.nodes["n3"].gpus["h3"]
+            broken.state, broken.claim = "QUARANTINED", ""
+        if not run.tick(fleet.now):
+            break
+        assert step <= 2 or not fleet.working or fleet.working[0].uuid == "g0"
+        fleet.now += 0.1

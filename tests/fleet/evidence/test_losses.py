@@ -12,6 +12,7 @@ from fleet.evidence import dsse, losses
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.losses import Loss, LossLog, LostDevice
 from fleet.model import ClaimUid, Digest, NodeName, Reason, Source, Token, UnitId, Uuid
+from tests.crowding import exhausted
 
 NOW = 1_700_000_000.25
 REASON = Reason("verify-failed", Source.WIPE, liftable=True, detail="word 7 differs", since=NOW)
@@ -120,3 +121,15 @@ def test_what_is_no_record_is_not_read_as_one(key: SigningKey, field: str, value
     other = dsse.seal("https://example.org/x", statement["subject"], said, key=key)
     with pytest.raises(EvidenceInvalid, match="not a data-loss record"):
         losses.read(other)
+
+
+def test_what_cannot_be_read_for_a_while_is_not_written_down_for_good(
+    tmp_path: Path, key: SigningKey
+) -> None:
+    """E3: without descriptors a record is neither doubled nor taken for a damaged one."""
+    log = LossLog(tmp_path / "losses")
+    first = append(log, key)
+    with exhausted(), pytest.raises(LedgerUnavailable, match="cannot be read now"):
+        append(log, key)
+    assert append(log, key) == first
+    assert [one.number for one in log.records()] == [1]

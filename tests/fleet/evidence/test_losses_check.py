@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
+from fleet.errors import LedgerUnavailable
 from fleet.evidence import archived, layout
 from fleet.evidence.export import export
 from fleet.evidence.ledger_feed import LedgerFeed
@@ -19,6 +20,7 @@ from fleet.evidence.sources import collect
 from fleet.evidence.verify import Report, verify
 from fleet.model import ClaimUid, NodeName
 from tests.cloud.archives import MemoryArchive
+from tests.crowding import exhausted
 from tests.fleet.evidence.samples import Site
 from tests.fleet.evidence.test_losses import LOSS, NOW
 
@@ -117,3 +119,18 @@ def test_the_archive_keeps_the_records(site: Site) -> None:
     archive.keep("losses/node-1/nothing", b"x")
     found = codes(verify(archived.collect(archive)))
     assert found == [("extra-object", None), ("missing-record", 2)]
+
+
+def test_no_archive_is_given_a_record_that_was_not_read(site: Site) -> None:
+    """E5: what an archive keeps for good is the record, also when it could not be read at first."""
+    archive = MemoryArchive()
+    feed = LedgerFeed(site.state, "node-1", place="s3://memory")
+    feed.waiting()
+    record(site, "node-1", "claim-e")
+    at(site, 5).write_bytes(b"")
+    with exhausted(), pytest.raises(LedgerUnavailable):
+        feed.next()
+    assert Replicator(feed, lambda: archive, clock=ManualClock(NOW)).drain()
+    kept = {key: archive.read(key) for key in archive.objects if key.startswith("losses/")}
+    assert len(kept) == 4
+    assert all(kept.values())

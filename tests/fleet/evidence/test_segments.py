@@ -11,6 +11,7 @@ from fleet.errors import LedgerUnavailable
 from fleet.evidence.dsse import canonical
 from fleet.evidence.segments import Damage, Entry, Place, Reader, segment_paths
 from fleet.evidence.writer import Writer
+from tests.crowding import exhausted
 from tests.fleet.evidence.logs import DISPLACED, FIRST, fill, read
 
 
@@ -100,3 +101,12 @@ def test_strange_segment_is_a_damage_only_for_verification(tmp_path: Path) -> No
         list(Reader(tmp_path).poll())
     with pytest.raises(LedgerUnavailable):
         Writer(tmp_path)
+
+
+def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    """E3: a writer that took it for one would begin the ledger anew behind what is there."""
+    fill(tmp_path / "log", 2)
+    with exhausted(), pytest.raises(LedgerUnavailable, match="cannot be read"):
+        segment_paths(tmp_path / "log")
+    assert len(segment_paths(tmp_path / "log")) == 1
+    assert segment_paths(tmp_path / "none") == []
