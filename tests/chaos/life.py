@@ -132,7 +132,7 @@ def _open(node: bootstrap.NodePlan, striker: Striker) -> NodeService:
             continue
         wiper: Any = service._parts.wiper
         ledger = StruckLedger(service._parts.ledger, striker)
-        wiper._certifier = replace(wiper._certifier, ledger=ledger)
+        wiper.certifier = replace(wiper.certifier, ledger=ledger)
         return service
 
 

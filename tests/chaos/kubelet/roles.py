@@ -65,7 +65,7 @@ def own(site: Site, told: int) -> None:
         service = opener(hand_over)
         wiper: Any = service._parts.wiper
         ledger = StruckLedger(service._parts.ledger, striker)
-        wiper._certifier = replace(wiper._certifier, ledger=ledger)
+        wiper.certifier = replace(wiper.certifier, ledger=ledger)
         return service
 
     standing.open = opened

@@ -87,6 +87,8 @@ def test_a_mark_of_a_strangers_is_nothing(tmp_path: Path) -> None:
     for mode in (0o755, 0o4755):
         program.chmod(mode)
         with subprocess.Popen([program], stdin=subprocess.PIPE, env=environment) as started:
+            told = Path(f"/proc/{started.pid}/environ")  # empty for a moment after the exec
+            assert eventually(lambda told=told: told.read_bytes() != b"")  # type: ignore[misc]
             identity = identity_of(started.pid, worker_id=STRANGE)
             another = WorkerIdentity(STRANGE, 2**22 - 1, 1, kernel_boot_id())
             ours = (started.pid,) if mode == 0o755 else ()
