@@ -127,8 +127,8 @@ class Controller:
                 continue
             key = Name(entry["resourceClaimTemplateName"], namespace)
             source = self.sight.all(CLAIM_TEMPLATES).get(key)
-            if source is None:
-                continue
+            if source is None:  # not seen yet, or not there: then the pod is tried again
+                source = self.cluster.get(CLAIM_TEMPLATES, key)
             found = self._made_before(pod, entry["name"]) or self._make(pod, entry["name"], source)
             made.append({"name": entry["name"], "resourceClaimName": name_of(found).name})
         body = {"metadata": {"uid": uid_of(pod)}, "status": {"resourceClaimStatuses": made}}

@@ -297,8 +297,12 @@ def test_a_lingering_process_delays_the_teardown_which_then_ends_by_itself(lab: 
                 lab.node.unprepare("claim-a")
             lab.node.tick(now)
         assert (lab.device().state, lab.specs) == (State.IN_USE, [])
-    lab.node.tick(10.0)
-    wait_for(lambda: not lab.node.claims())
+
+    def over() -> bool:
+        lab.node.tick(10.0)
+        return not lab.node.claims()
+
+    wait_for(over)
     assert lab.device().state == State.CLEAN
 
 
