@@ -13,8 +13,6 @@ from fleet import coordinating, errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.running import Loop
 from fleet.dra.asking import AskedClaim
-from fleet.evidence import layout
-from fleet.evidence.heads import HeadsLog
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import identity
@@ -104,9 +102,13 @@ def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
         device = next(d for d in host.site.door.view().devices if d.name == found.devices[0].device)
         assert (device.state, device.certified_under) == ("CLEAN", str(lease.token))
     assert first.view().open_claims == 2
-    log = HeadsLog(layout.heads_directory(host.site.state))
     third = Loop(coordinating.of_host(host.plan, host.kubeconfig))
-    host.until(lambda: bool(log.latest()), third.turn, said=third.view())
+
+    def all_signed() -> bool:
+        found = verify(collect(host.site.state))
+        return found.countersigned == found.certificates
+
+    host.until(all_signed, third.turn, said=third.view())
     for loop in (first, second, third):
         loop.stop()
         loop.run()
