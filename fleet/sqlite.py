@@ -371,7 +371,7 @@ def _patiently(act: Callable[[], _T], *, path: Path, timeout_s: float) -> _T:
         except UnicodeDecodeError as error:  # in SQLite's own message, of a name that is no text
             raise Corrupt(f"{path} is damaged: {error}", path=str(path)) from error
         left = max(deadline - time.monotonic(), 0.0) / timeout_s
-        time.sleep(_JITTER.uniform(*_PAUSE_S) * left**4)  # who waited longer looks more often: fair
+        time.sleep(max(_PAUSE_S[0], _JITTER.uniform(*_PAUSE_S) * left**4))  # in vain: more often
 
 
 _WAITING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)

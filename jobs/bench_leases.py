@@ -106,15 +106,17 @@ def measure(folder: Path, *, runs: int = 5, rounds: int = 200) -> Figures:
 
 
 def _round(leasing: Leasing, size: int) -> None:
-    asked = [
-        AcquireRequest(frozenset({UnitId(f"gpu-{number}/0")}), HOLDER, TTL_S)
-        for number in range(size)
-    ]
+    one_round(leasing, [f"gpu-{number}/0" for number in range(size)], HOLDER)
+
+
+def one_round(leasing: Leasing, units: Sequence[str], holder: Holder) -> None:
+    """Acquire all units, each by a request of its own, and release them. Raises what refuses."""
+    asked = [AcquireRequest(frozenset({UnitId(unit)}), holder, TTL_S) for unit in units]
     releases = []
     for answer in leasing.acquire(asked):
         if isinstance(answer, FleetError):
             raise answer
-        releases.append(Release(HOLDER, answer.token))
+        releases.append(Release(holder, answer.token))
     for gone in leasing.release_all(releases):
         if gone is not True:
             raise RuntimeError(f"a lease just granted could not be released: {gone}")

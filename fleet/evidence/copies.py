@@ -155,6 +155,8 @@ def _read_index(path: Path) -> dict[str, Any]:
             layout.checked_name(rows["node"])
             if name != ledger_name(rows["node"], rows["ledger"]):
                 raise EvidenceInvalid(f"names a ledger {name!r} that is called otherwise")
+        for name in found["keys"]["nodes"]:
+            layout.checked_name(name)
         for key_id in (*found["keys"]["coordinator"], *_flat(found["keys"]["nodes"])):
             if not _HEX.fullmatch(key_id):
                 raise EvidenceInvalid(f"has a malformed key id {key_id!r}")

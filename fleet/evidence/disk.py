@@ -89,6 +89,9 @@ def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
         os.fchmod(descriptor, mode)
         write_all(descriptor, content)
         os.fsync(descriptor)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full disk every retry would leave one
+        raise
     finally:
         os.close(descriptor)
     return temporary

@@ -81,8 +81,9 @@ def export(collection: Collection, target: Path, *, node: str = "", device: str 
             heads.keys += writer.list_signer(collection.heads, collection.key_list, heads.keys)
         signers = _keys_of(logs, copied)
         for found in collection.losses:
-            if found.log.node in signers:
-                signers[found.log.node] += writer.losses(found, units if device else None)
+            if not node or found.log.node == node:
+                key_ids = writer.losses(found, units if device else None)
+                signers.setdefault(found.log.node, []).extend(key_ids)
         writer.finish(
             {
                 "format": FORMAT,

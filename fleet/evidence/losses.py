@@ -31,6 +31,8 @@ from fleet.model import NO_TOKEN, ClaimUid, Digest, NodeName, Reason, Token, Uni
 
 PREDICATE_TYPE = "https://fleetscrub.dev/data-loss/v1"
 MOST_BYTES = 1024 * 1024
+DETAIL_MAX = 1000
+"""Characters kept of a reason's words: what is larger than `MOST_BYTES` is never read again."""
 WORDS = (
     "The claim has ended, and memory of these devices was not proven to be cleared after it. They"
     " are out of service: nobody is given one of them before a wipe of it was verified."
@@ -120,13 +122,18 @@ def _spelled(device: LostDevice) -> dict[str, Any]:
             {
                 "code": reason.code,
                 "source": str(reason.source),
-                "detail": reason.detail,
+                "detail": _told(reason.detail),
                 "since": dsse.moment(reason.since),
             }
             for reason in sorted(device.reasons, key=lambda one: (one.code, str(one.source)))
         ],
         "last_certificates": dict(device.proven),
     }
+
+
+def _told(detail: str) -> str:
+    """Words as a record can hold them: an error message must not keep a claim from ending."""
+    return detail[:DETAIL_MAX].encode("utf-8", "replace").decode()
 
 
 def _hash(value: Mapping[str, Any]) -> str:

@@ -351,7 +351,7 @@ def _export(directory: Path, trust: Trust | None, coordinator_keys: KeyRing | No
     listed = index["keys"]
     rings = {
         node: _listed(copies.node_keys(directory, node), listed["nodes"].get(node, []), found)
-        for node in sorted({rows["node"] for rows in index["nodes"].values()})
+        for node in sorted({rows["node"] for rows in index["nodes"].values()} | {*listed["nodes"]})
     }
     bound = bind(rings, trust, found)
     for _, rows in sorted(index["nodes"].items()):

@@ -334,3 +334,18 @@ def test_a_removed_file_is_noticed(path: Path) -> None:
         path.unlink()
         with pytest.raises(sqlite.Unreadable, match="removed"), database.transaction():
             add(database, "lost")
+
+
+def test_nobody_spins_for_a_lock(path: Path) -> None:
+    """Promise 7: who waited longer looks more often, and never without a pause: others commit."""
+    busy = sqlite3.OperationalError("locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    looks = []
+
+    def act() -> None:
+        looks.append(1)
+        raise busy
+
+    with pytest.raises(sqlite.Locked):
+        sqlite._patiently(act, path=path, timeout_s=0.2)
+    assert 10 < len(looks) <= 201

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from fleet.clock import SystemClock
 from fleet.settings import Settings, StoreKind
 from fleet.stores.opening import StorePlace
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
+from tests.e2e.polling import Hopeless, eventually
 
 ROOT = Path(__file__).parents[2]
 QPS = 10_000.0
@@ -101,11 +101,13 @@ def api_server(folder: Path) -> Iterator[Server]:
     command += ["--port-file", str(port_file), "--kubeconfig", str(kubeconfig)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
     try:
-        ends = time.monotonic() + START_S
-        while not port_file.exists():
-            if time.monotonic() > ends or process.poll() is not None:
-                raise RuntimeError("the API stand-in did not start")
-            time.sleep(0.02)  # a process has to start
+
+        def up() -> bool:
+            if process.poll() is not None:
+                raise Hopeless(f"the API stand-in ended with {process.returncode}")
+            return port_file.exists()
+
+        eventually("the API stand-in is up", up, timeout_s=START_S)
         yield Server(kubeconfig, process.pid)
     finally:
         process.communicate(timeout=START_S)

@@ -19,11 +19,9 @@ from dataclasses import asdict, dataclass
 
 from actors import cluster, handles
 from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
+from fleet.model import Holder, HolderKind
 from fleet.settings import StoreKind
-from fleet.stores.base import Release
-from jobs.bench_leases import Leasing
+from jobs.bench_leases import Leasing, one_round
 from tests.scale import grounds
 from tests.scale.grounds import Ground, cpu_s
 
@@ -57,19 +55,6 @@ class Figures:
     call_max_ms: float
     coordinator_cpu_ms_per_device: float
     refused: int
-
-
-def one_round(leasing: Leasing, units: Sequence[str], holder: Holder) -> None:
-    """Acquire all units, each by a request of its own, and release them. Raises what refuses."""
-    asked = [AcquireRequest(frozenset({UnitId(unit)}), holder, TTL_S) for unit in units]
-    releases = []
-    for answer in leasing.acquire(asked):
-        if isinstance(answer, FleetError):
-            raise answer
-        releases.append(Release(holder, answer.token))
-    for gone in leasing.release_all(releases):
-        if gone is not True:
-            raise RuntimeError(f"a lease just granted could not be released: {gone}")
 
 
 def drive(leasing: Leasing, name: str, *, batch: int, seconds: float) -> Driven:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, UnitId
 from fleet.stores.base import LeaseStore
 from fleet.stores.sqlite import open_stores, store_path
+from tests.e2e.polling import eventually
 from tests.scale import grounds, struck
 from tests.scale.struck import POLL_S, SETTLE_S, Fate, Share
 
@@ -119,7 +120,9 @@ def coordinate(share: Share) -> int:
     logging.basicConfig(level=logging.ERROR)
     loop = Loop(coordinating.of_host(_plan(share), share.kubeconfig))
     loop.start()
-    _until(lambda: loop.view().stepped_at > 0, "the coordinator's first step")
+    eventually(
+        "the coordinator's first step", lambda: loop.view().stepped_at > 0, timeout_s=SETTLE_S
+    )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
@@ -175,14 +178,6 @@ def _create_nodes(kubeconfig: str, plan: FleetPlan) -> None:
         cluster.create(NODES, body)
 
 
-def _until(fact: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + SETTLE_S
-    while not fact():
-        if time.monotonic() > ends:
-            raise RuntimeError(f"waited in vain for {what}")
-        time.sleep(POLL_S)  # processes of the product are at work
-
-
 def _struck(
     whole: Share, store: LeaseStore, hosts: Sequence[Child], coordinator: Child, server: int
 ) -> Figures:
@@ -235,7 +230,7 @@ def _leased(store: LeaseStore, units: int) -> Mapping[str, float]:
                     seen.setdefault(unit, now)
         return len(seen) == units
 
-    _until(all_held, "the quarantine leases")
+    eventually("the quarantine leases", all_held, timeout_s=SETTLE_S, period_s=POLL_S)
     return seen
 
 

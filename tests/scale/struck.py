@@ -29,6 +29,7 @@ from fleet.kube.base import Cluster
 from fleet.model import State
 from fleet.node.service import NodeService
 from fleet.settings import MIB, Settings
+from tests.e2e.polling import eventually
 
 FATAL = 79
 """The driver's code for a device that has fallen off the bus."""
@@ -148,13 +149,16 @@ def serving(plan: NodePlan, cluster: Cluster) -> Iterator[Member]:
 
 def make_clean(one: Member) -> None:
     """Wipe and certify every device of the node, by its own rule."""
-    ends = time.monotonic() + SETTLE_S
-    while not all(device.state == State.CLEAN for device in one.service.view().devices):
-        if time.monotonic() > ends:
-            stand = Counter((d.state, *d.reasons) for d in one.service.view().devices)
-            raise RuntimeError(f"{one.plan.node} does not come clean: {dict(stand)}")
+
+    def clean() -> bool:
         one.service.tick(time.time())
-        time.sleep(POLL_S)  # workers are processes of their own
+        return all(device.state == State.CLEAN for device in one.service.view().devices)
+
+    def told() -> str:
+        return str(Counter((d.state, *d.reasons) for d in one.service.view().devices))
+
+    what = f"{one.plan.node} is clean"
+    eventually(what, clean, timeout_s=SETTLE_S, period_s=POLL_S, tell=told)
 
 
 def publish(one: Member) -> None:

@@ -21,10 +21,10 @@ from fleet.messages import ScrubOrder
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
-from jobs.bench_leases import StoreLeasing
+from jobs.bench_leases import StoreLeasing, one_round
 from tests.fleet.binding.benches import NoSigner
 from tests.scale import struck
-from tests.scale.leases import DEVICES, one_round
+from tests.scale.leases import DEVICES
 
 WAIT_S = 30.0
 ROUNDS = 25

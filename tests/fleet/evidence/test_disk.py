@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -59,3 +62,18 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path) -> None:
             disk.read_regular(tmp_path / name, most_bytes=7, follow_links=True)
     with pytest.raises(OSError, match="7 bytes, more than 6"):
         disk.read_regular(path, most_bytes=6)
+
+
+def test_what_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """E3: on a full disk, where writers try again and again, no try leaves a file of its own."""
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+    try:
+        for write in (disk.write_new, disk.replace):
+            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+                write(tmp_path / "a", b"more than four")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []

@@ -133,3 +133,17 @@ def test_what_cannot_be_read_for_a_while_is_not_written_down_for_good(
         append(log, key)
     assert append(log, key) == first
     assert [one.number for one in log.records()] == [1]
+
+
+def test_no_words_of_an_error_keep_a_record_from_being_read(
+    tmp_path: Path, key: SigningKey
+) -> None:
+    """D3: a message of any length, or with half a character in it, is kept as far as it goes."""
+    words = "half \udcff, and long " + "x" * losses.MOST_BYTES
+    device = replace(DEVICE, reasons=(replace(REASON, detail=words),))
+    log = LossLog(tmp_path / "losses")
+    append(log, key, replace(LOSS, devices=(device,)))
+    (found,) = log.records()
+    said = found.envelope.predicate["devices"][0]["reasons"][0]["detail"]
+    assert said.startswith("half ?, and long")
+    assert len(said) == losses.DETAIL_MAX

@@ -134,3 +134,13 @@ def test_no_archive_is_given_a_record_that_was_not_read(site: Site) -> None:
     kept = {key: archive.read(key) for key in archive.objects if key.startswith("losses/")}
     assert len(kept) == 4
     assert all(kept.values())
+
+
+def test_an_export_takes_the_records_of_a_node_without_certificates_along(
+    site: Site, tmp_path: Path
+) -> None:
+    """E3: what calls itself complete leaves no record out, and its keys are there to verify it."""
+    record(site, "node-3", "claim-f")
+    export(collect(site.state), tmp_path / "whole")
+    report = verify(collect(tmp_path / "whole"))
+    assert (report.defects, report.losses) == ([], 5)
