@@ -28,6 +28,7 @@ UNNAMED = (
     "these settings name no archive, and what is written down here does: whoever works with the"
     " settings that name it (`--policy FILE`) copies it; evidence.policy = local gives it up"
 )
+_CHANCE = random.SystemRandom()
 SAVE_EVERY = 16
 """Copies after which it is written down how far they are: as many are made again after a crash."""
 
@@ -90,7 +91,7 @@ class Replicator:
         *,
         clock: Clock,
         required: bool = True,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE.random,
         place: str = "",
     ) -> None:
         """`required`: whether a node may only go once all is copied. Asks the archive nothing.

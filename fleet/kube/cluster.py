@@ -159,7 +159,7 @@ class KubernetesCluster:
         what, now = f"watch of {resource.plural}", self._clock.monotonic()
         watching = Watching(what=what, timeout_s=timeout_s, now=now, alive=alive)
         while True:
-            step = watching.step(self._clock.monotonic(), chance=random.random())  # noqa: S311
+            step = watching.step(self._clock.monotonic(), chance=random.SystemRandom().random())
             if step.delay_s:
                 time.sleep(step.delay_s)
             if step.act is Act.END:

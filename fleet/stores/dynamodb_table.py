@@ -53,7 +53,7 @@ class Patience:
     timeout_s: float
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = random.SystemRandom().random
 
 
 class Attempts:

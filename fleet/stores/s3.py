@@ -66,7 +66,7 @@ class Patience:
     timeout_s: float = 20.0
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = random.SystemRandom().random
 
 
 class S3Archive:

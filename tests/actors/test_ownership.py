@@ -23,6 +23,7 @@ from fleet.door.calling import DoorNode
 from fleet.messages import ClaimOrder, TeardownOrder
 from fleet.node.standing import Patience
 from tests.actors.waiting import until
+from tests.freezing import freeze
 
 pytestmark = pytest.mark.ray
 
@@ -183,7 +184,7 @@ def test_an_owner_that_hangs_is_killed(ground: Ground) -> None:
     ground.prepare("claim-h")
     patience = Patience(grace_s=0.5, silence_s=8.0, pulse_s=0.2)
     with standby_here(ground.plan, patience) as owned:
-        os.kill(before, signal.SIGSTOP)
+        freeze(before)
         began = time.monotonic()
         until(lambda: owned)
         assert time.monotonic() - began >= patience.silence_s

@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,11 +120,10 @@ def process(place: Path, api: StandIn) -> Iterator[Process]:
 
 def standby_of(pid: int) -> int:
     """The standby among the children of a plugin."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    found = {int(c) for t in threads for c in (t / "children").read_text().split()} | {
-        int(c) for c in children
-    }
+    found = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread that ended meanwhile
+            found |= {int(child) for child in (thread / "children").read_text().split()}
     (standby,) = [one for one in found if b"standby" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return standby
 

@@ -25,6 +25,7 @@ from fleet.model import Holder, HolderKind
 from fleet.stores.base import Event
 from tests.actors.test_node_actor import assignment_of
 from tests.actors.waiting import until
+from tests.freezing import freeze
 
 DEADLINE_S = 30.0
 ANSWER_S = 5.0
@@ -90,7 +91,7 @@ def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: P
             refused_soon(lambda: newcomer.adopt(NODE, [kept.uuid], "somebody"))
             with suppress(errors.Retryable):  # begun, and not waited for
                 door.unprepare(TeardownOrder(uid="claim-c"), budget_s=0.0)
-            os.kill(old.pid, signal.SIGSTOP)
+            freeze(old.pid)
             refused_soon(lambda: door.pulse(timeout_s=1.0))
             refused_soon(lambda: newcomer.unprepare(NODE, "claim-c"))
             assert newcomer.ping(NODE)  # it answers, as who stands by

@@ -6,8 +6,6 @@ standard input ends. It hands nothing over: kill it, stop it or close it.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ from contextlib import contextmanager
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan
 from fleet.clock import SystemClock
+from tests.freezing import freeze
 
 END_S = 20.0
 """Longest time, s, an owner may need to end."""
@@ -48,7 +47,7 @@ class Owner:
 
     def stop(self) -> None:
         """SIGSTOP: it holds the lock and answers nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
