@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors import cluster, handles, muster
+from actors import cluster, coordinators, handles, muster
 from actors.handles import RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
@@ -140,6 +140,8 @@ class Bridge:
         node = self._created()
         pulse = node.ping(timeout_s=FIRST_PING_S)
         muster.check_same(self._fleet, {node.name: pulse.state})
+        if not self._compared:
+            self._end_others()
         if not self._compared and pulse.plan != self._digest:
             LOG.warning("the actor of %s has an earlier plan and is replaced", node.name)
             muster.replace(node)
@@ -147,6 +149,12 @@ class Bridge:
             pulse = node.ping(timeout_s=FIRST_PING_S)
         self._node, self._compared = node, True
         return pulse
+
+    def _end_others(self) -> None:
+        """A coordinator of a selection that the settings do not ask for any more would go on."""
+        if self._fleet.coordinator.kubernetes:
+            shards = self._fleet.coordinator.shards()
+            coordinators.end_others({coordinators.name_of(shard.nodes) for shard in shards})
 
     def _created(self) -> RemoteNode:
         nodes: list[RemoteNode] = []

@@ -97,11 +97,12 @@ def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
     return coordinating.behind_actors(read, coordinator, nodes, ends=nodes.heads)
 
 
-def _begun(opener: Callable[[], Reconciling], state: str) -> Loop:
+def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> Loop:
     from fleet.binding.alive import Heartbeat
     from fleet.binding.running import Loop
 
-    loop = Loop(opener, told=Heartbeat(Path(state)))
+    alive = Heartbeat(Path(plan.state), selecting=plan.nodes)
+    loop = Loop(opener, told=alive, selecting=plan.nodes)
     loop.start()
     return loop
 
@@ -135,7 +136,7 @@ class CoordinatorActor:
                 self._open()
             read = CoordinatorPlan.model_validate_json(plan)
             if read.kubernetes:
-                self._loop = _begun(lambda: binder(plan, self._current()), read.state)
+                self._loop = _begun(lambda: binder(plan, self._current()), read)
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
         except Exception as error:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.util import list_named_actors
 
-from actors import identity
+from actors import coordinators, identity
 from actors.cluster import NAMESPACE
 from actors.coordinator_actor import (
     LEASE,
@@ -55,12 +56,12 @@ from fleet.messages import (
     Swept,
 )
 from fleet.model import Lease, RunId, Token
+from fleet.planning import CoordinatorPlan
 from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id
 
 NODE_PREFIX = "node:"
-COORDINATOR = "coordinator"
 CALL_TIMEOUT_S = 30.0
 """Time, s, an act may take to be taken in; the work itself goes on in the node."""
 CLAIM_TIMEOUT_S = 45.0
@@ -302,7 +303,7 @@ def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
     _check_host(host)
     with translated("creating the coordinator"):
         handle = REMOTE_COORDINATOR_ACTOR.options(
-            name=COORDINATOR,
+            name=coordinators.name_of(CoordinatorPlan.model_validate_json(plan).nodes),
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
@@ -312,14 +313,14 @@ def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
 
 
 def find_coordinator() -> RemoteCoordinator:
-    """The coordinator that runs in this cluster. Raises `RayUnavailable` when there is none."""
-    with translated("looking for the coordinator"):
-        try:
-            return RemoteCoordinator(ray.get_actor(COORDINATOR, namespace=NAMESPACE))
-        except ValueError:
-            raise errors.RayUnavailable(
-                "no coordinator runs in this Ray", remedy="start it, then run again"
-            ) from None
+    """A coordinator that runs in this cluster: all of a Ray have one store, so any will do.
+
+    Raises `RayUnavailable` when there is none.
+    """
+    for name in coordinators.running():
+        with translated("looking for the coordinator"), suppress(ValueError):
+            return RemoteCoordinator(ray.get_actor(name, namespace=NAMESPACE))
+    raise errors.RayUnavailable("no coordinator runs in this Ray", remedy="start it, then retry")
 
 
 def own_host() -> str:

@@ -73,9 +73,12 @@ def attached(address: str, plan: FleetPlan | None) -> Iterator[Muster]:
 def create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCoordinator:
     """Create what is missing of `plan` on `host`; nodes go to `started` one by one, also on error.
 
-    Does not wait for the nodes to serve.
+    Does not wait for the nodes to serve. Of several coordinators the first one is returned.
     """
-    coordinator = handles.create_coordinator(plan.coordinator.model_dump_json(), host=host)
+    coordinator, *_ = [
+        handles.create_coordinator(shard.model_dump_json(), host=host)
+        for shard in plan.coordinator.shards()
+    ]
     for node in plan.nodes:
         assignment = handles.assign(node.node, node.model_dump_json(), host=host)
         started.append(handles.create_node(assignment))

@@ -13,7 +13,7 @@ is `DriverAbsent`, never an empty fleet.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,8 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
         stores = place.opener(clock, expected=lambda: founding.is_founded(state))()
     signer = _signer(state, clock)
     if not founding.has_certificates(state):
-        signer.begin()
+        with suppress(errors.NotOwner):  # another coordinator begins the log now
+            signer.begin()
     runs = stores.runs
     copies = archiving.of_coordinator(
         plan.settings.evidence, state, lambda: runs.runs(RUNS_KEPT), clock

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from fleet import bootstrap, errors
+from fleet.binding.charge import Charge, ChargedNodes
 from fleet.binding.conditions import RebootConditions
 from fleet.binding.countersigning import Countersigning, Ends
+from fleet.binding.coverage import Coverage
 from fleet.binding.holding import Holds
 from fleet.binding.informing import QuarantineNotices
 from fleet.binding.leasing import ClaimLeases
@@ -20,11 +22,11 @@ from fleet.binding.names import Marks
 from fleet.binding.orphans import OrphanLeases
 from fleet.binding.ports import Nodes
 from fleet.binding.quarantines import QuarantineLeases
-from fleet.binding.running import Opener, Reconciling, SideBySide
+from fleet.binding.running import Follower, Opener, Reconciling, SideBySide
 from fleet.binding.service import Binder
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.telling import Telling
-from fleet.binding.trimming import trimmed
+from fleet.binding.trimming import trimmed, trimmed_node
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
 from fleet.clock import SystemClock
@@ -36,9 +38,11 @@ from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.telling import Events
+from fleet.labels import selector
 from fleet.planning import CoordinatorPlan, FleetPlan
 from fleet.repair.absence import AbsentNodes
 from fleet.repair.forgetting import Parting
+from fleet.settings import Finalizing
 
 COMPONENT = "fleetscrub-coordinator"
 """Who reports the coordinator's events."""
@@ -59,19 +63,22 @@ def connect(plan: CoordinatorPlan) -> KubernetesCluster:
     )
 
 
-def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
+def of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> Opener:
     """How the loop opens the coordinator, and the nodes behind the doors of this host.
 
-    `kubeconfig` "": that by which the node's plugin reaches its cluster. Raises `SettingsInvalid`
-    without a configuration of the API server and `ClusterForeign` where it is another cluster's,
-    before anything is opened.
+    `kubeconfig` "": that by which the node's plugin reaches its cluster. `selecting`: label
+    selector of the Nodes whose claims it decides about, "" for all. Raises `SettingsInvalid`
+    without a configuration of the API server, `ClusterForeign` where it is another cluster's, and
+    `InputInvalid` for a selector that is none of those in the settings, before anything is opened.
     """
     chosen = CoordinatorPlan(
         state=plan.coordinator.state,
         settings=plan.nodes[0].settings,  # as recorded by the plugin, which has the same driver
         kubernetes=True,
         kubeconfig=kubeconfig or plan.nodes[0].kubeconfig,
+        nodes=selecting,
     )
+    _check_selector(chosen)
     cluster = connect(chosen)
     names = [node.node for node in plan.nodes]
     identity.verify(Path(chosen.state), cluster, names)
@@ -86,6 +93,18 @@ def of_host(plan: FleetPlan, kubeconfig: str) -> Opener:
         return reconciling(chosen, coordinator, nodes, cluster, ends=ends, closing=(nodes.close,))
 
     return opened
+
+
+def _check_selector(plan: CoordinatorPlan) -> None:
+    several = plan.settings.kubernetes.coordinator_nodes
+    if several and plan.nodes not in several:
+        raise errors.InputInvalid(
+            f"the settings have a coordinator for each of {', '.join(several)}, and not for"
+            f" {plan.nodes or 'all nodes'}",
+            remedy="name one of them with --nodes, or change kubernetes.coordinator_nodes",
+        )
+    if plan.nodes:
+        selector(plan.nodes)
 
 
 def on_disk(state: Path, names: Sequence[str]) -> Ends:
@@ -133,11 +152,13 @@ def reconciling(
     clock, kubernetes = SystemClock(), plan.settings.kubernetes
     driver, marks = kubernetes.driver, Marks(kubernetes.driver)
     kept = Selection(trim=partial(trimmed, marks=marks))
-    claims, known = Cached(cluster, CLAIMS, kept, clock=clock), Cached(cluster, NODES, clock=clock)
+    claims = Cached(cluster, CLAIMS, kept, clock=clock)
+    known = Cached(cluster, NODES, Selection(trim=trimmed_node), clock=clock)
     holds = Holds(cluster, marks, clock)
     events = Events(cluster, COMPONENT, clock)
     side_by_side = SideBySide()
     leases = ClaimLeases(coordinator, nodes)
+    charge = _charge(plan, known)
     around = Surroundings(
         cluster=cluster,
         leases=leases,
@@ -146,14 +167,21 @@ def reconciling(
         visible=Visible(cluster, driver),
         tell=Telling(events),
         claims=claims,
+        charge=charge,
         each=side_by_side,
     )
-    signing = {} if ends is None else {"countersignatures": Countersigning(coordinator, ends)}
+    more: dict[str, Follower] = {}
+    if ends is not None:
+        more["countersignatures"] = Countersigning(coordinator, partial(_own, ends, charge))
+    if selectors := kubernetes.coordinator_nodes or ((plan.nodes,) if plan.nodes else ()):
+        all_of_them = tuple(map(selector, selectors))
+        more["selection of nodes"] = Coverage(nodes, known, all_of_them, events)
     parting = Parting(marks=marks, coordinator=coordinator, cluster=cluster, holds=holds)
     binder = Binder(around, BinderTerms.from_settings(plan.settings))
+    lost = AbsentNodes(cluster, known, claims, parting, kubernetes.lost_after_s, charge)
     return Reconciling(
         binder,
-        nodes,
+        ChargedNodes(nodes, charge),
         coordinator,
         caches=(claims, known),
         followers={
@@ -161,8 +189,24 @@ def reconciling(
             "conditions of nodes": RebootConditions(cluster, driver, known),
             "notices": QuarantineNotices(events, claims, marks),
             "leases of claims that are gone": OrphanLeases(claims, leases, binder.look),
-            "lost nodes": AbsentNodes(cluster, known, claims, parting, kubernetes.lost_after_s),
-            **signing,
+            "lost nodes": lost,
+            **more,
         },
         closing=(side_by_side.close, *closing),
     )
+
+
+def _charge(plan: CoordinatorPlan, known: Cached) -> Charge:
+    """What the coordinator of the plan is responsible for; `known`: all Nodes."""
+    kubernetes = plan.settings.kubernetes
+    return Charge(
+        Marks(kubernetes.driver),
+        known,
+        selector(plan.nodes) if plan.nodes else None,
+        until_verified=kubernetes.finalizer is Finalizing.UNTIL_VERIFIED,
+    )
+
+
+def _own(ends: Ends, charge: Charge) -> Mapping[str, LedgerHead | errors.FleetError]:
+    """The ends of the ledgers that are this coordinator's to countersign."""
+    return {node: end for node, end in ends().items() if charge.has_node(node)}

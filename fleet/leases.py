@@ -24,6 +24,9 @@ EXPIRING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR, HolderKind.PUBLI
 RETESTING = frozenset({HolderKind.CAMPAIGN, HolderKind.OPERATOR})
 """Kinds that may take a quarantined unit, to prove it or to judge it. Its node decides whether."""
 
+EPOCH_STEPS = 1024
+"""Epochs that can be minted in one microsecond: an epoch divided by it is when it was minted."""
+
 
 class ClosedBy(StrEnum):
     """Who closed the token of a claim before its lease may go."""
@@ -108,7 +111,18 @@ def decide_acquire(
     whole = set(live) == set(request.units)
     if whole and len(tokens) == 1 and _fits(min(tokens), floor, closed=request.closed):
         return Granted(tokens.pop(), same=True)
-    return Granted(Token(newest.epoch, newest.counter + 1), same=False)
+    return Granted(next_token(newest, now), same=False)
+
+
+def next_token(newest: Token, now: float) -> Token:
+    """The token to issue after `newest`, at `now` by the store's clock.
+
+    Its counter is never below the microseconds since the epoch was minted. So a store that was put
+    back from a copy does not issue a token again that its nodes have acted under, also where the
+    node that would have told it so has lost its journal.
+    """
+    since_us = int(now * 1_000_000) - newest.epoch // EPOCH_STEPS
+    return Token(newest.epoch, max(newest.counter + 1, since_us))
 
 
 def _fits(token: Token, floor: Token | None, *, closed: bool) -> bool:

@@ -264,6 +264,8 @@ class NodeView(Message):
     """Claims to be let go at the API; whoever did it says so with `paid`."""
     retired: tuple[str, ...] = ()
     """UUIDs of devices that an operator took out of the slices for good."""
+    gone: tuple[str, ...] = ()
+    """Units it knows of and does not have any more: it still answers for their tokens."""
     replication: Replication | None = None
     """Copies of its certificates in the archive; None: no archive is named."""
     labels: dict[str, str] = {}

@@ -60,6 +60,13 @@ class CoordinatorPlan(Message):
     """Whether it reconciles the claims of a cluster."""
     kubeconfig: str = ""
     """As in `NodePlan`."""
+    nodes: str = ""
+    """Label selector of the Nodes whose claims it decides about; "": all."""
+
+    def shards(self) -> tuple[CoordinatorPlan, ...]:
+        """The coordinators that the settings ask for: one, or one for each selection of nodes."""
+        chosen = self.settings.kubernetes.coordinator_nodes
+        return tuple(self.model_copy(update={"nodes": one}) for one in chosen) or (self,)
 
 
 class FleetPlan(Message):

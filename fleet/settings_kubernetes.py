@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from fleet import errors, labels
 from fleet.settings_section import Section
+
+
+def _selecting(text: str) -> str:
+    try:
+        labels.selector(text)
+    except errors.InputInvalid as error:
+        raise ValueError(f"{error.detail}; {error.remedy}") from None
+    return text
+
+
+def _once(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len({*texts}) < len(texts):
+        raise ValueError("a selector stands here twice: each has one coordinator")
+    return texts
 
 
 class Unexposed(StrEnum):
@@ -110,6 +126,15 @@ class KubernetesSettings(Section):
         default=100.0,
         gt=0,
         description="Requests per second of the coordinator, on average: five per claim.",
+    )
+    coordinator_nodes: Annotated[
+        tuple[Annotated[str, AfterValidator(_selecting)], ...], AfterValidator(_once)
+    ] = Field(
+        default=(),
+        strict=False,
+        description="Label selectors over Nodes (`pool=a`, `pool in (b,c)`), one for each"
+        " coordinator that is to run in this Ray: it decides about claims of the nodes it selects"
+        " and no others. Each node should be selected once. Empty: one coordinator for all nodes.",
     )
     lost_after_s: float = Field(
         default=3600.0,

@@ -46,6 +46,7 @@ PURE = (
     "fleet/table.py",
     "fleet/lifecycle.py",
     "fleet/claims.py",
+    "fleet/labels.py",
     "fleet/leases.py",
     "fleet/profiles.py",
     "fleet/messages.py",

@@ -1,18 +1,21 @@
 """Whether a coordinator lives, as a file that it writes every few seconds where it runs.
 
+Where several share the nodes each has a file of its own beside the others'.
+
 Verbs read it: strict pods wait for a coordinator, and a product is not taken away under one. It
 says nothing about coordinators of other hosts, so that its absence proves nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fleet.binding.running import BindingView
 from fleet.clock import Clock, SystemClock
@@ -34,6 +37,13 @@ class Alive(Message):
     pid: int
     at: float
     binding: BindingView
+    others: tuple[Alive, ...] = Field(default=(), exclude=True)
+    """Those of other selections of nodes, where `read` found this one."""
+
+    @property
+    def of(self) -> str:
+        """Whose claims it decides about, for a sentence; "" for all."""
+        return f" of the nodes {self.binding.nodes}" if self.binding.nodes else ""
 
     def late_s(self, now: float) -> float:
         """How long it has not reported, s; 0.0 where that means nothing."""
@@ -44,9 +54,10 @@ class Alive(Message):
 class Heartbeat:
     """Writes the file; for `fleet.binding.running.Loop`, which calls it after every step."""
 
-    def __init__(self, state: Path, clock: Clock | None = None) -> None:
-        """Nothing is written where `state` is not a directory here."""
-        self._path = _path(state)
+    def __init__(self, state: Path, clock: Clock | None = None, *, selecting: str = "") -> None:
+        """Nothing is written where `state` is not a directory here. `selecting`: label selector of
+        the coordinator's Nodes, "" for all."""
+        self._path = _path(state, selecting)
         self._clock = clock or SystemClock()
         self._written_at = float("-inf")
         self._trouble = ""
@@ -75,8 +86,11 @@ class Heartbeat:
 
 
 def read(state: Path) -> Alive | None:
-    """The last report of a coordinator here; None: there is none that can be read."""
-    return _read(_path(state))
+    """The last report of a coordinator here, with those of the others; None: there is none that can
+    be read."""
+    paths = sorted(_path(state).parent.glob("alive*.json"))
+    found = sorted((one for path in paths if (one := _read(path))), key=lambda one: -one.at)
+    return found[0].model_copy(update={"others": tuple(found[1:])}) if found else None
 
 
 def told(found: Alive | None, now: float, *, awaited: bool) -> Iterator[str]:
@@ -86,26 +100,33 @@ def told(found: Alive | None, now: float, *, awaited: bool) -> Iterator[str]:
         if awaited:
             yield f"no coordinator reports on this host{waits} unless one runs elsewhere: {START}"
         return
-    if late_s := found.late_s(now):
-        yield f"no coordinator has stepped for {late_s:.0f} s{waits}: {START}"
-        return
-    binding = found.binding
-    if binding.trouble:
-        yield f"the coordinator (pid {found.pid}) is kept from working: {binding.trouble}"
-    if binding.silent_nodes:
-        yield f"the coordinator gets no answer from {', '.join(binding.silent_nodes)}"
+    for one in (found, *found.others):
+        if late_s := one.late_s(now):
+            yield f"no coordinator{one.of} has stepped for {late_s:.0f} s{waits}: {START}"
+            continue
+        binding = one.binding
+        if binding.trouble:
+            yield f"the coordinator{one.of} (pid {one.pid}) is kept from working: {binding.trouble}"
+        if binding.silent_nodes:
+            silent = ", ".join(binding.silent_nodes)
+            yield f"the coordinator{one.of} gets no answer from {silent}"
 
 
 def summary(found: Alive | None, now: float) -> str:
     """One line for people; "" where no coordinator reported."""
     if found is None or found.late_s(now):
         return ""
-    count = found.binding.open_claims
-    return f"coordinator: pid {found.pid}, {count} open claims, {now - found.at:.0f} s ago"
+    count, more = found.binding.open_claims, len(found.others)
+    beside = f", and {more} of other nodes" if more else ""
+    told = f"pid {found.pid}, {count} open claims, {now - found.at:.0f} s ago"
+    return f"coordinator{found.of}: {told}{beside}"
 
 
-def _path(state: Path) -> Path:
-    return layout.coordinator_directory(state) / FILE
+def _path(state: Path, selecting: str = "") -> Path:
+    name = FILE
+    if selecting:
+        name = f"alive-{hashlib.sha256(selecting.encode()).hexdigest()[:12]}.json"
+    return layout.coordinator_directory(state) / name
 
 
 def _read(path: Path) -> Alive | None:

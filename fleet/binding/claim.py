@@ -8,7 +8,7 @@ which answers kubelet for one node, this reads the whole life of a claim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -78,21 +78,24 @@ class ClaimReading:
     receipts: Mapping[Key, Mapping[str, Any]]
     """What we noted about our devices when we said the conditions: ``status.devices[].data``."""
     raw: Object
+    holding: tuple[Allotted, ...] = field(init=False, repr=False, compare=False)
+    """Our devices that the claim has to itself."""
+    nodes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Nodes of these devices, each once."""
+    gated: bool = field(init=False, repr=False, compare=False)
+    """Whether the scheduler waits for our conditions."""
+    bound: bool = field(init=False, repr=False, compare=False)
+    """Whether every condition the scheduler waits for is True."""
 
-    @property
-    def holding(self) -> tuple[Allotted, ...]:
-        """Our devices that the claim has to itself."""
-        return tuple(one for one in self.devices if not one.admin)
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Nodes of these devices, each once."""
-        return tuple(dict.fromkeys(one.node for one in self.holding))
-
-    @property
-    def gated(self) -> bool:
-        """Whether the scheduler waits for our conditions."""
-        return any(one.conditions for one in self.devices)
+    def __post_init__(self) -> None:
+        """Once for each reading: every decision asks for these again and again."""
+        devices, keep = self.devices, object.__setattr__
+        holding = tuple([one for one in devices if not one.admin])
+        keep(self, "holding", holding)
+        keep(self, "nodes", tuple(dict.fromkeys([one.node for one in holding])))
+        keep(self, "gated", any(one.conditions for one in devices))
+        bound = all(self.is_true(one, kind) for one in devices for kind in one.conditions)
+        keep(self, "bound", bound)
 
     def receipt(self, one: Allotted, key: str) -> str:
         """One text of a device's receipt, "" without one."""
@@ -108,11 +111,6 @@ class ClaimReading:
         return self.conditions.get(one.key, {}).get(kind) == "True"
 
     @property
-    def bound(self) -> bool:
-        """Whether every condition the scheduler waits for is True."""
-        return all(self.is_true(one, kind) for one in self.devices for kind in one.conditions)
-
-    @property
     def failed(self) -> bool:
         """Whether a failure condition of ours is True."""
         return any(self.is_true(one, kind) for one in self.devices for kind in one.failures)
@@ -121,7 +119,8 @@ class ClaimReading:
 def read(claim: Object, marks: Marks) -> ClaimReading:
     """The claim as it stands. Raises `ClaimUnready` for what is ours and not to be understood."""
     metadata = _mapping(claim.get("metadata"), "metadata")
-    if not uid_of(claim) or not name_of(claim).name:
+    uid, name = uid_of(claim), name_of(claim)
+    if not uid or not name.name:
         raise errors.ClaimUnready("a claim without name or UID", field="metadata")
     status = _mapping(_or_empty(claim.get("status")), "status")
     allocation = status.get("allocation")
@@ -134,9 +133,10 @@ def read(claim: Object, marks: Marks) -> ClaimReading:
     )
     holds = sum(1 for entry in entries if marks.is_hold(entry))
     finalizers = _list(metadata.get("finalizers"))
+    told = tuple(_entries(status.get("devices"), marks))
     return ClaimReading(
-        name=name_of(claim),
-        uid=uid_of(claim),
+        name=name,
+        uid=uid,
         version=version_of(claim),
         terminating=metadata.get("deletionTimestamp") is not None,
         allocated=allocation is not None,
@@ -149,13 +149,9 @@ def read(claim: Object, marks: Marks) -> ClaimReading:
         builtin_finalizer="resource.kubernetes.io/delete-protection" in finalizers,
         conditions={
             key: {str(one.get("type")): str(one.get("status")) for one in _objects(entry)}
-            for key, entry in _entries(status.get("devices"), marks)
+            for key, entry in told
         },
-        receipts={
-            key: entry["data"]
-            for key, entry in _entries(status.get("devices"), marks)
-            if isinstance(entry.get("data"), dict)
-        },
+        receipts={key: one["data"] for key, one in told if isinstance(one.get("data"), dict)},
         raw=claim,
     )
 
@@ -168,9 +164,9 @@ def _allotted(allocation: Any, marks: Marks) -> Iterator[Allotted]:
         if found.get("driver") != marks.driver:
             continue
         one = Allotted(
-            request=_text(found.get("request"), f"{path}.request"),
-            node=_text(found.get("pool"), f"{path}.pool"),
-            device=_text(found.get("device"), f"{path}.device"),
+            request=_text(found.get("request"), path, "request"),
+            node=_text(found.get("pool"), path, "pool"),
+            device=_text(found.get("device"), path, "device"),
             share=str(found.get("shareID") or ""),
             admin=found.get("adminAccess") is True,
             conditions=_texts(found.get("bindingConditions")),
@@ -218,15 +214,18 @@ def _strict(found: Any, path: str) -> list[Mapping[str, Any]]:
         return []
     if not isinstance(found, list):
         raise errors.ClaimUnready(f"claim: {path} is no list", field=path)
-    return [_mapping(one, f"{path}[]") for one in found]
+    if not all(isinstance(one, dict) for one in found):
+        raise errors.ClaimUnready(f"claim: {path}[] is no object", field=f"{path}[]")
+    return found
 
 
 def _list(found: Any) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _text(found: Any, path: str) -> str:
+def _text(found: Any, within: str, name: str) -> str:
     if not isinstance(found, str) or not found:
+        path = f"{within}.{name}"
         raise errors.ClaimUnready(f"claim: {path} is {found!r}, expected was a text", field=path)
     return found
 

@@ -133,6 +133,8 @@ def _recorded(facts: Facts, record: ClaimBrief) -> Decision:
         return Bind(proofs, why="its node exposes it under its lease") if proofs else Wait(told)
     if reading.held and not reading.finalizer and not reading.terminating:
         return Finalize()
+    if facts.strays:
+        return Undo(facts.strays, "they are of an earlier allocation")
     return Rest(told)
 
 

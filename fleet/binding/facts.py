@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from weakref import ref
 
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import PodFact
@@ -104,6 +105,21 @@ class Facts:
 
 def devices_of(view: NodeView, wanted: Iterable[Allotted]) -> Mapping[str, DeviceView | None]:
     """The devices that names of an allocation mean; None where the node has none of that name."""
-    named = {name: uuid for uuid, name in names(view.devices).items()}
-    known = {device.uuid: device for device in view.devices}
-    return {one.device: known.get(named.get(one.device, "")) for one in wanted}
+    there = _by_name(view)
+    return {one.device: there.get(one.device) for one in wanted}
+
+
+_KNOWN: dict[int, tuple[ref[NodeView], Mapping[str, DeviceView]]] = {}
+"""Devices by name for the views that are alive: a view never changes, and each of the claims on a
+node asks it several times."""
+
+
+def _by_name(view: NodeView) -> Mapping[str, DeviceView]:
+    place = id(view)
+    known = _KNOWN.get(place)
+    if known is not None and known[0]() is view:
+        return known[1]
+    devices = {device.uuid: device for device in view.devices}
+    found = {name: devices[uuid] for uuid, name in names(view.devices).items()}
+    _KNOWN[place] = (ref(view, lambda _: _KNOWN.pop(place, None)), found)
+    return found

@@ -113,7 +113,7 @@ class Holds:
         """
         if not reading.holding or reading.terminating or (reading.held and reading.finalizer):
             return Marked(reading)
-        call = _Call(self, reading.name, reading.uid, budget_s, reading.raw)
+        call = _Call(self, reading.name, reading.uid, budget_s, reading)
         examined = _allocation(reading)
 
         def hold(now: ClaimReading) -> Write | None:
@@ -240,13 +240,16 @@ class _Call:
     name: Name
     uid: str
     budget_s: float
-    known: Object | None
-    """The claim as read or answered last; None: to be read."""
+    last: ClaimReading | None
+    """The claim as understood last: one answer is looked at several times."""
     writes: int = 0
     reading: ClaimReading | None = None
+    known: Object | None = field(init=False)
+    """The claim as read or answered last; None: to be read."""
     _until: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.known = self.last.raw if self.last is not None else None
         self._until = self.holds.clock.monotonic() + self.budget_s
 
     def step(
@@ -278,7 +281,7 @@ class _Call:
 
     def _of(self, decide: Decide) -> Callable[[Object], Write | None]:
         def decided(found: Object) -> Write | None:
-            reading = read(found, self.holds.marks)
+            reading = self._understood(found)
             if reading.uid != self.uid:
                 raise errors.ApiNotFound(f"claim {self.name} is another one by now")
             return decide(reading)
@@ -290,7 +293,12 @@ class _Call:
         return write(cluster)
 
     def _seen(self, found: Object) -> None:
-        self.known, self.reading = found, read(found, self.holds.marks)
+        self.known, self.reading = found, self._understood(found)
+
+    def _understood(self, found: Object) -> ClaimReading:
+        if self.last is None or self.last.raw is not found:
+            self.last = read(found, self.holds.marks)
+        return self.last
 
     def _pause(self, pause_s: float) -> None:
         """Raises `ApiUnavailable` where the budget ends before the pause."""

@@ -59,7 +59,7 @@ class Look:
     def __init__(self, around: Surroundings, terms: BinderTerms) -> None:
         self.around = around
         self._terms = terms
-        self._marks = terms.rules.marks
+        self.marks = terms.rules.marks
         self.tracks: dict[str, Track] = {}
         self.views: dict[str, NodeView | None] = {}
         """Nodes as seen last; None for one that did not answer."""
@@ -76,17 +76,53 @@ class Look:
 
     def cases(self, uids: Iterable[str], now: float) -> list[Case]:
         """The claims that have anything to do with us."""
-        listed = tuple(uids)
-        by_claim = self.around.leases.by_claim(listed)
-        found = [self._case(uid, tuple(by_claim.get(uid, ())), now) for uid in listed]
-        self.found_at_start.difference_update(listed)
+        mine, unclear = self._readings(uids)
+        by_claim = self.around.leases.by_claim((*mine, *unclear))
+        for uid in by_claim.keys() & unclear:
+            self.tracks.setdefault(uid, Track())  # noticed, and not again before it changes
+        found = [self._case(one, tuple(by_claim.get(uid, ())), now) for uid, one in mine.items()]
+        self.found_at_start.difference_update(mine)
         cases = [case for case in found if case is not None]
         self._ask_of_pledges(cases)
         return cases
 
+    def _readings(self, uids: Iterable[str]) -> tuple[dict[str, ClaimReading], set[str]]:
+        """Those of these claims that are ours to decide about, and those nobody understands."""
+        mine: dict[str, ClaimReading] = {}
+        unclear: set[str] = set()
+        for uid in uids:
+            known = self.around.claims.get(uid)
+            try:
+                reading = read(known, self.marks) if known is not None else None
+            except errors.FleetError as error:
+                LOG.warning("claim %s is passed over: %s", uid, error)
+                unclear.add(uid)
+                continue
+            if reading is not None and self.around.charge.has(reading):
+                mine[uid] = reading
+                continue
+            self.tracks.pop(uid, None)  # leases left over are found by their holders
+            if reading is None:
+                self.found_at_start.discard(uid)
+            else:
+                self.found_at_start.add(uid)  # should it become ours, we will not have followed it
+        return mine, unclear
+
+    def claims_on(self, nodes: Collection[str]) -> Sequence[str]:
+        """The claims that name any of these nodes, which came under our charge or left it."""
+        found = []
+        for uid, known in self.around.claims.items.items() if nodes else ():
+            try:
+                places = self.around.charge.places(read(known, self.marks))
+            except errors.FleetError:
+                continue
+            if any(place in nodes for place in places):
+                found.append(uid)
+        return found
+
     def _ask_of_pledges(self, cases: Iterable[Case]) -> None:
         """Their annotation is anybody's to write: it counts with a lease in the store only."""
-        told = {case.reading.uid: pledge.read(case.reading.raw, self._marks) for case in cases}
+        told = {case.reading.uid: pledge.read(case.reading.raw, self.marks) for case in cases}
         owners = {uid: found.owner for uid, found in told.items() if found is not None}
         good = self.around.leases.pledges(owners)
         for case in cases:
@@ -101,18 +137,8 @@ class Look:
         taken, self._noticed = self._noticed, set()
         return taken
 
-    def _case(self, uid: str, leases: tuple[Lease, ...], now: float) -> Case | None:
-        known = self.around.claims.get(uid)
-        try:
-            reading = read(known, self._marks) if known is not None else None
-        except errors.FleetError as error:
-            LOG.warning("claim %s is passed over: %s", uid, error)
-            if leases:
-                self.tracks.setdefault(uid, Track())  # noticed, and not again before it changes
-            return None
-        if reading is None:
-            self.tracks.pop(uid, None)  # leases left over are found by their holders
-            return None
+    def _case(self, reading: ClaimReading, leases: tuple[Lease, ...], now: float) -> Case | None:
+        uid = reading.uid
         new = uid not in self.tracks
         track = self.tracks.setdefault(uid, Track(followed=uid not in self.found_at_start))
         pledged = self._pledged(reading, track, now)
@@ -125,7 +151,7 @@ class Look:
 
     def _pledged(self, reading: ClaimReading, track: Track, now: float) -> bool:
         """Whether somebody allocates it: the lease he takes for it must not be overlooked."""
-        found = pledge.read(reading.raw, self._marks)
+        found = pledge.read(reading.raw, self.marks)
         if found is None:
             return False
         seen_s = track.pledged(f"{found.owner} {found.until}", self.watch.seconds)
@@ -162,6 +188,8 @@ class Look:
             for device in view.devices if isinstance(view, NodeView) else ():
                 for unit in device.units:
                     self.where[UnitId(unit)] = node
+            for unit in view.gone if isinstance(view, NodeView) else ():
+                self.where.setdefault(UnitId(unit), node)
 
     def missed(self, there: Collection[str]) -> None:
         """`there` are all nodes that exist: what is known of others is not believed any more."""
@@ -242,7 +270,7 @@ class Look:
             found = dra.read(
                 reading.raw,
                 uid=reading.uid,
-                driver=self._marks.driver,
+                driver=self.marks.driver,
                 pool=reading.nodes[0],
                 policy=self._terms.wipe,
             )
@@ -317,7 +345,7 @@ class Look:
     def _has(self, uid: str, devices: Collection[Key]) -> bool:
         found = self.around.claims.get(uid)
         try:
-            other = read(found, self._marks) if found is not None else None
+            other = read(found, self.marks) if found is not None else None
         except errors.FleetError:
             return False
         if other is None or other.failed:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet import errors
+from fleet.binding import pledge
+from fleet.binding.claim import read
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.looking import Look
 from fleet.binding.undoing import UNSEEN, Undoing
 from fleet.binding.watching import Cached
-from fleet.kube.base import CLAIMS, uid_of
+from fleet.kube.base import CLAIMS, Object, uid_of
 from fleet.messages import NodeView
 from fleet.model import Lease
 
@@ -33,6 +35,10 @@ class OrphanLeases:
     Gone is a claim that two looks in a row have not found in a cache that is complete, and that a
     live list does not show: a watch may be cut off without a word. The node has
     the last word: it refuses while it has a record of the claim, and then tears it down itself.
+
+    Where several coordinators share the nodes only leases on our own are looked at. One of them is
+    left over, too, if its claim was given devices of another's nodes since: that one cannot ask
+    ours to close it.
     """
 
     claims: Cached
@@ -51,15 +57,15 @@ class OrphanLeases:
         """One look."""
         if not self.claims.synced:
             return
-        by_claim = self.leases.by_claim()
-        gone = {uid for uid in by_claim if self.claims.get(uid) is None}
+        by_claim = self._concerning()
+        gone = {uid for uid in by_claim if self._is_left(self.claims.get(uid))}
         self.look.notice(by_claim.keys() - gone)
         self._looks += 1
         pauses = {uid: self._pauses.get(uid, (0, 0)) for uid in gone & self._suspects}
         due = sorted(uid for uid, (at, _) in pauses.items() if at <= self._looks)
         fits = self._undoing.fitting(by_claim[uid] for uid in due)
         chosen = [uid for uid, fit in zip(due, fits, strict=True) if fit]
-        alive = self._alive() if self._answerable(by_claim, chosen) else set()
+        alive = self._keeping() if self._answerable(by_claim, chosen) else set()
         flat = [lease for uid in chosen if uid not in alive for lease in by_claim[uid]]
         for lease, left in zip(flat, self._undoing.undo(flat, now), strict=True):
             uid = lease.holder.name
@@ -74,9 +80,40 @@ class OrphanLeases:
         leases = [lease for uid in uids for lease in by_claim[uid]]
         return any(not self.look.is_silent(lease) for lease in leases)
 
-    def _alive(self) -> set[str]:
-        """UIDs of all claims as the server has them now. Raises what `Cluster.list` raises."""
+    def _concerning(self) -> Mapping[str, Sequence[Lease]]:
+        """The leases of claims, by the claim's UID, that are of our nodes' units."""
+        by_claim, charge = self.leases.by_claim(), self.look.around.charge
+        if charge.whole:
+            return by_claim
+        where = self.look.where
+        here = {
+            uid: [
+                one for one in leases if all(charge.has_node(where.get(u, "")) for u in one.units)
+            ]
+            for uid, leases in by_claim.items()
+        }
+        return {uid: leases for uid, leases in here.items() if leases}
+
+    def _is_left(self, claim: Object | None) -> bool:
+        """Whether nobody else gives leases of the claim on our nodes back."""
+        charge, marks = self.look.around.charge, self.look.marks
+        if claim is None or charge.whole:
+            return claim is None
+        try:
+            reading = read(claim, marks)
+        except errors.FleetError:
+            return False
+        if charge.has(reading):
+            return False
+        if charge.places(reading):
+            return True
+        told = pledge.read(claim, marks)  # anybody's to write: it counts with a lease only
+        return told is None or not self.leases.pledges({reading.uid: told.owner})
+
+    def _keeping(self) -> set[str]:
+        """UIDs of all claims that keep their leases, as the server has them now. Raises what
+        `Cluster.list` raises."""
         found = self.look.around.cluster.list(CLAIMS).items
         for claim in found:
             self.claims.learn(claim)
-        return {uid_of(claim) for claim in found}
+        return {uid_of(claim) for claim in found if not self._is_left(claim)}

@@ -243,7 +243,8 @@ class Performer:
         hidden = visible.hidden(case.node, devices) if devices else frozenset()
         if not hidden:
             return True
-        track.failing_since = now if track.failing_since is None else track.failing_since
+        since = now if track.failing_since is None else track.failing_since
+        track.failing_since = min(since, now)  # the clock may have been set back
         case.again_s = BUSY_S
         if not at_once and now - track.failing_since < VISIBLE_WAIT_S:
             return False

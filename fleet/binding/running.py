@@ -47,6 +47,8 @@ class BindingView(Message):
     trouble: str = ""
     """Why nothing is done, or not everything, with what to do; "" while all is well."""
     trouble_since: float = 0.0
+    nodes: str = ""
+    """Label selector of the Nodes whose claims it decides about; "": all."""
 
 
 class Binding(Protocol):
@@ -128,6 +130,11 @@ class Reconciling:
         """Nodes that did not answer at the last survey."""
         self.foreign: Mapping[str, errors.FleetError] = {}
         """Nodes that follow another store: their devices get no lease from this one."""
+
+    def refresh(self) -> None:
+        """List everything once, for whoever starts no watches. Raises as `Cached.refresh`."""
+        for cache in self._caches:
+            cache.refresh()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -251,10 +258,12 @@ class Loop:
         clock: Clock | None = None,
         period_s: float = PERIOD_S,
         told: Callable[[BindingView], object] = bool,
+        selecting: str = "",
     ) -> None:
         """`opener` builds what is stepped, without starting it; tried again while it fails.
 
-        `told` hears after every step how it stands, and raises nothing.
+        `told` hears after every step how it stands, and raises nothing. `selecting` is for the
+        view: whose claims it decides about.
         """
         self._told = told
         self._opener = opener
@@ -263,7 +272,7 @@ class Loop:
         self._opened: Reconciling | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        self._view = BindingView()
+        self._view = BindingView(nodes=selecting)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -45,7 +45,8 @@ ROUNDS = 4
 
 
 class Binder:
-    """Reconciles all claims of our driver. `step` is for one thread at a time."""
+    """Reconciles the claims of our driver that are in its charge. `step` is for one thread at a
+    time."""
 
     def __init__(self, around: Surroundings, terms: BinderTerms) -> None:
         self._around = around
@@ -75,6 +76,7 @@ class Binder:
         self.look.watch.step(now)
         if not self._begun:
             self.look.found_at_start, self._begun = {*self._around.claims.items}, True
+        self._agenda.again(self.look.claims_on(self._around.charge.moved()), now)
         self._agenda.again(self.look.take_noticed(), now)
         self._agenda.again(self._around.claims.take(), now)
         due = self._agenda.take(now, CLAIMS_MAX)

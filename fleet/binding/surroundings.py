@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from fleet.binding.charge import Charge
 from fleet.binding.claim import ClaimReading
 from fleet.binding.decisions import PodFact
 from fleet.binding.facts import Rules
@@ -87,4 +88,6 @@ class Surroundings:
     tell: Telling
     claims: Cached
     """All claims of the cluster."""
+    charge: Charge = field(default_factory=Charge)
+    """Which of them, and of the nodes, are this coordinator's."""
     each: Callable[[Sequence[Job]], None] = in_turn

@@ -1,4 +1,4 @@
-"""What the coordinator keeps of each claim of the cluster: what it decides by, and no more. Pure.
+"""What the coordinator keeps of each claim and Node: what it decides by, and no more. Pure.
 
 A claim may carry 256 KiB of annotations and 10 KiB for each of 32 parameters of other drivers, and
 anybody may make thousands. What is kept is some KiB at most. It is for reading: what is written
@@ -28,6 +28,18 @@ def trimmed(claim: Object, marks: Marks) -> Object:
         found["metadata"] = _metadata(metadata, marks)
     if isinstance(status := claim.get("status"), dict):
         found["status"] = _status(status, marks)
+    return found
+
+
+def trimmed_node(node: Object) -> Object:
+    """The Node by name, labels and conditions: a real one lists its images, and many KiB more."""
+    found: Object = {key: node[key] for key in ("apiVersion", "kind") if key in node}
+    if isinstance(metadata := node.get("metadata"), dict):
+        kept = ("name", "uid", "resourceVersion", "labels")
+        found["metadata"] = {key: metadata[key] for key in kept if key in metadata}
+    status = node.get("status")
+    if isinstance(status, dict) and "conditions" in status:
+        found["status"] = {"conditions": status["conditions"]}
     return found
 
 

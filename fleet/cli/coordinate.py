@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from fleet import coordinating, ending, logs
 from fleet.binding.alive import Heartbeat
 from fleet.binding.running import Loop
@@ -9,11 +13,23 @@ from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
 from fleet.planning import plan_fleet
 
+NodesOption = Annotated[
+    str,
+    typer.Option(
+        "--nodes",
+        metavar="SELECTOR",
+        help="Decide only about claims of the Nodes with these labels, such as pool=a: another"
+        " coordinator has the others.",
+        rich_help_panel="Common",
+    ),
+]
+
 
 def coordinate(
     *,
     state: StateOption = None,
     kubeconfig: KubeconfigOption = "",
+    nodes: NodesOption = "",
     log_format: LogFormatOption = "",
 ) -> None:
     """For a cluster of one node, and for tests; with Ray, the coordinator's actor does this.
@@ -22,8 +38,9 @@ def coordinate(
     """
     logs.begin("coordinator", wanted=log_format)
     directory = state_directory(state)
-    alive = Heartbeat(directory)
-    loop = Loop(coordinating.of_host(plan_fleet(directory), kubeconfig), told=alive)
+    alive = Heartbeat(directory, selecting=nodes)
+    opener = coordinating.of_host(plan_fleet(directory), kubeconfig, nodes)
+    loop = Loop(opener, told=alive, selecting=nodes)
     with ending.awaited() as wait:
         loop.start()
         wait()

@@ -176,13 +176,11 @@ class _Wish:
         lax = policy is None or policy.reset is ResetPolicy.NEVER
         if self.deallocation is Deallocation.WIPE and lax:
             reset = max(reset, ResetPolicy.ON_FAULT, key=_RESETS.index)
-        asked = NOTHING_ASKED.model_copy(
-            update={
-                "coverage_floor": max(self.coverage_floor, NOTHING_ASKED.coverage_floor),
-                "reset": reset,
-            }
-        )
-        return Demand(wipe=None if asked == NOTHING_ASKED else asked, fresh=self.fresh)
+        floor = max(self.coverage_floor, NOTHING_ASKED.coverage_floor)
+        if (floor, reset) == (NOTHING_ASKED.coverage_floor, NOTHING_ASKED.reset):
+            return Demand(fresh=self.fresh)
+        asked = NOTHING_ASKED.model_copy(update={"coverage_floor": floor, "reset": reset})
+        return Demand(wipe=asked, fresh=self.fresh)
 
 
 def demand(
@@ -195,7 +193,19 @@ def demand(
     ``problems`` lists every `Problem`.
     """
     problems: list[Problem] = []
-    valid = parsed(entries, problems)
+    return demanded(parsed(entries, problems), requests, policy=policy, problems=problems)
+
+
+def demanded(
+    valid: Sequence[tuple[Entry, SanitizationConfig]],
+    requests: Iterable[str],
+    *,
+    policy: WipePolicy | None,
+    problems: list[Problem],
+) -> Demand:
+    """As `demand`, of entries that are `parsed` already; `problems`: what was wrong with others."""
+    if not valid and not problems:
+        return Demand()
     asked = _Wish()
     for request in sorted(set(requests)):
         mine = [(entry, config) for entry, config in valid if entry.covers(request)]

@@ -13,9 +13,18 @@ from datetime import datetime
 from typing import Any
 
 from fleet import errors
-from fleet.dra.configuration import Demand, Entry, Origin, Statement, demand, parsed, statement
+from fleet.dra.configuration import (
+    Demand,
+    Entry,
+    Origin,
+    Statement,
+    demanded,
+    parsed,
+    statement,
+)
 from fleet.kube.base import Object
 from fleet.settings import WipePolicy
+from fleet.settings_parse import Problem
 
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
@@ -84,8 +93,10 @@ def read(
     devices = _object(allocation.get("devices") or {}, "status.allocation.devices")
     ours = tuple(_results(devices.get("results"), driver=driver, pool=pool))
     wishes = tuple(_entries(devices.get("config"), driver=driver)) if ours else ()
-    asked = demand(wishes, [request for request, _ in ours], policy=policy)
-    understood = parsed(wishes, [])
+    problems: list[Problem] = []
+    understood = parsed(wishes, problems)
+    requests = [request for request, _ in ours]
+    asked = demanded(understood, requests, policy=policy, problems=problems)
     return Reading(
         uid=uid,
         namespace=namespace,
@@ -95,7 +106,7 @@ def read(
         terminating=metadata.get("deletionTimestamp") is not None,
         demand=asked,
         statements=tuple(
-            statement(understood, request, default_path=_CONFIG) for request, _ in ours
+            statement(understood, request, default_path=_CONFIG) for request in requests
         ),
         created_at=_moment(metadata.get("creationTimestamp")),
     )
@@ -106,11 +117,11 @@ def _results(found: Any, *, driver: str, pool: str) -> Iterator[tuple[str, Resul
     for index, item in enumerate(_list(found, _RESULTS)):
         path = f"{_RESULTS}[{index}]"
         result = _object(item, path)
-        if _text(result.get("driver"), f"{path}.driver") != driver:
+        if _text(result.get("driver"), path, ".driver") != driver:
             continue
-        if _text(result.get("pool"), f"{path}.pool") != pool:
+        if _text(result.get("pool"), path, ".pool") != pool:
             continue
-        request = _text(result.get("request"), f"{path}.request")
+        request = _text(result.get("request"), path, ".request")
         share = result.get("shareID")
         admin = result.get("adminAccess")
         if admin is not None and not isinstance(admin, bool):
@@ -118,10 +129,10 @@ def _results(found: Any, *, driver: str, pool: str) -> Iterator[tuple[str, Resul
         yield (
             request,
             Result(
-                request=_text(request.partition("/")[0], f"{path}.request"),
+                request=_text(request.partition("/")[0], path, ".request"),
                 pool=pool,
-                device=_text(result.get("device"), f"{path}.device"),
-                share_id=None if share is None else _text(share, f"{path}.shareID"),
+                device=_text(result.get("device"), path, ".device"),
+                share_id=None if share is None else _text(share, path, ".shareID"),
                 admin=bool(admin),
             ),
         )
@@ -157,8 +168,8 @@ def _consumers(found: Any) -> Iterator[Consumer]:
         entry = _object(item, path)
         if entry.get("resource") == "pods" and not entry.get("apiGroup"):
             yield Consumer(
-                name=_text(entry.get("name"), f"{path}.name"),
-                uid=_text(entry.get("uid"), f"{path}.uid"),
+                name=_text(entry.get("name"), path, ".name"),
+                uid=_text(entry.get("uid"), path, ".uid"),
             )
 
 
@@ -185,9 +196,10 @@ def _list(found: Any, path: str) -> list[Any]:
     return found
 
 
-def _text(found: Any, path: str) -> str:
+def _text(found: Any, path: str, field: str = "") -> str:
+    """`field`: what is added to the path where it has to be named."""
     if not isinstance(found, str) or not found:
-        raise _malformed(path, found, "a text")
+        raise _malformed(f"{path}{field}", found, "a text")
     return found
 
 

@@ -57,7 +57,7 @@ def write(path: Path, reasons: Reasons) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(spelled, file)
+        file.write(json.dumps(spelled))  # `dump` encodes piece by piece, ten times slower
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

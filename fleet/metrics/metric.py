@@ -13,7 +13,9 @@ from enum import StrEnum
 from itertools import product
 
 NODES: tuple[str, ...] = ()
-"""Stands for the one open set of label values: the names of the fleet's nodes."""
+"""Stands for an open set of label values: the names of the fleet's nodes."""
+SELECTORS: tuple[str, ...] = ()
+"""Stands for the other one: the selectors of several coordinators."""
 Labels = tuple[tuple[str, str], ...]
 """Names and values of labels, in the catalogue's order."""
 
@@ -57,7 +59,7 @@ class Metric:
     help: str
     exporter: Exporter
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Values by label; `NODES` where they are the names of nodes."""
+    """Values by label; `NODES` and `SELECTORS` where the set is open."""
     source: Source = Source.STATE
     unit: str = ""
     """``bytes``, ``seconds``, ``bytes per second``; "" for a number of things or a truth."""

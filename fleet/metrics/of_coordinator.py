@@ -14,7 +14,7 @@ from fleet.coordinator import CoordinatorView
 from fleet.messages import Outcome
 from fleet.metrics import lease_operations
 from fleet.metrics.lease_operations import OPERATIONS, RESULTS
-from fleet.metrics.metric import NODES, Exporter, Kind, Metric, Sample, Source
+from fleet.metrics.metric import NODES, SELECTORS, Exporter, Kind, Metric, Sample, Source
 from fleet.metrics.of_node import evidence
 from fleet.model import HolderKind
 from fleet.stores.base import RunRecord, RunState
@@ -27,6 +27,7 @@ DEVICE_OUTCOMES = (*(str(outcome) for outcome in Outcome), PENDING)
 ENDS = tuple(str(reason) for reason in ExitReason)
 REACHABLE = "fleet_coordinator_store_reachable"
 EVIDENCE = "fleet_coordinator_evidence"
+OF_SOME = "fleet_coordinator_share_stepped_timestamp_seconds"
 
 
 def _gauge(name: str, text: str, *, unit: str = "", **labels: tuple[str, ...]) -> Metric:
@@ -57,6 +58,15 @@ COORDINATOR_METRICS: tuple[Metric, ...] = (
         "fleet_coordinator_stepped_timestamp_seconds",
         "When a step of the reconciliation last ended well; 0: not since the start.",
         unit="seconds",
+    ),
+    Metric(
+        OF_SOME,
+        Kind.GAUGE,
+        "When a step of one of several coordinators last ended well, by the selector of its Nodes.",
+        Exporter.COORDINATOR,
+        {"nodes": SELECTORS},
+        unit="seconds",
+        zero="one coordinator for all nodes has no series",
     ),
     _gauge("fleet_coordinator_step_seconds", "Duration of the last step that did.", unit="seconds"),
     _gauge("fleet_coordinator_open_claims", "Claims that are kept an eye on."),
@@ -139,6 +149,8 @@ def _of_binding(found: BindingView | None) -> Iterator[Sample]:
     binding = found or BindingView()
     yield _one("fleet_coordinator_reconciles", found is not None)
     yield _one("fleet_coordinator_stepped_timestamp_seconds", binding.stepped_at)
+    if binding.nodes:
+        yield _one(OF_SOME, binding.stepped_at, nodes=binding.nodes)
     yield _one("fleet_coordinator_step_seconds", binding.step_s)
     yield _one("fleet_coordinator_open_claims", binding.open_claims)
     yield _one("fleet_coordinator_trouble", bool(binding.trouble))

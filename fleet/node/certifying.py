@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 
 from fleet import errors
@@ -79,7 +80,7 @@ class Certifier:
             attested,
             key=self.key,
             now=self.registry.clock.now(),
-            version=metadata.version("fleetscrub"),
+            version=software_version(),
         )
         return self.keep(issued.envelope)
 
@@ -100,6 +101,12 @@ class Certifier:
             if self.closed.is_set():
                 raise errors.NotOwner("this service has handed its evidence over")
             return self.ledger.append(envelope)
+
+
+@cache
+def software_version() -> str:
+    """The version that signs: read once, for a running process has no other."""
+    return metadata.version("fleetscrub")
 
 
 def _said(wipe: WipeResult) -> dict[str, str]:

@@ -62,8 +62,8 @@ class Condition:
         found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
         if parts.lingering is not None:
             found += parts.lingering.found
-        if parts.registry.witness_trouble:
-            found.append(parts.registry.witness_trouble)
+        copies = parts.registry.copies
+        found.extend(text for text in (copies.witness_trouble, copies.reasons_trouble) if text)
         return tuple(found)
 
     def notes(self) -> tuple[str, ...]:

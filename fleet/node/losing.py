@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 
 from fleet import errors
 from fleet.claims import Claim
 from fleet.evidence.losses import Loss, LossLog, LostDevice
 from fleet.model import State, Uuid
-from fleet.node.certifying import Certifier
+from fleet.node.certifying import Certifier, software_version
 
 TEARDOWN_AT = "teardown_at"
 """Attribute of a claim record: when its teardown began, seconds since the epoch."""
@@ -47,7 +46,7 @@ class LossRecorder:
             loss,
             key=self.certifier.key,
             now=registry.clock.now(),
-            version=metadata.version("fleetscrub"),
+            version=software_version(),
         )
 
     def _lost(self, claim: Claim, uuid: Uuid) -> LostDevice:

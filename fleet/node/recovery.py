@@ -64,6 +64,7 @@ class Recovery:
     def run(self) -> None:
         """All steps that need nothing but this node."""
         self._remember()
+        self.registry.copies.begin(self.registry.journal)
         self._boot()
         if self.partitions is not None:
             self.partitions.begin()  # the driver is asked later, and not by who waits for the door

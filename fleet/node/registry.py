@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fleet import errors, lifecycle, sqlite
 from fleet.backends.base import Backend
 from fleet.clock import Clock
-from fleet.journal import mirror, witness
 from fleet.journal.journal import Commit, Journal
 from fleet.journal.opening import Place
 from fleet.lifecycle import Change, Event, Fact
@@ -35,6 +34,7 @@ from fleet.model import (
     Uuid,
 )
 from fleet.node import relayout
+from fleet.node.copying import Copies
 from fleet.node.fencing import Fence
 
 LOG = logging.getLogger(__name__)
@@ -89,9 +89,9 @@ class Registry:
         self.devices: dict[Uuid, Device] = {}
         self.commit_trouble = ""
         """Why the journal refused the last commit; empty when it took it."""
-        self.mirror_trouble = ""
-        self.witness_trouble = ""
-        """Why the witness could not be written at the last commit; empty when it was."""
+        self.copies = Copies(place, boot_id)
+        self._gathering = 0
+        """The thread whose commits are followed once, at the end; 0: none."""
         self._lock = threading.RLock()
         self._work: dict[UnitId, Work] = {}
 
@@ -215,49 +215,36 @@ class Registry:
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
-        """One journal transaction, followed by the copy of reasons and the witness."""
+        """One journal transaction, with the copy of reasons and the witness."""
         with self._lock:
             try:
                 with self.journal.commit() as commit:
                     yield commit
                     known = dict(self.journal.units)
-                    changed = any(
-                        unit.reasons != (known[name].reasons if name in known else frozenset())
-                        for name, unit in commit.units.items()
-                    )
+                    self.copies.foretell(known, commit.units)
             except (sqlite.Unusable, sqlite.Locked, sqlite.Full) as error:
                 self.commit_trouble = str(error)
                 raise
             self.commit_trouble = ""
             _tell(known, commit.units)
-            if changed or self.mirror_trouble:
-                self._copy_reasons()
-            self._bear_witness()
+            if self._gathering != threading.get_ident():
+                self.copies.follow(self.journal)
 
-    def _copy_reasons(self) -> None:
-        reasons = {unit.id: unit.reasons for unit in self.journal.units.values()}
-        try:
-            mirror.write(self.place.mirror, reasons)
-        except OSError as error:
-            self.mirror_trouble = f"quarantine reasons cannot be copied: {error}"
-        else:
-            self.mirror_trouble = ""
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Commits of this thread, each durable by itself, share one witness, at the end.
 
-    def _bear_witness(self) -> None:
-        seen = witness.Witness(
-            journal_id=self.journal.id,
-            sequence=self.journal.sequence,
-            machine_id=self.place.machine_id,
-            node_uid="",
-            boot_id=self.boot_id,
-        )
+        It costs what a commit does, and a sweep may commit for each accelerator.
+        """
+        before = self.journal.sequence
+        self._gathering = threading.get_ident()
         try:
-            witness.write(self.place.witness, seen)
-        except OSError as error:
-            # The commit is durable: a witness left behind is allowed, a failed act is not.
-            self.witness_trouble = f"the witness cannot be written: {error}"
-        else:
-            self.witness_trouble = ""
+            yield
+        finally:
+            with self._lock:
+                self._gathering = 0
+                if self.journal.sequence != before:
+                    self.copies.follow(self.journal)
 
     def move(
         self,

@@ -87,10 +87,8 @@ class NodeService:
             blocked=self._condition.blocked(),
             degraded=self._condition.degraded(),
             notes=self._condition.notes(),
-            devices=tuple(
-                viewing.device(registry, d, checked_at=health.good_at(d), unused=health.unused(d))
-                for d in registry.devices.values()
-            ),
+            devices=viewing.devices(registry, health),
+            gone=viewing.gone(registry),
             results=tuple(result for result in results if result is not None),
             outbox=releases,
             claims=viewing.claims(registry),

@@ -17,7 +17,7 @@ from fleet.health import checks, reasons
 from fleet.health.readings import Readings
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
-from fleet.model import WORKING, Device, Reason, Source, State, Unit, UnitId, Uuid
+from fleet.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 
@@ -72,10 +72,11 @@ class Sweep:
             if self._is_changed():
                 self.registry.load()
         seen = []
-        for device in self.registry.whole():
-            if self.stop.is_set():
-                break
-            seen.append(self.look(device))
+        with self.registry.gathered():
+            for device in self.registry.whole():
+                if self.stop.is_set():
+                    break
+                seen.append(self.look(device))
         with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
             self.strays = tuple(self.validator.strays())
         return seen
@@ -132,27 +133,30 @@ class Sweep:
         if readings.mig_enabled is not None and said in ("on", "off"):
             self._redivided |= readings.mig_enabled is not (said == "on")
         struck: set[UnitId] = set()
-        for part, findings in self._judged(device, readings):
-            if any(finding.verdict is checks.Verdict.FAIL for finding in findings):
+        findings = checks.judge(readings, self.validator.policy)
+        for part, own in self._judged(device, readings, findings):
+            if any(finding.verdict is checks.Verdict.FAIL for finding in own):
                 struck.update(part.units)
-            found = checks.reasons_of(findings, since=now)
+            found = checks.reasons_of(own, since=now)
             if found:
                 self._move(part, _fault, Change(reasons=found), before)
-        findings = checks.judge(readings, self.validator.policy)
         unused = bool(readings.unpartitioned)
         return Seen(device, findings, at=now, unused=unused, struck=frozenset(struck))
 
     def _judged(
-        self, device: Device, readings: Readings
+        self, device: Device, readings: Readings, whole: tuple[checks.Finding, ...]
     ) -> Iterator[tuple[Device, tuple[checks.Finding, ...]]]:
         """Units of the accelerator with the same faults, as a device, and what is found of them.
 
         A fault of an instance is no fault of its neighbours (promise 9); all else concerns all.
+        `whole`: what is found of all that was read, in most cases the same.
         """
         groups: dict[tuple[checks.Finding, ...], list[UnitId]] = {}
         for unit in device.units:
             own = self.validator.concerning(readings, (unit,))
-            groups.setdefault(checks.judge(own, self.validator.policy), []).append(unit)
+            alone = own is not readings
+            findings = checks.judge(own, self.validator.policy) if alone else whole
+            groups.setdefault(findings, []).append(unit)
         for findings, units in groups.items():
             yield replace(device, units=tuple(units)), findings
 
@@ -251,8 +255,9 @@ def retestable(units: list[Unit], *, now: float, period_s: float, last: float) -
         return False
     return all(
         unit.claim is None and all(reason.liftable for reason in unit.reasons) for unit in units
-    ) and all(now - _newest(unit.reasons, unit.since) >= period_s for unit in stuck)
+    ) and all(now - newest(unit) >= period_s for unit in stuck)
 
 
-def _newest(found: frozenset[Reason], since: float) -> float:
-    return max([reason.since for reason in found], default=since)
+def newest(unit: Unit) -> float:
+    """When the newest reason of a unit was seen, s since the epoch; without one, its state."""
+    return max([reason.since for reason in unit.reasons], default=unit.since)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fleet import errors
 from fleet.lifecycle import Event
-from fleet.model import Device, State, Unit, UnitId
+from fleet.model import Device, State, Unit, UnitId, Uuid
 from fleet.node import sweep
 from fleet.node.lingering import Lingering
 from fleet.node.outbox import Outbox
@@ -35,6 +35,24 @@ class Cadence:
 
 
 @dataclass
+class Watched:
+    """For how long devices have been seen as they are, by a clock that nobody sets.
+
+    Without it a wall clock that is set back leaves memory dirty until it has caught up.
+    """
+
+    _first: dict[Uuid, tuple[float, float]] = field(default_factory=dict)
+    """By device: when its newest change was (wall clock), and first seen (monotonic), s."""
+
+    def reached(self, uuid: Uuid, units: Sequence[Unit], now: float, seen: float) -> float:
+        """`now`, or as much later as the units have been seen unchanged; `seen`: monotonic, s."""
+        newest = max(max(unit.since, sweep.newest(unit)) for unit in units)
+        known, first = self._first.get(uuid, (newest, seen))
+        self._first[uuid] = (newest, first if known == newest else seen)
+        return max(now, newest + seen - self._first[uuid][1])
+
+
+@dataclass
 class Tending:
     """The node's own initiative."""
 
@@ -50,6 +68,7 @@ class Tending:
     _settled_at: float = float("-inf")
     _settling: threading.Thread | None = None
     _tried: dict[UnitId, float] = field(default_factory=dict)
+    _watched: Watched = field(default_factory=Watched)
     _bad: frozenset[UnitId] = frozenset()
     """Units of partitioned accelerators that were out of service at the last step."""
 
@@ -153,6 +172,7 @@ class Tending:
         if 0 <= now - self._ordered_at < self.cadence.idle_delay_s:
             return False  # a campaign or claim is at work here and may want this device next
         units = self.registry.units(device)
+        now = self._watched.reached(device.uuid, units, now, self.registry.clock.monotonic())
         last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
         waited = not 0 <= now - last < self.cadence.idle_delay_s
         dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.idle_delay_s)

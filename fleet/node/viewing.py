@@ -7,10 +7,27 @@ from collections.abc import Sequence
 from fleet.backends.base import CanPartition
 from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept, UnitsView
 from fleet.metrics import targets
-from fleet.model import NO_TOKEN, Device, Reason, Unit
+from fleet.model import NO_TOKEN, Device, Reason, Unit, UnitId
 from fleet.node import admitting, dividing
 from fleet.node.registry import Registry
-from fleet.node.sweep import Seen
+from fleet.node.sweep import Seen, Sweep
+
+
+def devices(registry: Registry, health: Sweep) -> tuple[DeviceView, ...]:
+    """All devices of the inventory as they are now."""
+    return tuple(
+        device(registry, one, checked_at=health.good_at(one), unused=health.unused(one))
+        for one in registry.devices.values()
+    )
+
+
+def gone(registry: Registry) -> tuple[UnitId, ...]:
+    """Units with a record and no memory: of cards taken out since.
+
+    A lease of one may come back with a store that is restored; only its node can close the token.
+    """
+    there = {spec.id for one in registry.accelerators.values() for spec in one.units}
+    return tuple(sorted(registry.journal.units.keys() - there))
 
 
 def device(

@@ -2,7 +2,9 @@
 
 The time of absence is the coordinator's own watching: one that starts anew begins to count anew,
 which only makes it later. A node that still answers is never given up, nor one that the API server
-does not deny when it is asked for it by name.
+does not deny when it is asked for it by name. Where several coordinators share the nodes each gives
+up its own: those it saw as its own last. One that was gone before it began is told and left alone,
+for another coordinator may still reach it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fleet import errors
+from fleet.binding.charge import Charge
 from fleet.binding.claim import read
 from fleet.binding.watching import Cached
 from fleet.kube.base import NODES, Cluster, Name, name_of
@@ -39,11 +42,14 @@ class AbsentNodes:
     """All claims: what is to be given up stands on them."""
     parting: Parting
     lost_after_s: float
+    charge: Charge = field(default_factory=Charge)
     _devices: dict[str, frozenset[str]] = field(default_factory=dict)
     """Accelerators of each node that ever answered: garbage collection takes slices with Nodes."""
     _since: dict[str, float] = field(default_factory=dict)
     """When a node was first missed, seconds since the epoch."""
     _given_up: set[str] = field(default_factory=set)
+    _failed: tuple[str, ...] = ()
+    """What the last look could not give up: true until the next one, a minute later."""
     _looked_at: float = float("-inf")
 
     def step(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> None:
@@ -52,27 +58,30 @@ class AbsentNodes:
         Raises what store or API raise when they do not answer, and `ApiFailed` naming what could
         not be given up; both are tried again.
         """
-        if 0.0 <= now - self._looked_at < LOOK_S or not self.nodes.synced:
-            return
-        self._looked_at = now
+        if self.nodes.synced and not 0.0 <= now - self._looked_at < LOOK_S:
+            self._looked_at, self._failed = now, ()
+            self._failed = tuple(self._look(views, now))
+        if self._failed:
+            raise errors.ApiFailed(
+                f"not everything of a lost node can be given up: {'; '.join(self._failed)}",
+                remedy="tried again every minute; `fleet node forget` does the same by hand",
+            )
+
+    def _look(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> Iterator[str]:
+        """Give up whose time is over; what cannot be, and why."""
         here = {name_of(found).name for found in self.nodes.items.values()}
         answering = {name: view for name, view in views.items() if isinstance(view, NodeView)}
         self._devices |= {name: _accelerators(view) for name, view in answering.items()}
         here |= answering.keys()
-        missing = set(self._wanted()) - here
+        missing = {node for node in {*self._wanted()} - here if self._concerns(node)}
         self._given_up -= here
         self._since = {node: min(self._since.get(node, now), now) for node in missing}
-        failed = [
-            why
-            for node, since in sorted(self._since.items())
-            if now - since >= self.lost_after_s and node not in self._given_up
-            for why in self._give_up(node)
-        ]
-        if failed:
-            raise errors.ApiFailed(
-                f"not everything of a lost node can be given up: {'; '.join(failed)}",
-                remedy="tried again every minute; `fleet node forget` does the same by hand",
-            )
+        for node, since in sorted(self._since.items()):
+            if now - since >= self.lost_after_s and node not in self._given_up:
+                yield from self._give_up(node)
+
+    def _concerns(self, node: str) -> bool:
+        return self.charge.has_node(node) or not self.charge.knows(node)
 
     def _wanted(self) -> Iterator[str]:
         """Nodes that claims are held for, were given devices of, or have leases on."""
@@ -92,6 +101,9 @@ class AbsentNodes:
         yield from (node for node, mine in self._devices.items() if not leased.isdisjoint(mine))
 
     def _give_up(self, node: str) -> tuple[str, ...]:
+        if not self.charge.has_node(node):
+            why = "was gone before this coordinator began, so that nobody knows whose it is"
+            return (f"{node} {why}: `fleet node forget {node}` decides",)
         try:
             self.cluster.get(NODES, Name(node))
         except errors.ApiNotFound:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fleet import errors
 from fleet.leases import (
+    EPOCH_STEPS,
     EXPIRING,
     AcquireRequest,
     Refused,
@@ -29,7 +30,7 @@ def mint_epoch(now: float, entropy: int, above: int) -> int:
 
     Never at or below `above`, whatever the clock says. Fits in 63 bits for two more centuries.
     """
-    return max(int(now * 1_000_000) * 1024 + entropy % 1024, above + 1)
+    return max(int(now * 1_000_000) * EPOCH_STEPS + entropy % EPOCH_STEPS, above + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,11 @@ def granted(store: LeaseStore, request: AcquireRequest) -> Lease:
     return answer
 
 
+def grants(store: LeaseStore) -> int:
+    """How many tokens the store has issued, as far as its history goes back."""
+    return [entry.event for entry in store.history(10_000)].count(Event.GRANTED)
+
+
 def refused(answer: object, kind: type[errors.FleetError]) -> errors.FleetError:
     """The refusal that must be of `kind`."""
     assert isinstance(answer, kind), answer

@@ -13,6 +13,7 @@ from fleet.bootstrap import NodePlan
 from fleet.cli.main import main
 from fleet.evidence import layout
 from fleet.evidence.keys import PublicKey
+from fleet.evidence.writer import Writer
 from fleet.messages import ClaimOrder
 from fleet.model import State
 from fleet.profiles import Profile
@@ -184,3 +185,14 @@ def test_a_node_that_certifies_before_any_coordinator_leaves_whole_evidence(tmp_
     bootstrap.begin(plan.coordinator)
     bootstrap.open_coordinator(plan.coordinator)
     assert main(["evidence", "verify", "--state", str(tmp_path)]) == 0
+
+
+def test_two_coordinators_that_begin_at_once_both_come_up(tmp_path: Path) -> None:
+    """Promise 7: the log of heads is begun by one of them, and neither waits for the other."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=2 * MIB)
+    other = Writer(layout.heads_directory(tmp_path))
+    try:
+        coordinator = bootstrap.open_coordinator(plan.coordinator)
+    finally:
+        other.close()
+    assert coordinator.newest().epoch > 0

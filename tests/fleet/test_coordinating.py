@@ -16,7 +16,7 @@ from fleet.dra.asking import AskedClaim
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import identity
-from fleet.kube.base import CLAIMS, NODES
+from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.planning import FleetPlan, plan_fleet
@@ -143,3 +143,41 @@ def test_another_cluster_is_refused(host: Host, tmp_path: Path) -> None:
         wrong = theirs.kubeconfig(tmp_path / "wrong")
         with pytest.raises(errors.ClusterForeign):
             coordinating.of_host(host.plan, str(wrong))
+
+
+def test_one_of_several_coordinators_is_started_by_its_selector(host: Host) -> None:
+    """E7: a selector that is none, or not one of the settings, is refused before anything is
+    opened; a host that is selected is served, and one that is not is left alone.
+    """
+    with pytest.raises(errors.InputInvalid, match="no term of a label selector"):
+        coordinating.of_host(host.plan, host.kubeconfig, "pool in")
+    (node,) = host.plan.nodes
+    kubernetes = node.settings.kubernetes.model_copy(
+        update={"coordinator_nodes": ("pool=a", "pool=b")}
+    )
+    settings = node.settings.model_copy(update={"kubernetes": kubernetes})
+    several = host.plan.model_copy(
+        update={"nodes": (node.model_copy(update={"settings": settings}),)}
+    )
+    for wrong in ("", "pool=c"):
+        with pytest.raises(errors.InputInvalid, match="a coordinator for each of pool=a, pool=b"):
+            coordinating.of_host(several, host.kubeconfig, wrong)
+    body = {"metadata": {"labels": {"pool": "b"}}}
+    host.site.cluster.patch(NODES, Name("n1"), body, kind=PatchKind.MERGE)
+    first, second = (
+        Loop(coordinating.of_host(several, host.kubeconfig, one), selecting=one)
+        for one in ("pool=a", "pool=b")
+    )
+    asked = host.pending("a")
+
+    def both() -> None:
+        first.turn()
+        second.turn()
+
+    host.until(lambda: host.reading(asked).bound, both, said=(first.view(), second.view()))
+    assert (first.view().open_claims, second.view().open_claims) == (0, 1)
+    assert (first.view().nodes, second.view().nodes) == ("pool=a", "pool=b")
+    assert (first.view().trouble, second.view().trouble) == ("", "")
+    for loop in (first, second):
+        loop.stop()
+        loop.run()

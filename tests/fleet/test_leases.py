@@ -13,11 +13,14 @@ from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, Un
 A, B = UnitId("a/0"), UnitId("b/0")
 CLAIM, OTHER = Holder(HolderKind.CLAIM, "c1"), Holder(HolderKind.CLAIM, "c2")
 RUN = Holder(HolderKind.CAMPAIGN, "r1")
-NEWEST = Token(1, 7)
+NOW = 10.0
+EPOCH = 10_000_000 * leases.EPOCH_STEPS
+"""Minted now: the next token is the next number."""
+NEWEST = Token(EPOCH, 7)
 
 
 def _lease(holder: Holder, counter: int, expires_at: float | None = None) -> Lease:
-    return Lease(frozenset({A, B}), holder, Token(1, counter), expires_at)
+    return Lease(frozenset({A, B}), holder, Token(EPOCH, counter), expires_at)
 
 
 def _decide(
@@ -29,7 +32,27 @@ def _decide(
 
 def test_free_units_get_the_next_token() -> None:
     """B4: a new lease carries a token above all issued before."""
-    assert _decide({}) == Granted(Token(1, 8), same=False)
+    assert _decide({}) == Granted(Token(EPOCH, 8), same=False)
+
+
+def test_b42_a_store_put_back_from_a_copy_issues_no_token_again() -> None:
+    """B42, promise 2: the next token is above all that can have been issued since the copy."""
+    request = AcquireRequest(frozenset({A, B}), CLAIM)
+    for later_s, counter in ((0.000_5, 500), (3600.0, 3_600_000_000)):
+        answer = leases.decide_acquire(request, {}, NEWEST, now=NOW + later_s)
+        assert answer == Granted(Token(EPOCH, counter), same=False)
+    behind = leases.decide_acquire(request, {}, NEWEST, now=NOW - 3600.0)
+    assert behind == Granted(Token(EPOCH, 8), same=False), "a clock set back takes nothing away"
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.floats(0, 4e9))
+def test_a_token_is_always_above_the_newest(epoch: int, counter: int, now: float) -> None:
+    """Promise 2: whatever the clock says; stores keep both parts in 63 bits."""
+    newest = Token(epoch, counter)
+    following = leases.next_token(newest, now)
+    assert newest < following
+    assert following.epoch == epoch
+    assert following.counter < 2**63
 
 
 def test_all_or_nothing() -> None:
@@ -39,7 +62,7 @@ def test_all_or_nothing() -> None:
 
 def test_an_expired_lease_holds_nobody_up() -> None:
     """A campaign's lease is over at its very moment of expiry."""
-    assert _decide({A: _lease(RUN, 3, 10.0)}) == Granted(Token(1, 8), same=False)
+    assert _decide({A: _lease(RUN, 3, 10.0)}) == Granted(Token(EPOCH, 8), same=False)
     assert _decide({A: _lease(RUN, 3, 10.1)}) == Refused(A, RUN)
 
 
@@ -50,28 +73,28 @@ def test_only_who_tests_anew_is_given_what_is_quarantined() -> None:
     for kind in (HolderKind.CAMPAIGN, HolderKind.OPERATOR):
         request = AcquireRequest(frozenset({A, B}), Holder(kind, "r"), ttl_s=9.0)
         answer = leases.decide_acquire(request, {A: bad}, NEWEST, now=10.0)
-        assert answer == Granted(Token(1, 8), same=False)
+        assert answer == Granted(Token(EPOCH, 8), same=False)
 
 
 def test_the_same_holder_gets_the_same_token() -> None:
     """V3: acquiring again answers the same, so that a lost answer costs nothing."""
     held = {A: _lease(CLAIM, 5), B: _lease(CLAIM, 5)}
-    assert _decide(held) == Granted(Token(1, 5), same=True)
-    assert _decide(held, Token(1, 5)) == Granted(Token(1, 5), same=True)
+    assert _decide(held) == Granted(Token(EPOCH, 5), same=True)
+    assert _decide(held, Token(EPOCH, 5)) == Granted(Token(EPOCH, 5), same=True)
 
 
-@pytest.mark.parametrize(("floor", "closed"), [(Token(1, 5), True), (Token(1, 6), False)])
+@pytest.mark.parametrize(("floor", "closed"), [(Token(EPOCH, 5), True), (Token(EPOCH, 6), False)])
 def test_a_closed_token_is_not_given_again(floor: Token, closed: bool) -> None:
     """V4: a holder whose token the node closed gets a new one."""
     held = {A: _lease(CLAIM, 5), B: _lease(CLAIM, 5)}
-    assert _decide(held, floor, closed=closed) == Granted(Token(1, 8), same=False)
+    assert _decide(held, floor, closed=closed) == Granted(Token(EPOCH, 8), same=False)
 
 
 def test_units_under_different_tokens_get_one_new_token() -> None:
     """A lease is one whole: parts held under different tokens are taken again together."""
     parts = {A: _lease(CLAIM, 5), B: _lease(CLAIM, 6)}
-    assert _decide(parts) == Granted(Token(1, 8), same=False)
-    assert _decide({A: _lease(CLAIM, 5)}) == Granted(Token(1, 8), same=False)
+    assert _decide(parts) == Granted(Token(EPOCH, 8), same=False)
+    assert _decide({A: _lease(CLAIM, 5)}) == Granted(Token(EPOCH, 8), same=False)
 
 
 HOLDERS = st.sampled_from([CLAIM, OTHER, RUN])
@@ -83,7 +106,7 @@ TIMES = st.one_of(st.none(), st.floats(min_value=0, max_value=20))
         st.sampled_from([A, B]),
         st.builds(_lease, HOLDERS, st.integers(min_value=1, max_value=7), TIMES),
     ),
-    st.one_of(st.none(), st.builds(Token, st.just(1), st.integers(min_value=1, max_value=7))),
+    st.one_of(st.none(), st.builds(Token, st.just(EPOCH), st.integers(min_value=1, max_value=7))),
     st.booleans(),
 )
 def test_no_grant_below_floor_or_over_a_holder(
@@ -130,17 +153,17 @@ def test_store_behind_a_node() -> None:
     leases.check_floor(NEWEST, NO_TOKEN)
     leases.check_floor(NEWEST, NEWEST)
     with pytest.raises(errors.StoreBehind) as caught:
-        leases.check_floor(NEWEST, Token(1, 8))
-    assert (caught.value.newest, caught.value.floor) == (NEWEST, Token(1, 8))
+        leases.check_floor(NEWEST, Token(EPOCH, 8))
+    assert (caught.value.newest, caught.value.floor) == (NEWEST, Token(EPOCH, 8))
     with pytest.raises(errors.EpochForeign) as foreign:
         leases.check_floor(NEWEST, Token(2, 1))
-    assert (foreign.value.ours, foreign.value.theirs) == (1, 2)
+    assert (foreign.value.ours, foreign.value.theirs) == (EPOCH, 2)
 
 
 def test_closing_the_newest_token_leaves_the_store_usable() -> None:
     """No trap: a node that closed the newest token does not make the store look restored."""
     leases.check_floor(NEWEST, NEWEST)
-    assert _decide({}, NEWEST, closed=True) == Granted(Token(1, 8), same=False)
+    assert _decide({}, NEWEST, closed=True) == Granted(Token(EPOCH, 8), same=False)
 
 
 @pytest.mark.parametrize(

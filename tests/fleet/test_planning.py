@@ -9,7 +9,7 @@ import pytest
 
 from fleet import bootstrap, errors, planning
 from fleet.bootstrap import NodePlan
-from fleet.planning import PLAN_FILE, FleetPlan, plan_fleet
+from fleet.planning import PLAN_FILE, CoordinatorPlan, FleetPlan, plan_fleet
 from fleet.profiles import Profile
 from fleet.settings import MIB, KubernetesSettings, Settings, WipePolicy
 
@@ -179,3 +179,13 @@ def test_the_plugins_kubeconfig_is_kept_for_every_verb(tmp_path: Path) -> None:
     assert plan_fleet(tmp_path / "s").nodes[0].kubeconfig == ""
     with pytest.raises(errors.InputInvalid, match="start the node plugin"):
         planning.record_kubeconfig(tmp_path / "none", "a")
+
+
+def test_each_selection_of_nodes_has_a_coordinator_of_its_own() -> None:
+    """DESIGN 5, Ray: what the settings ask for; one for all nodes where they ask for nothing."""
+    plan = CoordinatorPlan(state="s")
+    assert plan.shards() == (plan,)
+    kubernetes = KubernetesSettings(coordinator_nodes=("pool=a", "!pool"))
+    several = CoordinatorPlan(state="s", settings=Settings(kubernetes=kubernetes))
+    assert [one.nodes for one in several.shards()] == ["pool=a", "!pool"]
+    assert CoordinatorPlan.model_validate_json(several.shards()[0].model_dump_json()).nodes

@@ -104,6 +104,7 @@ DEFAULTS = {
         "unexposed": "taint",
         "finalizer": "with-hold",
         "coordinator_qps": 100.0,
+        "coordinator_nodes": [],
         "lost_after_s": 3600.0,
         "publish_period_s": 1.0,
         "resync_period_s": 30.0,

@@ -25,3 +25,19 @@ def test_choices_are_named_as_in_policy_files() -> None:
     """D3: the literal reading of the finalizer is one word in the policy."""
     found = KubernetesSettings.model_validate({"finalizer": "until-verified", "unexposed": "event"})
     assert (found.finalizer, found.unexposed) == (Finalizing.UNTIL_VERIFIED, Unexposed.EVENT)
+
+
+def test_each_coordinator_has_a_selector_that_can_be_understood() -> None:
+    """E7: a slip of the pen is an error at the start, and no coordinator of all nodes."""
+    selectors = ["pool=a", "pool in (b,c)", "!pool"]
+    found = KubernetesSettings.model_validate({"coordinator_nodes": selectors})
+    assert found.coordinator_nodes == tuple(selectors)
+    assert KubernetesSettings().coordinator_nodes == ()
+    for wrong, said in (
+        (["pool=a", "pool in (b"], "no term of a label selector"),
+        ([""], "no term of a label selector"),
+        (["pool", "pool"], "stands here twice"),
+        ("pool=a", "tuple"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            KubernetesSettings.model_validate({"coordinator_nodes": wrong})

@@ -101,6 +101,11 @@ CASES = (
         {"fleet_coordinator_view_timestamp_seconds": "_x35 2160+60x140"},
     ),
     Case("FleetCoordinatorNotReconciling", {"fleet_coordinator_stepped_timestamp_seconds": STUCK}),
+    Case(
+        "FleetCoordinatorNotReconciling",
+        {},
+        added={f'{of_coordinator.OF_SOME}{{nodes="pool=a",job="ray"}}': STUCK},
+    ),
     Case("FleetCoordinatorTrouble", {"fleet_coordinator_trouble": bad(1)}),
     Case("FleetStoreUnreachable", {"fleet_coordinator_store_reachable": bad(0, well=1)}),
     Case("FleetStoreSuspended", {"fleet_coordinator_store_suspended": bad(1)}),

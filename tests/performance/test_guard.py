@@ -25,16 +25,24 @@ from tests.fleet.campaign.test_plan import grid, serving
 from tests.fleet.evidence.samples import Site, device_named
 from tests.fleet.node.conftest import Lab, quick_settings
 from tests.fleet.wipe.orders import node, order_for, run, whole
+from tests.performance.reconciling import at_rest
+from tests.performance.staying import staying
 from tests.performance.yardsticks import (
+    ROUNDS_MAX,
     Measured,
     Slower,
     environments,
     guard,
     passes_over,
     python_work,
+    told,
 )
 
 CERTIFICATES, WIPE_MIB, COMMITS, STEPS = 10, 32, 20, 20
+CLAIMS, FEWER, NEW = 1000, 125, 10
+"""Claims of a fleet and of a smaller one; how many come at once."""
+DEARER = 2.0
+"""The most that a look at one of many claims may cost, in looks at one of few; it is 1.1 to 1.3."""
 MOST = {
     "certificate": 5.6,  # 2.3 to 3.3
     "verification": 7.2,  # 3.2 to 4.2
@@ -44,9 +52,16 @@ MOST = {
     "wipe": 1.7,  # 0.8 to 0.9
     "pre-bind": 4.4,  # 2.0 to 2.4
     "reconcile": 0.6,  # 0.27 to 0.31
+    "look": 34.0,  # 20 to 22; 35 to 38 before what repeats was taken out
+    "new claims": 6.0,  # 2.7 to 3.6
     "campaign": 0.65,  # 0.28 to 0.34
 }
 """The most a path may cost, in its yardstick; beside it what it did on two busy cores."""
+STAY_COMMITS = {
+    Profile.STRICT: {"pre-bind wipe": 5, "prepare": 3, "unprepare": 6},
+    Profile.FAST: {"prepare": 4, "unprepare": 6},
+}
+"""Commits of the node's journal for one claim, after the first one on a device."""
 NOBODY_TICKS = 1
 """A start time no process can have that is alive now."""
 
@@ -127,6 +142,16 @@ def test_prepare_and_unprepare_cost_what_they_did(lab: Lab) -> None:
     guard(stay, python_work, most=MOST["stay"], rounds=3)
 
 
+@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.FAST])
+def test_a_stay_takes_the_commits_it_did(profile: Profile) -> None:
+    """Issue 8: each commit is two fsyncs; one more for every claim has to be meant."""
+    with staying(profile) as stays:
+        for _ in range(2):
+            stays.stay()
+        found = {name: path.commits[-1] for name, path in stays.paths.items()}
+    assert found == STAY_COMMITS[profile]
+
+
 def test_a_wipe_costs_what_it_did(memory: Path) -> None:
     """Issue 8: a verified wipe against bare memset and memcmp over the same kind of mapping."""
     backend = node(memory / "sim", mib=WIPE_MIB)
@@ -164,6 +189,29 @@ def test_reconciling_costs_what_it_did() -> None:
             bench.step()
 
     guard(steps, python_work, most=MOST["reconcile"])
+
+
+def test_a_look_at_a_thousand_claims_costs_what_it_did() -> None:
+    """Issue 8: the resync of claims that are exposed and need nothing, the coordinator's part."""
+    with at_rest("memory", CLAIMS) as fleet:
+        guard(fleet.look, python_work, most=MOST["look"], spent=told)
+
+
+def test_a_look_at_one_claim_costs_the_same_among_many() -> None:
+    """Issue 8: what a claim costs does not grow with all the others."""
+    with at_rest("memory", CLAIMS) as many, at_rest("memory", FEWER) as few:
+        guard(many.look, few.look, most=DEARER * CLAIMS / FEWER)
+
+
+def test_binding_new_claims_among_a_thousand_costs_what_it_did() -> None:
+    """Issue 8: new claims from allocated to bound beside a thousand at rest."""
+    with at_rest("memory", CLAIMS, room=(ROUNDS_MAX + 1) * NEW) as fleet:
+        guard(
+            lambda: fleet.bind_all(fleet.fill(NEW)),
+            python_work,
+            most=MOST["new claims"],
+            spent=told,
+        )
 
 
 def test_planning_a_campaign_costs_what_it_did() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROUNDS, ROUNDS_MAX = 5, 20
 TILE_BYTES = 256 * 1024
@@ -53,22 +54,36 @@ class Measured:
             )
 
 
-def guard(path: Act, yardstick: Act, *, most: float, rounds: int = ROUNDS) -> Measured:
+def guard(
+    path: Act,
+    yardstick: Act,
+    *,
+    most: float,
+    rounds: int = ROUNDS,
+    spent: Callable[[Callable[[], Any]], float] | None = None,
+) -> Measured:
     """Raise `Slower` when a round of `path` costs more than `most` rounds of `yardstick`.
 
     Both once to warm up, then in turns: `rounds` times, and up to `ROUNDS_MAX` while the ratio is
-    too large, for something may have been in the way of all of them.
+    too large, for something may have been in the way of all of them. `spent`: what a round of the
+    path costs, CPU seconds; None: all that this process spends on it.
     """
+    spent = spent or cpu_s
     yardstick()
     path()
     found = Measured()
     for turn in range(1, ROUNDS_MAX + 1):
-        yardstick_s, path_s = cpu_s(yardstick), cpu_s(path)
+        yardstick_s, path_s = cpu_s(yardstick), spent(path)
         found = Measured(min(found.path_s, path_s), min(found.yardstick_s, yardstick_s))
         if turn >= rounds and found.ratio <= most:
             break
     found.judge(most=most)
     return found
+
+
+def told(act: Callable[[], float]) -> float:
+    """What a path says itself that it has spent, CPU seconds: it leaves others' work out."""
+    return act()
 
 
 def cpu_s(act: Act) -> float:

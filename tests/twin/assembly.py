@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from fleet import errors
 from fleet.binding.names import Marks
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Resource
 from fleet.kube.memory.access import Caller
@@ -232,7 +234,9 @@ class Assembly:
         self.weather.where = name
 
     def _register(self, name: str) -> None:
-        self.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        with suppress(errors.ApiConflict):  # registered twice within the delay of a watch
+            body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            self.admin.create(NODES, body)
 
     def _plug(self, name: str) -> None:
         self.plugins[name] = Plugin(

@@ -68,6 +68,7 @@ class TwinNode(Service):
                 if row is not None and row.result is not None
             ),
             outbox=releases,
+            gone=viewing.gone(registry),
             claims=viewing.claims(registry),
             owed=owed,
         )

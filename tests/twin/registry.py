@@ -14,13 +14,28 @@ from fleet.clock import Clock
 from fleet.journal import journal as durable
 from fleet.journal import mirror, witness
 from fleet.journal.opening import Place
-from fleet.model import NodeName, UnitId
+from fleet.model import BootId, NodeName, UnitId
+from fleet.node.copying import Copies
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry, Work
 from tests.twin.hardware import Hardware
 from tests.twin.journal import Kept
 
 NOWHERE = Path("/nonexistent/twin")
+
+
+class TwinCopies(Copies):
+    """Copy and witness are written to `kept`, which outlives the service."""
+
+    def __init__(self, kept: Kept, place: Place, boot_id: BootId) -> None:
+        super().__init__(place, boot_id)
+        self._kept = kept
+
+    def _write(self, reasons: mirror.Reasons) -> None:
+        self._kept.reasons = dict(reasons)
+
+    def _bear(self, seen: witness.Witness) -> None:
+        self._kept.witness = seen
 
 
 class TwinRegistry(Registry):
@@ -35,6 +50,7 @@ class TwinRegistry(Registry):
         backend = cast("Backend", hardware)
         super().__init__(backend, journal, place, clock, boot_id=hardware.boot_id)
         self.kept = kept
+        self.copies = TwinCopies(kept, place, hardware.boot_id)
         self.stop: Callable[[Work], None] = lambda work: None  # noqa: ARG005 - set by whoever wipes
         self._changed = changed
 
@@ -44,14 +60,6 @@ class TwinRegistry(Registry):
         with super().commit() as commit:
             yield commit
         self._changed()
-
-    def _copy_reasons(self) -> None:
-        self.kept.reasons = {unit.id: unit.reasons for unit in self.journal.units.values()}
-
-    def _bear_witness(self) -> None:
-        self.kept.witness = witness.Witness(
-            self.journal.id, self.journal.sequence, self.kept.node, "", self.boot_id
-        )
 
     def reserve_over_idle(self, work: Work, *, wait_s: float) -> Work | None:  # noqa: ARG002 - nothing takes time
         """Idle cleaning gives way at once."""

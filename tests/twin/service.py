@@ -22,7 +22,7 @@ from fleet.node import outbox, recovery
 from fleet.node.deciding import Decisions
 from fleet.node.outbox import Outbox
 from fleet.node.sweep import retestable
-from fleet.node.tending import _frees, _is_idle_dirty
+from fleet.node.tending import Watched, _frees, _is_idle_dirty
 from fleet.profiles import Profile
 from fleet.stores.base import LeaseStore
 from tests.twin.clock import Action, Alarm, Timeline, Timer, Wall
@@ -104,6 +104,7 @@ class Service:
     _unrecorded: dict[OperationId, DeviceResult] = field(default_factory=dict)
     _swept_at: float = float("-inf")
     _tried: dict[Uuid, float] = field(default_factory=dict)
+    _watched: Watched = field(default_factory=Watched)
     _seen: tuple[int, NodeView] | None = None
 
     def __post_init__(self) -> None:
@@ -161,6 +162,7 @@ class Service:
         self._recovery = TwinRecovery(self.registry, shelf, 0.0, ledger, hardware=self.hardware)
         self._unrecorded.clear()
         self._tried.clear()
+        self._watched = Watched()
         self._swept_at = float("-inf")
         self._seen = None
         self._alarm.wake(0.05)
@@ -338,12 +340,13 @@ class Service:
                 continue
             if not any(u.state in (State.DIRTY, State.QUARANTINED) for u in units):
                 continue
-            waited = not 0 <= now - last < IDLE_DELAY_S
-            dirty = waited and _is_idle_dirty(units, now=now, delay_s=IDLE_DELAY_S)
-            if not (dirty or retestable(units, now=now, period_s=self.build.retest_s, last=last)):
+            late = self._watched.reached(device.uuid, units, now, self.clock.monotonic())
+            waited = not 0 <= late - last < IDLE_DELAY_S
+            dirty = waited and _is_idle_dirty(units, now=late, delay_s=IDLE_DELAY_S)
+            if not (dirty or retestable(units, now=late, period_s=self.build.retest_s, last=last)):
                 due = min(due, IDLE_DELAY_S)
                 continue
-            self._tried[device.uuid] = now
+            self._tried[device.uuid] = late
             operation = OperationId(f"idle/{device.uuid}/{self.revision}")
             job = Job(operation, device, idle=True)
             job.on_end = lambda _: self._alarm.wake(IDLE_DELAY_S)

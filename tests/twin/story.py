@@ -118,12 +118,13 @@ def stuck(world: World) -> list[str]:
 
 
 def _held(world: World, claim: Object) -> bool:
-    """Whether a device of the claim is kept for a holder that its node does not know."""
+    """Whether a device the claim has, or had on a node of it, is kept for a holder that its node
+    does not know any more."""
     for one in objects.results(claim):
         registry = world.nodes[one["pool"]].registry
         for device in registry.devices.values():
-            units = registry.units(device)
-            if device.name == one["device"] and any(u.state is State.HELD for u in units):
+            held = [unit for unit in registry.units(device) if unit.state is State.HELD]
+            if held and (device.name == one["device"] or held[0].claim == uid_of(claim)):
                 return True
     return False
 

@@ -101,6 +101,8 @@ class World(Assembly):
         if found is not None and objects.allocation(found) is not None:
             self.note(f"allocation of {claim} is cleared")
             self.checker.excused.add(uid_of(found))
+            for one in objects.results(found):  # its pod was not ended with it, and may run on
+                self.checker.blame(one["pool"], one["device"])
             body = objects.with_status(found, allocation=None, reservedFor=None, devices=None)
             self.admin.replace(CLAIMS, body, subresource="status")
 

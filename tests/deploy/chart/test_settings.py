@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet.errors import SettingsInvalid
 from fleet.settings import Settings
 from fleet.settings_file import load
 from tests.deploy.chart import rendering
@@ -59,6 +60,18 @@ def test_what_is_given_arrives(tmp_path: Path) -> None:
     assert [str(one) for one in found.hardware.reset_methods] == ["flr"]
     assert found.admission.tag_keys == "/etc/fleetscrub-tags/keys.json"
     assert found.evidence.archive == "s3://bucket/prefix"
+
+
+def test_several_coordinators_are_asked_for_by_their_selectors(tmp_path: Path) -> None:
+    """B4: commas, brackets and quotes of label selectors arrive as written, and what is no selector
+    is refused by the product's reader before a pod starts with it.
+    """
+    selectors = ("pool in (a,b)", "!pool", "example.com/pool=c,zone")
+    given = {"settings": {"kubernetes": {"coordinator_nodes": list(selectors)}}}
+    assert settings(given, tmp_path).kubernetes.coordinator_nodes == selectors
+    given = {"settings": {"kubernetes": {"coordinator_nodes": ["pool in (a"]}}}
+    with pytest.raises(SettingsInvalid, match="no term of a label selector"):
+        settings(given, tmp_path)
 
 
 LISTED: Values = {

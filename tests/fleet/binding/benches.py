@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet import errors
 from fleet.binding import bodies
+from fleet.binding.charge import Charge
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.decisions import PodFact
 from fleet.binding.facts import Rules
@@ -21,10 +22,11 @@ from fleet.binding.watching import Cached
 from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
 from fleet.evidence.ledger import LedgerHead
-from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object, PatchKind, uid_of
+from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind, uid_of
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
+from fleet.labels import selector
 from fleet.leases import AcquireRequest, ClosedBy, Closure
 from fleet.messages import (
     Acceptance,
@@ -547,3 +549,17 @@ class Bench:
         return sorted(
             (key[1], told.get(MARKS.sanitized, "")) for key, told in reading.conditions.items()
         )
+
+
+def shared(bench: Bench, *mine: str, until_verified: bool = False) -> Charge:
+    """Have the bench's coordinator be one of several, responsible for these nodes."""
+    for name in bench.nodes.by_name:
+        metadata = {"name": name, "labels": {"mine": str(name in mine).lower()}}
+        bench.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    known = Cached(bench.cluster, NODES, clock=bench.clock)
+    known.refresh()
+    charge = Charge(MARKS, known, selector("mine=true"), until_verified=until_verified)
+    charge.refresh()
+    around = replace(bench.binder.look.around, charge=charge)
+    bench.binder = Binder(around, bench.terms)
+    return charge

@@ -97,3 +97,29 @@ def test_the_loop_tells_after_every_step(tmp_path: Path) -> None:
 
     Loop(opener, clock=clock, told=beat).turn()
     assert "503" in said(tmp_path, NOW)
+
+
+def test_each_of_several_coordinators_is_missed_by_itself(tmp_path: Path) -> None:
+    """E5: the life of one says nothing of the other, and names whose claims wait."""
+    _, clock = beating(tmp_path)
+    dead, living = (Heartbeat(tmp_path, clock, selecting=one) for one in ("pool=a", "!pool"))
+    dead(BindingView(nodes="pool=a"))
+    clock.advance(LATE_S + 1)
+    living(BindingView(nodes="!pool", open_claims=2))
+    now = clock.now()
+    found = alive.read(tmp_path)
+    assert found is not None
+    assert (found.binding.nodes, [one.binding.nodes for one in found.others]) == (
+        "!pool",
+        ["pool=a"],
+    )
+    assert "others" not in found.model_dump()
+    told = said(tmp_path, now)
+    assert told.startswith("no coordinator of the nodes pool=a has stepped for 31 s: strict pods")
+    assert "2 open claims, 0 s ago, and 1 of other nodes" in alive.summary(found, now)
+    dead(BindingView(nodes="pool=a", trouble="away", silent_nodes=("n1",)))
+    assert "the coordinator of the nodes pool=a (pid" in said(tmp_path, now)
+    assert "pool=a gets no answer from n1" in said(tmp_path, now)
+    dead.end()
+    living.end()
+    assert alive.read(tmp_path) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_bound_is_every_device_and_failed_is_any(
     found = claim(result("a") | GATED, result("b") | GATED, devices=entries)
     reading = read(found, MARKS)
     assert (reading.gated, reading.bound, reading.failed) == (True, bound, failed)
+
+
+def test_what_follows_from_a_reading_follows_from_a_changed_one() -> None:
+    """Devices taken out of a reading are on no node of it, and nobody waits for theirs."""
+    gated = {"bindingConditions": ["a"]}
+    found = read(claim(result("x") | gated, result("y", pool="n2") | gated), MARKS)
+    assert (found.nodes, found.gated, found.bound) == (("n1", "n2"), True, False)
+    first = replace(found, devices=found.devices[:1])
+    assert (first.nodes, [one.device for one in first.holding]) == (("n1",), ["x"])
+    bare = replace(found, devices=())
+    assert (bare.nodes, bare.holding, bare.gated, bare.bound) == ((), (), False, True)
 
 
 def test_a_condition_of_another_share_does_not_count() -> None:

@@ -162,6 +162,9 @@ CASES: dict[str, tuple[Callable[[], Facts], type, str]] = {
     "in use, for others": (lambda: facts(result("a"), node=recorded("PREPARED")), Rest, "PREPARED"),
     "in use": (lambda: bound(node=recorded("PREPARED"), finalizer=True), Rest, "PREPARED"),
     "in use, not marked": (lambda: bound(node=recorded("PREPARED")), Finalize, "bound"),
+    "in use, a lease elsewhere": (
+        lambda: bound(node=recorded("PREPARED"), finalizer=True, strays=(STRAY,)),
+        Undo, "earlier allocation"),
     "exposed before it was bound": (
         lambda: facts(lease=OURS, node=recorded("PREPARED"),
                       devices=(proven(state="IN_USE", claim="u"),)), Bind, "exposes it"),

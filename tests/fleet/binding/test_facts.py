@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import ref
 
-from fleet.binding.facts import Facts, devices_of
+from fleet.binding.facts import _KNOWN, Facts, devices_of
 from fleet.messages import ClaimBrief, Owed
 from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.benches import NOW, SPACE, Bench
@@ -24,6 +25,29 @@ def test_names_mean_devices_as_the_slice_names_them() -> None:
     assert {name: one and one.uuid for name, one in found.items()} == {"b": "GPU-n1-b"}
     lost = devices_of(view(device("a")), facts().reading.holding)
     assert lost == {"b": None}
+
+
+def test_each_view_answers_for_itself() -> None:
+    """A name is looked up in the very view that is asked, whatever others said before it."""
+    wanted = facts().reading.holding
+    for state in ("CLEAN", "DIRTY", "WIPING") * 20:  # views come and go, at the same places
+        found = devices_of(view(device("a"), device("b", state=state)), wanted)["b"]
+        assert found is not None
+        assert found.state == state
+    before = view(device("b"))
+    assert devices_of(before, wanted)["b"] is devices_of(before, wanted)["b"]
+    after = before.model_copy(update={"devices": ()})
+    assert devices_of(after, wanted) == {"b": None}
+
+
+def test_nothing_is_kept_of_a_view_that_is_gone() -> None:
+    """A coordinator that runs for months keeps the views it has, and no more."""
+    seen = view(device("b"))
+    devices_of(seen, facts().reading.holding)
+    gone = ref(seen)
+    del seen
+    assert gone() is None
+    assert all(known() is not None for known, _ in [*_KNOWN.values()])
 
 
 def test_a_node_that_is_silent_tells_nothing() -> None:

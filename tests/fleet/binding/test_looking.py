@@ -102,6 +102,18 @@ def test_a_lease_on_a_silent_node_is_stuck() -> None:
     assert (facts.strays, facts.stuck) == ((), (lease,))
 
 
+def test_a_node_speaks_for_what_it_had_unless_another_has_it() -> None:
+    """B10: the token of a card that was taken out is closed by its old node, or by its new one."""
+    bench = Bench()
+    bench.given("c", "a")
+    bench.survey()
+    look, moved = bench.binder.look, UnitId(bench.device("a", "n2").units[0])
+    view = look.views["n1"]
+    assert view is not None
+    look.saw({"n1": view.model_copy(update={"gone": ("GPU-old/all", moved)})})
+    assert (look.where[UnitId("GPU-old/all")], look.where[moved]) == ("n1", "n2")
+
+
 def test_a_claim_that_has_failed_takes_nothing() -> None:
     """Of two claims of one device only one that is still in the running keeps the other out."""
     bench = Bench()

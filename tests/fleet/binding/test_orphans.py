@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fleet.binding import pledge
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.orphans import PAUSE_MAX, OrphanLeases
+from fleet.kube.base import CLAIMS, Name, PatchKind
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimBrief
 from fleet.model import Holder, HolderKind, Lease, UnitId
-from tests.fleet.binding.benches import Bench
+from tests.fleet.binding.benches import MARKS, SPACE, Bench, shared
 
 
 def lease_of(bench: Bench, uid: str) -> Lease:
@@ -145,3 +147,51 @@ def test_the_server_is_only_asked_when_it_matters() -> None:
         chore.step({}, bench.clock.now())
     assert bench.store.leases() == []
     assert len(bench.cluster.calls) == before + 1
+
+
+def test_leases_on_nodes_of_another_coordinator_are_left_alone() -> None:
+    """B4: also where our calls would reach the node; claims with leases there are not noticed."""
+    bench = Bench()
+    shared(bench, "n2")
+    gone = lease_of(bench, "gone")
+    uid = bench.create()
+    units = frozenset(UnitId(unit) for unit in bench.device("b").units)
+    bench.coordinator.acquire([AcquireRequest(units, Holder(HolderKind.CLAIM, uid))])
+    bench.claims.refresh()
+    chore = orphans(bench)
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert gone in bench.store.leases()
+    assert len(bench.store.leases()) == 2
+    assert bench.binder.look.take_noticed() == set()
+    assert bench.nodes.abandoned == []
+
+
+def test_of_a_claim_that_is_nobodys_the_lease_goes_unless_it_is_pledged() -> None:
+    """D3, B5, until-verified: a claim that lost its device keeps the finalizer, which is its node's
+    to take off; a lease on our node is not kept by that, and one that `fleet claim bind` takes now
+    is.
+    """
+    bench = Bench()
+    shared(bench, "n1", until_verified=True)
+    uid = bench.create()
+    finalizers = {"metadata": {"finalizers": [MARKS.finalizer]}}
+    bench.admin.patch(CLAIMS, Name("c", SPACE), finalizers, kind=PatchKind.MERGE)
+    lease = lease_of(bench, uid)
+    bench.admin.patch(
+        CLAIMS,
+        Name("c", SPACE),
+        {"metadata": {"annotations": {pledge.key(MARKS): "me 9999999999"}}},
+        kind=PatchKind.MERGE,
+    )
+    bench.claims.refresh()
+    chore = orphans(bench)
+    chore.leases.pledge(uid, "me", 60.0)
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert lease in bench.store.leases()
+    chore.leases.unpledge(uid, "me")  # the annotation alone is anybody's to write
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == []
+    assert bench.reading().finalizer

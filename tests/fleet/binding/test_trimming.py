@@ -11,11 +11,11 @@ import pytest
 from fleet.binding import pledge
 from fleet.binding.claim import read
 from fleet.binding.names import Marks
-from fleet.binding.trimming import trimmed
+from fleet.binding.trimming import trimmed, trimmed_node
 from fleet.binding.watching import Cached
 from fleet.clock import ManualClock
 from fleet.dra import reading as dra
-from fleet.kube.base import CLAIMS, Object, Selection
+from fleet.kube.base import CLAIMS, NODES, Object, Selection
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
 from tests.fleet.binding.scenes import DRIVER
 
@@ -135,3 +135,25 @@ def test_the_cache_keeps_what_is_left_wherever_it_comes_from() -> None:
         "u1": "8", "u2": "7", "u3": "7"
     }  # fmt: skip
     assert len(json.dumps(dict(cached.items))) < 6_000
+
+
+def test_of_a_node_name_labels_and_conditions_are_kept() -> None:
+    """DESIGN 4: whose it is, whether it is there, and the condition that we keep on it; a thousand
+    Nodes with their images would be the largest thing that a coordinator has in memory.
+    """
+    conditions = [{"type": f"{DRIVER}/RebootRequired", "status": "True"}]
+    metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"pool": "a"}}
+    node: Object = {
+        "apiVersion": NODES.api_version,
+        "kind": NODES.kind,
+        "metadata": {**metadata, "annotations": {"x": JUNK}, "managedFields": [JUNK]},
+        "spec": {"taints": [JUNK]},
+        "status": {"conditions": conditions, "images": [{"names": [JUNK]}]},
+    }
+    before = copy.deepcopy(node)
+    kept = trimmed_node(node)
+    assert kept["metadata"] == metadata
+    assert kept["status"] == {"conditions": conditions}
+    assert len(json.dumps(kept)) < 400
+    assert node == before
+    assert trimmed_node({"metadata": None, "status": [1]}) == {}

@@ -45,6 +45,14 @@ def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
     assert not any("exception" in line for line in lines)
 
 
+def test_a_selector_that_is_none_is_refused(host: Host) -> None:
+    """E7: it is told before anything runs, instead of a coordinator that has no node."""
+    asked = ["coordinate", "--state", str(host.site.state), "--nodes", "pool in"]
+    found = CliRunner().invoke(build(), asked)
+    assert isinstance(found.exception, errors.InputInvalid)
+    assert "'pool in'" in found.exception.detail
+
+
 def test_a_format_nobody_knows_is_refused() -> None:
     """E4: a mistake in an option is told at once, with what to write."""
     asked = ["coordinate", "--log-format", "xml"]

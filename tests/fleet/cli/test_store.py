@@ -87,7 +87,7 @@ def test_adopt_is_recorded_with_its_operator(tmp_path: Path, stores: Stores) -> 
     """DESIGN 4: a suspended store grants again, under a newer epoch, and the history says who."""
     before = granted(stores.leases, ask(claim("a"), "u1")).token
     with pytest.raises(errors.StoreBehind):
-        stores.leases.learn(Token(before.epoch, 50))
+        stores.leases.learn(Token(before.epoch, before.counter + 50))
     done = run("adopt", "--state", str(tmp_path), "--operator", "ops", "--json")
     told = json.loads(done.output)
     assert told["epoch"] > before.epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleet.binding.running import BindingView
 from fleet.messages import DeviceResult, Outcome
 from fleet.metrics.metric import Sample
-from fleet.metrics.of_coordinator import COORDINATOR_METRICS, samples, unreachable
+from fleet.metrics.of_coordinator import COORDINATOR_METRICS, OF_SOME, samples, unreachable
 from fleet.stores.base import RunRecord, RunState, Target
 from tests.fleet.metrics.views import NOW, coordinator
 
@@ -65,6 +65,14 @@ def test_a_silent_node_is_named_while_it_is_silent() -> None:
     assert value(found, "fleet_coordinator_trouble") == 1
     later = samples(coordinator(binding=BindingView(stepped_at=NOW)), [])
     assert "fleet_coordinator_node_silent" not in {sample.name for sample in later}
+
+
+def test_one_of_several_coordinators_can_be_missed() -> None:
+    """E4: the newest step of all would hide that one of them is dead."""
+    binding = BindingView(nodes="pool=a", stepped_at=NOW)
+    found = list(unreachable(binding))
+    assert value(found, OF_SOME, nodes="pool=a") == NOW
+    assert OF_SOME not in {sample.name for sample in unreachable(BindingView(stepped_at=NOW))}
 
 
 def test_without_its_store_it_tells_that_and_no_old_figures() -> None:

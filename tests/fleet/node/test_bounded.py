@@ -62,3 +62,29 @@ def test_callers_of_one_key_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert seen == [True] * 8
+
+
+def test_calls_one_after_another_share_a_thread_that_ends_when_idle() -> None:
+    """A sweep starts no thread for each call, and none stays for a node that is closed."""
+    calls, used = BoundedCalls(), set()
+    for place in range(20):
+        used.add(calls.run(f"gpu-{place}", threading.current_thread, timeout_s=5.0))
+    assert len(used) == 1
+    for thread in used:
+        thread.join(5.0)
+        assert not thread.is_alive()
+    assert calls.run("gpu-0", lambda: "again", timeout_s=5.0) == "again"
+
+
+def test_calls_at_one_time_have_threads_of_their_own() -> None:
+    """A call that hangs never has another device's call behind it."""
+    calls, both = BoundedCalls(), threading.Barrier(3)
+    waiting = [
+        threading.Thread(target=lambda key=key: calls.run(key, both.wait, timeout_s=5.0))
+        for key in ("first", "second")
+    ]
+    for thread in waiting:
+        thread.start()
+    both.wait(5.0)
+    for thread in waiting:
+        thread.join()

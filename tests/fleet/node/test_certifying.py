@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib import metadata
 
 import pytest
 
@@ -12,6 +13,7 @@ from fleet.health.readings import Readings
 from fleet.messages import Outcome
 from fleet.model import Digest, State, UnitId
 from fleet.node import dividing
+from fleet.node.certifying import software_version
 from tests.fleet.node.conftest import Lab
 
 
@@ -29,6 +31,14 @@ def test_a_certificate_names_token_boot_previous_holder_and_predecessor(lab: Lab
     assert lab.node.view().boot_id in told
     assert last.chain[UnitId(unit)].sequence == 3
     assert ledger.certificate(Digest(first.certificate)).chain[UnitId(unit)].previous is None
+
+
+def test_a_certificate_names_the_version_that_is_installed(lab: Lab) -> None:
+    """E3: who reads it years later knows which software said so."""
+    lab.scrub()
+    (entry,) = lab.ledger.entries()
+    told = lab.ledger.certificate(entry.digest).predicate
+    assert told["software"]["version"] == software_version() == metadata.version("fleetscrub")
 
 
 def test_a_ledger_that_cannot_be_written_never_makes_clean(lab: Lab) -> None:

@@ -211,10 +211,10 @@ def test_a_lesser_trouble_is_logged_and_blocks_nothing(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node that serves in a degraded way still prepares claims."""
-    watched.lab.node._registry.witness_trouble = "the witness cannot be written: x"
+    watched.lab.node._registry.copies.witness_trouble = "the witness cannot be written: x"
     assert watched.look() == ()
     assert "node n1 serves degraded: the witness cannot be written: x" in caplog.text
-    watched.lab.node._registry.witness_trouble = ""
+    watched.lab.node._registry.copies.witness_trouble = ""
     watched.look()
     assert "node n1 serves undegraded again" in caplog.text
 

@@ -181,7 +181,7 @@ def test_stale_and_foreign_tokens_are_refused_and_change_nothing(lab: Lab) -> No
     foreign = order.model_copy(update={"token": f"{newest.epoch + 5}.1"})
     with pytest.raises(errors.TokenStale) as refused:
         lab.node.prepare(stale)
-    assert refused.value.fields["floor"] == Token(newest.epoch, newest.counter - 1)
+    assert refused.value.fields["floor"] == Token.parse(lab.device().floor) < newest
     with pytest.raises(errors.EpochForeign):
         lab.node.prepare(foreign)
     with pytest.raises(errors.WrongNode):

@@ -13,8 +13,10 @@ import pytest
 from fleet import errors
 from fleet.backends.base import Backend
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.health import reasons
+from fleet.journal import mirror, witness
 from fleet.lifecycle import Change, Event, Fact
-from fleet.model import Accelerator, OperationId, State, Uuid
+from fleet.model import Accelerator, OperationId, Source, State, Uuid
 from fleet.node.registry import Registry, Work
 from tests.fleet.node.conftest import Lab, wait_for
 
@@ -165,6 +167,50 @@ def test_a_commit_the_journal_refuses_is_remembered_until_one_is_taken(lab: Lab)
     with pytest.raises(errors.DeviceBusy), registry.commit():
         raise errors.DeviceBusy("of its own")
     assert registry.commit_trouble == ""
+
+
+def copied(lab: Lab) -> tuple[set[str], int]:
+    """Codes in the copy of reasons, and the commit that was witnessed last."""
+    place = lab.node._registry.place
+    seen = witness.read(place.witness)
+    assert seen is not None
+    kept = mirror.read(place.mirror).reasons.values()
+    return {reason.code for found in kept for reason in found}, seen.sequence
+
+
+def quarantine(registry: Registry, name: str, code: str) -> None:
+    reason = reasons.make(code, Source.HEALTH, detail="seen", since=1.0)
+    change = Change(reasons=frozenset({reason}))
+    registry.move(registry.device(name), Event.FAULT_SEEN, change)
+
+
+def test_gathered_commits_share_one_witness_also_when_something_fails(lab: Lab) -> None:
+    """Promise 6: each commit is durable and copied at once; the witness follows in the end."""
+    registry = lab.node._registry
+    before, sequence = copied(lab)
+    both = {*before, "remap-failed", "device-lost"}
+
+    def quarantine_and_fail() -> None:
+        with registry.gathered():
+            quarantine(registry, "gpu-0", "remap-failed")
+            quarantine(registry, "gpu-1", "device-lost")
+            assert registry.journal.sequence == sequence + 2
+            assert copied(lab) == (both, sequence)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        quarantine_and_fail()
+    assert copied(lab) == (both, sequence + 2)
+
+
+def test_commits_of_other_threads_are_followed_at_once_while_one_gathers(lab: Lab) -> None:
+    """A sweep that hangs keeps back no witness of what others did meanwhile."""
+    registry = lab.node._registry
+    with registry.gathered():
+        other = threading.Thread(target=quarantine, args=(registry, "gpu-0", "remap-failed"))
+        other.start()
+        other.join()
+        assert copied(lab) == ({"remap-failed"}, registry.journal.sequence)
 
 
 def showing(lab: Lab, found: Sequence[Accelerator]) -> Registry:

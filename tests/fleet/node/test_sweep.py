@@ -36,10 +36,11 @@ def test_a_hanging_device_hides_no_other_and_view_answers(lab: Lab) -> None:
     assert codes(lab, "gpu-1") == {"remap-failed"}
     for _ in range(4):
         lab.node.sweep()
-    stuck = [t for t in threading.enumerate() if t.name == f"driver-call {lab.device().uuid}"]
+    name = f"driver-call {lab.device().uuid}"
+    stuck = [thread for thread in threading.enumerate() if thread.name == name]
     assert len(stuck) == 1
     lab.backend.clear_fault(Uuid(lab.device().uuid), "reading-hang")
-    wait_for(lambda: not stuck[0].is_alive())
+    wait_for(lambda: stuck[0].name != name)
     assert lab.device().state == State.QUARANTINED
     assert lab.scrub().outcome is Outcome.CERTIFIED
 

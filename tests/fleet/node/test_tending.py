@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fleet.health import reasons
 from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, OperationId, State, UnitId, Uuid
+from fleet.model import Holder, HolderKind, OperationId, Source, State, Unit, UnitId, Uuid
 from fleet.node.registry import Work
-from fleet.node.tending import Tending
+from fleet.node.tending import Tending, Watched
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.parting import parting
 
@@ -226,3 +227,24 @@ def test_an_instance_nobody_needs_is_removed_by_the_node_itself(lab: Lab) -> Non
     tending(lab).step(10.0)
     tending(lab).join(5.0)
     assert (backend.there, partitions.records()) == ([], [])
+
+
+def test_a_clock_set_back_leaves_no_memory_dirty_until_it_has_caught_up() -> None:
+    """Promise 7: what a device waits for is then measured by a clock that nobody sets."""
+    watched, uuid = Watched(), Uuid("GPU-a")
+    dirty = Unit(UnitId("u"), State.DIRTY, since=9000.0)
+    assert watched.reached(uuid, [dirty], 500.0, 7.0) == 9000.0
+    assert watched.reached(uuid, [dirty], 502.0, 9.5) == 9002.5
+    assert watched.reached(uuid, [dirty], 9010.0, 11.0) == 9010.0, "the later of the two counts"
+    fault = reasons.make("thermal-slowdown", Source.HEALTH, since=9100.0)
+    worse = Unit(UnitId("u"), State.QUARANTINED, frozenset({fault}), since=9000.0)
+    assert watched.reached(uuid, [worse], 505.0, 20.0) == 9100.0, "what is new is seen anew"
+
+
+def test_a_device_dirty_since_later_than_now_is_cleaned(lab: Lab) -> None:
+    """Promise 7: the same, by the node's own steps after its clock was set back by an hour."""
+    lab.scrub()
+    early, clock = now_of(lab) - 3600.0, lab.node._registry.clock
+    assert due(lab, early) == []
+    started = clock.monotonic()
+    wait_for(lambda: due(lab, early + clock.monotonic() - started) == ["gpu-1"])

@@ -7,7 +7,10 @@ import pytest
 from fleet import errors
 from fleet.messages import ClaimBrief
 from fleet.model import State
+from fleet.node import viewing
+from fleet.node.registry import Registry
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.test_registry import Showing
 
 
 def test_a_device_shows_the_least_clean_of_its_units(lab: Lab) -> None:
@@ -110,3 +113,16 @@ def test_units_are_counted_by_state_each_once(lab: Lab) -> None:
     assert view.units["CLEAN"].units >= 1
     assert 0 < view.units["CLEAN"].since <= view.at
     assert view.units["CLEAN"].late == 0
+
+
+def test_a_node_answers_for_the_units_of_a_card_that_was_taken_out(lab: Lab) -> None:
+    """B10: a lease of its memory may come back with a store; the node can close its token."""
+    registry = lab.node._registry
+    kept, taken = lab.backend.inventory()
+    backend = Showing([kept], registry.backend)
+    without = Registry(
+        backend, registry.journal, registry.place, registry.clock, boot_id=registry.boot_id
+    )
+    without.load()
+    assert viewing.gone(without) == tuple(sorted(spec.id for spec in taken.units))
+    assert viewing.gone(registry) == () == lab.node.view().gone

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from fleet import errors
+from fleet.binding.charge import Charge
 from fleet.binding.watching import Cached
 from fleet.kube.base import CLAIMS, NODES, SLICES, Name
+from fleet.labels import selector
 from fleet.messages import NodeView
 from fleet.repair.absence import LOOK_S, AbsentNodes
 from tests.fleet.repair.conftest import Site
@@ -109,5 +111,31 @@ def test_what_cannot_be_given_up_is_said_and_tried_again(watch: Watch) -> None:
     watch.site.cluster.faults.fail_next("delete", errors.ApiForbidden("no right"))
     with pytest.raises(errors.ApiFailed, match="slice-n1"):
         watch.after(LOST_S)
+    with pytest.raises(errors.ApiFailed, match="slice-n1"):
+        watch.after(LOOK_S / 2)  # whoever looks between two tries is told
     watch.after(LOOK_S)
+    assert names(watch) == {"on-n2"}
+
+
+def test_each_of_several_coordinators_gives_up_its_own(watch: Watch) -> None:
+    """B4, DESIGN 4: another's lost node is left alone; one that was gone before we began is told
+    and left to an operator, for somebody else may reach it.
+    """
+    site = watch.site
+    site.cluster.delete(NODES, Name("n2"))
+    watch.absent.charge = Charge(watch.absent.parting.marks, watch.nodes, selector("pool=a"))
+    before = watch.after(0.0)
+    with pytest.raises(errors.ApiFailed, match=r"fleet node forget n1.*fleet node forget n2"):
+        watch.after(LOST_S)
+    assert watch.site.held == before
+    for name, pool in (("n1", "a"), ("n2", "b")):
+        metadata = {"name": name, "labels": {"pool": pool}}
+        site.cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    watch.nodes.refresh()
+    watch.absent.charge.refresh()
+    watch.after(LOOK_S)
+    for name in ("n1", "n2"):
+        site.cluster.delete(NODES, Name(name))
+    watch.after(LOOK_S)
+    watch.after(LOST_S)
     assert names(watch) == {"on-n2"}

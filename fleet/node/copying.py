@@ -1,0 +1,82 @@
+"""What follows the journal outside it: the copy of quarantine reasons, and the witness.
+
+Reasons are copied before the transaction that adds them, and dropped from the copy after the one
+that removes them: whenever the journal is lost, the copy has at least what it had. That it may have
+more does no harm, because a journal of this boot is always believed before the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.journal import mirror, witness
+from fleet.journal.journal import Journal
+from fleet.journal.mirror import Reasons
+from fleet.journal.opening import Place
+from fleet.model import BootId, Unit, UnitId
+
+
+class Copies:
+    """Copy and witness of one journal. Failing to write them is told, and fails no act."""
+
+    def __init__(self, place: Place, boot_id: BootId) -> None:
+        self.reasons_trouble = ""
+        """Why reasons could not be copied; empty when the copy is as it should be."""
+        self.witness_trouble = ""
+        """Why the witness could not be written at the last commit; empty when it was."""
+        self._place = place
+        self._boot_id = boot_id
+        self._copied: Reasons | None = None
+        """What the copy has; None until it was read."""
+
+    def begin(self, journal: Journal) -> None:
+        """Copy from now on. Before, the copy is what a lost journal is made up for by."""
+        self._copied = {}
+        self._copy(_reasons(journal.units), again=True)
+
+    def foretell(self, before: Mapping[UnitId, Unit], after: Mapping[UnitId, Unit]) -> None:
+        """Copy the reasons that the transaction from `before` to `after` is about to add."""
+        known = _reasons(before)
+        more = {name: unit.reasons | known.get(name, frozenset()) for name, unit in after.items()}
+        if any(found != known.get(name, frozenset()) for name, found in more.items()):
+            self._copy({**known, **more})
+
+    def follow(self, journal: Journal) -> None:
+        """Have copy and witness as the journal is now."""
+        self._copy(_reasons(journal.units), again=bool(self.reasons_trouble))
+        seen = witness.Witness(
+            journal_id=journal.id,
+            sequence=journal.sequence,
+            machine_id=self._place.machine_id,
+            node_uid="",
+            boot_id=self._boot_id,
+        )
+        try:
+            self._bear(seen)
+        except OSError as error:
+            # The commit is durable: a witness left behind is allowed, a failed act is not.
+            self.witness_trouble = f"the witness cannot be written: {error}"
+        else:
+            self.witness_trouble = ""
+
+    def _copy(self, reasons: Reasons, *, again: bool = False) -> None:
+        if self._copied is None or (reasons == self._copied and not again):
+            return
+        try:
+            self._write(reasons)
+        except OSError as error:
+            self.reasons_trouble = f"quarantine reasons cannot be copied: {error}"
+        else:
+            self.reasons_trouble, self._copied = "", reasons
+
+    def _write(self, reasons: Reasons) -> None:
+        """Replace the copy. Raises OSError."""
+        mirror.write(self._place.mirror, reasons)
+
+    def _bear(self, seen: witness.Witness) -> None:
+        """Replace the witness. Raises OSError."""
+        witness.write(self._place.witness, seen)
+
+
+def _reasons(units: Mapping[UnitId, Unit]) -> Reasons:
+    return {name: unit.reasons for name, unit in units.items() if unit.reasons}
