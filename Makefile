@@ -67,6 +67,8 @@ bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepar
 	$(RUN) jobs.bench
 	$(RUN) tests.bench_kubelet
 	$(RUN) tests.bench_evidence
+	$(RUN) tests.performance.reconciling
+	$(RUN) tests.performance.staying
 
 bench-scale: $(STAMP) ## campaigns over 12,500 nodes, leases, quarantines, Ray's own cost (NODES, STRUCK =n)
 	$(RUN) tests.scale.campaign --nodes $(or $(NODES),125 1250 12500) --crash --breaker

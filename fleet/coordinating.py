@@ -204,6 +204,7 @@ def _charge(plan: CoordinatorPlan, known: Cached) -> Charge:
         known,
         selector(plan.nodes) if plan.nodes else None,
         until_verified=kubernetes.finalizer is Finalizing.UNTIL_VERIFIED,
+        beside=tuple(map(selector, kubernetes.coordinator_nodes)),
     )
 
 

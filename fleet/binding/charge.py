@@ -35,15 +35,20 @@ class Charge:
         selector: LabelSelector | None = None,
         *,
         until_verified: bool = False,
+        beside: Sequence[LabelSelector] = (),
     ) -> None:
         """`nodes`: all Nodes, whose changes nobody else takes. `until_verified`: a finalizer stays
-        on a claim until its devices are clean (D3), which only their node's coordinator knows."""
+        on a claim until its devices are clean (D3), which only their node's coordinator knows.
+        `beside`: of all coordinators, where they are known."""
         self._marks = marks
         self._nodes = nodes
         self.selector = selector
         self._until_verified = until_verified
+        self._beside = tuple(beside)
         self._mine: dict[str, bool] = {}
         """By name of each Node ever seen."""
+        self._nobodys: set[str] = set()
+        """Of these, those that none of all coordinators is known to select."""
         self._moved: set[str] = set()
 
     @property
@@ -62,7 +67,7 @@ class Charge:
 
     def knows(self, name: str) -> bool:
         """Whether it can tell whose the node is."""
-        return self.whole or name in self._mine
+        return self.whole or (name in self._mine and name not in self._nobodys)
 
     def has(self, reading: ClaimReading) -> bool:
         """Whether it decides about the claim."""
@@ -90,10 +95,14 @@ class Charge:
             found = self._nodes.get(uid)
             if found is None:
                 continue
-            name, mine = name_of(found).name, self.selector.matches(labels_of(found))
+            name, labels = name_of(found).name, labels_of(found)
+            mine = self.selector.matches(labels)
             if self._mine.get(name, False) is not mine:
                 self._moved.add(name)
             self._mine[name] = mine
+            self._nobodys.discard(name)
+            if self._beside and not mine and not any(o.matches(labels) for o in self._beside):
+                self._nobodys.add(name)
 
     def _held(self, reading: ClaimReading) -> Collection[str]:
         if not reading.held or self._marks is None:

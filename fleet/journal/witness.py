@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fleet.evidence.disk import read_regular
@@ -29,6 +29,10 @@ class Witness:
     boot_id: str
 
 
+_NAMES = tuple(field.name for field in fields(Witness))
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
 def read(path: Path) -> Witness | None:
     """The witness, or None when there is none or it is not readable as one."""
     try:
@@ -44,9 +48,15 @@ def read(path: Path) -> Witness | None:
 
 def write(path: Path, witness: Witness) -> None:
     """Replace the witness atomically; no fsync, since /run does not survive a power cut anyway."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(witness)))
+    content = json.dumps({name: getattr(witness, name) for name in _NAMES}).encode()
+    try:
+        descriptor = os.open(temporary, _FLAGS, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(temporary, _FLAGS, 0o644)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        file.write(content)
     temporary.replace(path)
 
 

@@ -1,10 +1,10 @@
 """Nodes whose Node object is gone for long count as lost, and are given up for (DESIGN 4, Leases).
 
-The time of absence is the coordinator's own watching: one that starts anew begins to count anew,
-which only makes it later. A node that still answers is never given up, nor one that the API server
+The time of absence is the coordinator's own watching, without leaps of its clock: one that starts
+anew begins to count anew, which only makes it later. A node that still answers is never given up, nor one that the API server
 does not deny when it is asked for it by name. Where several coordinators share the nodes each gives
-up its own: those it saw as its own last. One that was gone before it began is told and left alone,
-for another coordinator may still reach it.
+up its own: those it saw as its own last. One that was gone before it began, or was nobody's when it
+was seen last, is told and left alone, for another coordinator may still reach it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from fleet import errors
 from fleet.binding.charge import Charge
 from fleet.binding.claim import read
+from fleet.binding.tracking import Watch
 from fleet.binding.watching import Cached
 from fleet.kube.base import NODES, Cluster, Name, name_of
 from fleet.messages import NodeView
@@ -46,11 +47,12 @@ class AbsentNodes:
     _devices: dict[str, frozenset[str]] = field(default_factory=dict)
     """Accelerators of each node that ever answered: garbage collection takes slices with Nodes."""
     _since: dict[str, float] = field(default_factory=dict)
-    """When a node was first missed, seconds since the epoch."""
+    """When a node was first missed, by the time watched, s."""
     _given_up: set[str] = field(default_factory=set)
     _failed: tuple[str, ...] = ()
     """What the last look could not give up: true until the next one, a minute later."""
     _looked_at: float = float("-inf")
+    _watch: Watch = field(default_factory=Watch)
 
     def step(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> None:
         """Look once a minute. `now`: seconds since the epoch.
@@ -58,26 +60,30 @@ class AbsentNodes:
         Raises what store or API raise when they do not answer, and `ApiFailed` naming what could
         not be given up; both are tried again.
         """
-        if self.nodes.synced and not 0.0 <= now - self._looked_at < LOOK_S:
-            self._looked_at, self._failed = now, ()
-            self._failed = tuple(self._look(views, now))
+        self._watch.step(now)
+        seen = self._watch.seconds
+        if self.nodes.synced and seen - self._looked_at >= LOOK_S:
+            self._looked_at, self._failed = seen, ()
+            self._failed = tuple(self._look(views, seen))
         if self._failed:
             raise errors.ApiFailed(
                 f"not everything of a lost node can be given up: {'; '.join(self._failed)}",
                 remedy="tried again every minute; `fleet node forget` does the same by hand",
             )
 
-    def _look(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> Iterator[str]:
-        """Give up whose time is over; what cannot be, and why."""
+    def _look(
+        self, views: Mapping[str, NodeView | errors.FleetError], seen: float
+    ) -> Iterator[str]:
+        """Give up whose time is over; what cannot be, and why. `seen`: time watched, s."""
         here = {name_of(found).name for found in self.nodes.items.values()}
         answering = {name: view for name, view in views.items() if isinstance(view, NodeView)}
         self._devices |= {name: _accelerators(view) for name, view in answering.items()}
         here |= answering.keys()
         missing = {node for node in {*self._wanted()} - here if self._concerns(node)}
         self._given_up -= here
-        self._since = {node: min(self._since.get(node, now), now) for node in missing}
+        self._since = {node: self._since.get(node, seen) for node in missing}
         for node, since in sorted(self._since.items()):
-            if now - since >= self.lost_after_s and node not in self._given_up:
+            if seen - since >= self.lost_after_s and node not in self._given_up:
                 yield from self._give_up(node)
 
     def _concerns(self, node: str) -> bool:
@@ -102,7 +108,7 @@ class AbsentNodes:
 
     def _give_up(self, node: str) -> tuple[str, ...]:
         if not self.charge.has_node(node):
-            why = "was gone before this coordinator began, so that nobody knows whose it is"
+            why = "is gone, and what is known does not tell which coordinator's it was"
             return (f"{node} {why}: `fleet node forget {node}` decides",)
         try:
             self.cluster.get(NODES, Name(node))

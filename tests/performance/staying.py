@@ -69,12 +69,17 @@ class Stays:
         node.scrub([order])
         wait_for(lambda: node._recorded(OperationId(order.operation)) is not None)
 
+    def _commits(self) -> int:
+        """Commits so far, one that is just being made included."""
+        registry = self.lab.node._registry
+        with registry._lock:
+            return registry.journal.sequence
+
     def _spent(self, name: str, act: Callable[[], object]) -> None:
-        path, journal = self.paths[name], self.lab.node._registry.journal
-        committed, began = journal.sequence, time.process_time()
+        path, committed, began = self.paths[name], self._commits(), time.process_time()
         act()
         path.cpu_s.append(time.process_time() - began)
-        path.commits.append(journal.sequence - committed)
+        path.commits.append(self._commits() - committed)
         if self.settling_s:
             time.sleep(self.settling_s)
 

@@ -52,7 +52,7 @@ MOST = {
     "wipe": 1.7,  # 0.8 to 0.9
     "pre-bind": 4.4,  # 2.0 to 2.4
     "reconcile": 0.6,  # 0.27 to 0.31
-    "look": 34.0,  # 20 to 22; 35 to 38 before what repeats was taken out
+    "look": 40.0,  # 20 to 22; 35 to 38 before what repeats was taken out
     "new claims": 6.0,  # 2.7 to 3.6
     "campaign": 0.65,  # 0.28 to 0.34
 }

@@ -138,18 +138,18 @@ def test_a_deleted_node_stays_with_its_coordinator_and_others_leave_it_alone() -
         site.admin.delete(NODES, Name("n"))
         del site.nodes.by_name["n"]
         with shard(site, A, A, B) as late, shard(site, B, A, B) as later:
-            for _ in range(3):
-                run(site, 0.5, b, late, later)
-                site.clock.advance(1900.0)
+            for _ in range(70):
+                run(site, STEP_S, b, late, later)
+                site.clock.advance(59.0)
             run(site, 3.0, b, late, later)
             assert site.lease(uid) is not None
             assert site.reading("c").marked
             assert "fleet node forget n" in late.stepped.trouble
             assert "fleet node forget n" in later.stepped.trouble
             assert b.stepped.trouble == ""
-        for _ in range(3):
-            run(site, 0.5, a)
-            site.clock.advance(1900.0)
+        for _ in range(70):
+            run(site, STEP_S, a)
+            site.clock.advance(59.0)
         run(site, 3.0, a)
         assert site.lease(uid) is None
         assert not site.reading("c").marked

@@ -162,6 +162,7 @@ class Nodes:
             results=tuple(node.results[op] for op in operations if op in node.results),
             claims=tuple(node.claims.values()),
             owed=tuple(node.owed.values()),
+            gone=tuple(unit for device in node.lost.values() for unit in device.units),
         )
 
     def scrub(

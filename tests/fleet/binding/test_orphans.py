@@ -195,3 +195,65 @@ def test_of_a_claim_that_is_nobodys_the_lease_goes_unless_it_is_pledged() -> Non
         chore.step({}, bench.clock.now())
     assert bench.store.leases() == []
     assert bench.reading().finalizer
+
+
+def move_card(bench: Bench) -> None:
+    """Device a of n1 is in n2 now; n1 knows it as gone."""
+    bench.lose("a")
+    there = bench.nodes.by_name["n2"]
+    there.devices["GPU-n1-a"] = bench.nodes.by_name["n1"].lost["GPU-n1-a"].model_copy(
+        update={"name": "moved"}
+    )
+    bench.publish("n2")
+
+
+def test_a_card_that_moved_to_another_coordinators_node_keeps_its_lease() -> None:
+    """Promise 2: the node it was taken out of knows it still, and would close any token; the lease
+    of a claim that has it on its new node is not left over.
+    """
+    bench = Bench()
+    shared(bench, "n1")
+    move_card(bench)
+    bench.given("c", "moved", node="n2")
+    lease = lease_on(bench, "n2", "GPU-n1-a", bench.reading().uid)
+    bench.claims.refresh()
+    chore = orphans(bench)
+    chore.look.saw(bench.nodes.views({"n1": ()}))
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    bench.nodes.silent.add("n2")
+    for _ in range(PAUSE_MAX):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == [lease]
+    assert bench.nodes.abandoned == []
+
+
+def test_of_a_card_that_is_gone_the_lease_waits_for_every_node_that_may_have_it() -> None:
+    """Promise 2, A7: a claim deleted under its tenant, on a node that this coordinator never saw:
+    the lease goes when that one says that it has not got the card, or gives it back itself.
+    """
+    bench = Bench()
+    move_card(bench)
+    lease = lease_on(bench, "n2", "GPU-n1-a", "gone")
+    bench.claims.refresh()
+    bench.nodes.silent.add("n2")
+    chore = OrphanLeases(
+        bench.claims, ClaimLeases(bench.coordinator, bench.nodes), bench.binder.look
+    )
+    chore.look.saw(bench.nodes.views({"n1": ()}))
+    for _ in range(4):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == [lease]
+    bench.nodes.silent.clear()
+    del bench.nodes.by_name["n2"].devices["GPU-n1-a"]
+    for _ in range(PAUSE_MAX):
+        chore.step({}, bench.clock.now())
+    assert bench.store.leases() == []
+
+
+def lease_on(bench: Bench, node: str, uuid: str, uid: str) -> Lease:
+    """A lease of any device for a claim."""
+    units = frozenset(UnitId(u) for u in bench.nodes.by_name[node].devices[uuid].units)
+    (lease,) = bench.coordinator.acquire([AcquireRequest(units, Holder(HolderKind.CLAIM, uid))])
+    assert isinstance(lease, Lease)
+    return lease

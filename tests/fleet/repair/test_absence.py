@@ -35,7 +35,10 @@ class Watch:
         """A step so much later; the holders of leases then."""
         self.nodes.refresh()
         self.claims.refresh()
-        self.now += seconds
+        for _ in range(int(seconds // LOOK_S)):
+            self.now += LOOK_S
+            self.absent.step(views, self.now)
+        self.now += seconds % LOOK_S
         self.absent.step(views, self.now)
         return self.site.held
 
@@ -76,8 +79,9 @@ def test_one_that_answers_or_came_back_is_kept(watch: Watch) -> None:
     watch.site.cluster.create(
         NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     )
-    watch.now += 2 * LOST_S
-    watch.absent.step(NONE, watch.now)  # the cache has not heard of it yet
+    for _ in range(20):  # the cache has not heard of it yet
+        watch.now += LOOK_S
+        watch.absent.step(NONE, watch.now)
     assert watch.site.held == before
     assert names(watch) == {"on-n1", "on-n2"}
 
@@ -139,3 +143,34 @@ def test_each_of_several_coordinators_gives_up_its_own(watch: Watch) -> None:
     watch.after(LOOK_S)
     watch.after(LOST_S)
     assert names(watch) == {"on-n2"}
+
+
+def test_a_clock_that_leaps_gives_nobody_up(watch: Watch) -> None:
+    """DESIGN 4: T_lost is time that was watched, so a node that is cut off for a minute keeps its
+    claims when the coordinator's clock is set, forwards or back.
+    """
+    before = watch.after(0.0)
+    for leap_s in (2 * LOST_S, -5 * LOST_S, 1e9):
+        watch.now += leap_s
+        assert watch.after(LOOK_S) == before
+    assert names(watch) == {"on-n1", "on-n2"}
+    watch.after(LOST_S)
+    assert names(watch) == {"on-n2"}
+
+
+def test_a_node_whose_label_was_taken_off_before_it_was_deleted_is_told(watch: Watch) -> None:
+    """Promise 7, E7: no coordinator selects it any more, so none gives it up: all say so."""
+    site = watch.site
+    metadata = {"name": "n1", "labels": {"pool": "retired"}}
+    site.cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    selectors = (selector("pool=a"), selector("pool=b"))
+    watch.absent.charge = Charge(
+        watch.absent.parting.marks, watch.nodes, selectors[0], beside=selectors
+    )
+    watch.nodes.refresh()
+    watch.absent.charge.refresh()
+    site.cluster.delete(NODES, Name("n1"))
+    before = watch.after(0.0)
+    with pytest.raises(errors.ApiFailed, match="fleet node forget n1"):
+        watch.after(LOST_S)
+    assert site.held == before
