@@ -101,7 +101,8 @@ def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> Loop:
     from fleet.binding.alive import Heartbeat
     from fleet.binding.running import Loop
 
-    alive = Heartbeat(Path(plan.state), selecting=plan.nodes)
+    asked = plan.settings.kubernetes.coordinator_nodes
+    alive = Heartbeat(Path(plan.state), selecting=plan.nodes, asked=asked)
     loop = Loop(opener, told=alive, selecting=plan.nodes)
     loop.start()
     return loop

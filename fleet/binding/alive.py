@@ -12,7 +12,8 @@ import hashlib
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -54,10 +55,20 @@ class Alive(Message):
 class Heartbeat:
     """Writes the file; for `fleet.binding.running.Loop`, which calls it after every step."""
 
-    def __init__(self, state: Path, clock: Clock | None = None, *, selecting: str = "") -> None:
+    def __init__(
+        self,
+        state: Path,
+        clock: Clock | None = None,
+        *,
+        selecting: str = "",
+        asked: Sequence[str] = (),
+    ) -> None:
         """Nothing is written where `state` is not a directory here. `selecting`: label selector of
-        the coordinator's Nodes, "" for all."""
+        the coordinator's Nodes, "" for all. `asked`: of all coordinators that the settings ask for;
+        who was asked for earlier, and has ended, is not missed."""
         self._path = _path(state, selecting)
+        known = bool(asked) or not selecting
+        self._kept = {_path(state, one) for one in (*asked, selecting)} if known else None
         self._clock = clock or SystemClock()
         self._written_at = float("-inf")
         self._trouble = ""
@@ -77,12 +88,23 @@ class Heartbeat:
             temporary.replace(self._path)
         except OSError as error:
             LOG.debug("the sign of life is not written: %s", error)
+        self._drop_former(told.at)
 
     def end(self) -> None:
         """A coordinator that ends in good order is not missed."""
         found = _read(self._path)
         if found is not None and found.pid == os.getpid():
             self._path.unlink(missing_ok=True)
+
+    def _drop_former(self, now: float) -> None:
+        """Whoever ends an actor does not ask it to take its sign away."""
+        if self._kept is None:
+            return
+        for path in {*self._path.parent.glob("alive*.json")} - self._kept:
+            found = _read(path)
+            if found is None or found.late_s(now):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
 
 
 def read(state: Path) -> Alive | None:

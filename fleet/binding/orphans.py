@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.claim import read
-from fleet.binding.deciding import OUT
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.looking import Look
 from fleet.binding.undoing import UNSEEN, Undoing
 from fleet.binding.watching import Cached
 from fleet.kube.base import CLAIMS, Object, uid_of
 from fleet.messages import NodeView
-from fleet.model import Lease, UnitId
+from fleet.model import Lease
 
 PAUSE_MAX = 16
 """Longest pause, in looks, before leases that could not be given back are tried again."""
@@ -40,9 +39,6 @@ class OrphanLeases:
     Where several coordinators share the nodes only leases on our own are looked at. One of them is
     left over, too, if its claim was given devices of another's nodes since: that one cannot ask
     ours to close it.
-
-    A card that was moved stays known to the node it was taken out of, whose word is none about the
-    node that has it now: a lease goes only where no other node can have its memory.
     """
 
     claims: Cached
@@ -57,7 +53,7 @@ class OrphanLeases:
     def __post_init__(self) -> None:
         self._undoing = Undoing(self.look.around, self.look)
 
-    def step(self, views: Views, now: float) -> None:
+    def step(self, views: Views, now: float) -> None:  # noqa: ARG002 - shape of a follower
         """One look."""
         if not self.claims.synced:
             return
@@ -70,11 +66,9 @@ class OrphanLeases:
         fits = self._undoing.fitting(by_claim[uid] for uid in due)
         chosen = [uid for uid, fit in zip(due, fits, strict=True) if fit]
         alive = self._keeping() if self._answerable(by_claim, chosen) else set()
-        going = {uid: by_claim[uid] for uid in chosen if uid not in alive}
-        moved = self._moved(going, views)
-        flat = [lease for uid in going if uid not in moved for lease in going[uid]]
-        told = zip(flat, self._undoing.undo(flat, now), strict=True)
-        for uid, left in (*moved.items(), *((lease.holder.name, left) for lease, left in told)):
+        flat = [lease for uid in chosen if uid not in alive for lease in by_claim[uid]]
+        for lease, left in zip(flat, self._undoing.undo(flat, now), strict=True):
+            uid = lease.holder.name
             if left:
                 LOG.info("the lease of claim %s, which is gone, waits: %s", uid, left)
                 pause = 1 if left == UNSEEN else min(PAUSE_MAX, 2 * pauses[uid][1] or 1)
@@ -85,39 +79,6 @@ class OrphanLeases:
         """Whether a node can be asked about any of them: else the server need not be, either."""
         leases = [lease for uid in uids for lease in by_claim[uid]]
         return any(not self.look.is_silent(lease) for lease in leases)
-
-    def _moved(self, going: Mapping[str, Sequence[Lease]], views: Views) -> Mapping[str, str]:
-        """Claims whose leases may be for memory that another node has by now, and why."""
-        asked = {uid: self._elsewhere(uid, leases) for uid, leases in going.items()}
-        missing = {node for nodes in asked.values() for node in nodes} - views.keys()
-        more = self.look.around.nodes.views(dict.fromkeys(sorted(missing), ())) if missing else {}
-        known, found = {**views, **more}, {}
-        for uid, nodes in asked.items():
-            units = {unit for lease in going[uid] for unit in lease.units}
-            for node in sorted(nodes):
-                view = known.get(node)
-                if not isinstance(view, NodeView):
-                    found[uid] = f"node {node} may have the card, and does not answer"
-                elif units.intersection(unit for one in view.devices for unit in one.units):
-                    found[uid] = f"node {node} has the card"
-        return found
-
-    def _elsewhere(self, uid: str, leases: Sequence[Lease]) -> Collection[str]:
-        """Nodes, besides its own, that may have memory of a lease: those of its claim where its
-        own does not show it in service, all where its own does not show it at all."""
-        where, around = self.look.where, self.look.around
-        units = {unit for lease in leases for unit in lease.units if unit in where}
-        views = [self.look.views.get(node) for node in {where[unit] for unit in units}]
-        if None in views:
-            return ()  # it is waited for anyway
-        shown = {UnitId(u): one for v in views if v for one in v.devices for u in one.units}
-        claim = self.claims.get(uid)
-        nodes: set[str] = set()
-        if claim is not None and any(u not in shown or shown[u].state in OUT for u in units):
-            nodes.update(around.charge.places(read(claim, self.look.marks)))
-        if units - shown.keys():
-            nodes.update(around.nodes.names())
-        return nodes - {where[unit] for unit in units}
 
     def _concerning(self) -> Mapping[str, Sequence[Lease]]:
         """The leases of claims, by the claim's UID, that are of our nodes' units."""

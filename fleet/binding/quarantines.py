@@ -19,7 +19,7 @@ from typing import Protocol
 from fleet import errors
 from fleet.leases import AcquireRequest
 from fleet.messages import DeviceView, NodeView
-from fleet.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State, UnitId
 from fleet.stores.base import Release
 
 VIEW_AGE_MAX_S = 60.0
@@ -108,10 +108,15 @@ def _by_unit(devices: Iterable[DeviceView]) -> Mapping[UnitId, DeviceView]:
 
 def _ended(lease: Lease, known: Mapping[UnitId, DeviceView]) -> bool:
     """Whether a unit of the lease is in service again; the others are then leased anew."""
-    states = [State(known[unit].state) for unit in lease.units if unit in known]
-    if len(states) < len(lease.units):
+    found = [known[unit] for unit in lease.units if unit in known]
+    if len(found) < len(lease.units):
         return False
-    return any(state not in _DOUBTFUL for state in states)
+    return any(one.state not in _DOUBTFUL and not _is_new(one) for one in found)
+
+
+def _is_new(device: DeviceView) -> bool:
+    """Whether its node has yet to read the lease: the card was another node's."""
+    return device.floor == str(NO_TOKEN)
 
 
 def _requests(devices: Sequence[DeviceView], kept: AbstractSet[UnitId]) -> Iterator[AcquireRequest]:

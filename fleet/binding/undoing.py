@@ -2,21 +2,25 @@
 
 A device that went out of service while a claim had it stays under the claim's lease until the
 scheduler can see that (promise 6): afterwards the quarantine takes a lease of its own.
+
+A card that was moved stays known to the node it was taken out of, whose word is none about the node
+that has it now: a lease goes only where no other node can have its memory (promise 2).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet import errors
+from fleet.binding.claim import read
 from fleet.binding.deciding import OUT
 from fleet.binding.looking import Look
 from fleet.binding.surroundings import Surroundings
 from fleet.leases import Closure
 from fleet.messages import DeviceView, NodeView
-from fleet.model import Lease
+from fleet.model import Lease, UnitId
 from fleet.slices.rendering import names
 
 UNDONE_MAX = 64
@@ -32,6 +36,13 @@ def codes_of(device: DeviceView | None) -> tuple[str, ...]:
     """The node's own reasons: a rule that may lift them may lift our mark as well."""
     reasons = device.reasons if device is not None else ()
     return tuple(sorted({reason.code for reason in reasons})) or ("taken-over",)
+
+
+def _having(node: str, view: NodeView | errors.FleetError | None, lease: Lease) -> str:
+    if not isinstance(view, NodeView):
+        return f"node {node} may have the card by now, and does not answer"
+    has = any(UnitId(unit) in lease.units for one in view.devices for unit in one.units)
+    return f"node {node} has the card by now" if has else ""
 
 
 @dataclass
@@ -59,8 +70,14 @@ class Undoing:
 
         One batch to the nodes, one look at them, one transaction. Raises the store's errors.
         """
-        closed = self.around.leases.close(leases, self.look.where, self.look.views)
-        left = [one if isinstance(one, str) else "" for one in closed]
+        left = list(self._moved(leases))
+        stayed = [place for place, why in enumerate(left) if not why]
+        words = self.around.leases.close(
+            [leases[place] for place in stayed], self.look.where, self.look.views
+        )
+        closed: list[Closure | str] = list(left)
+        for place, word in zip(stayed, words, strict=True):
+            closed[place], left[place] = word, word if isinstance(word, str) else ""
         shut = [place for place, one in enumerate(closed) if isinstance(one, Closure)]
         for place, why in zip(shut, self._unseen([leases[p] for p in shut], now), strict=True):
             left[place] = why
@@ -68,6 +85,40 @@ class Undoing:
         for place, why in zip(going, self.around.leases.release([*going.values()]), strict=True):
             left[place] = why
         return left
+
+    def _moved(self, leases: Sequence[Lease]) -> Sequence[str]:
+        """Why the memory of each may be another node's by now; "" where it cannot be."""
+        asked = [self._elsewhere(lease) for lease in leases]
+        known: dict[str, NodeView | errors.FleetError | None] = {**self.look.views}
+        missing = {node for nodes in asked for node in nodes} - known.keys()
+        if missing:
+            known |= self.around.nodes.views(dict.fromkeys(sorted(missing), ()))
+        return [
+            next(filter(None, (_having(node, known.get(node), one) for node in sorted(nodes))), "")
+            for one, nodes in zip(leases, asked, strict=True)
+        ]
+
+    def _elsewhere(self, lease: Lease) -> Collection[str]:
+        """Nodes, besides its own, that may have memory of a lease: those of its claim where its
+        own does not show it in service, all where its own does not show it at all."""
+        where = {self.look.where.get(unit, "") for unit in lease.units}
+        views = [self.look.views.get(node) for node in where]
+        if None in views:
+            return ()  # it is waited for
+        shown = {UnitId(u): one for v in views if v for one in v.devices for u in one.units}
+        nodes: set[str] = set()
+        if any(unit not in shown or shown[unit].state in OUT for unit in lease.units):
+            nodes.update(self._places(lease.holder.name))
+        if lease.units - shown.keys():
+            nodes.update(self.around.nodes.names())
+        return nodes - where
+
+    def _places(self, uid: str) -> Collection[str]:
+        claim = self.around.claims.get(uid)
+        try:
+            return () if claim is None else self.around.charge.places(read(claim, self.look.marks))
+        except errors.FleetError:
+            return ()
 
     def _unseen(self, leases: Sequence[Lease], now: float) -> Sequence[str]:
         """Why each may not go yet: what the node said before it closed the token may be old."""

@@ -38,8 +38,10 @@ def coordinate(
     """
     logs.begin("coordinator", wanted=log_format)
     directory = state_directory(state)
-    alive = Heartbeat(directory, selecting=nodes)
-    opener = coordinating.of_host(plan_fleet(directory), kubeconfig, nodes)
+    plan = plan_fleet(directory)
+    opener = coordinating.of_host(plan, kubeconfig, nodes)
+    asked = plan.nodes[0].settings.kubernetes.coordinator_nodes
+    alive = Heartbeat(directory, selecting=nodes, asked=asked)
     loop = Loop(opener, told=alive, selecting=nodes)
     with ending.awaited() as wait:
         loop.start()

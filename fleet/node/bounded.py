@@ -48,13 +48,20 @@ class _Hands:
         self._idle: list[queue.SimpleQueue[_Call[Any]]] = []
 
     def take(self, call: _Call[Any]) -> None:
-        """Have `call` made by an idle thread, or by a new one."""
+        """Have `call` made by an idle thread, or by a new one. Raises `DriverBusy`."""
         with self._lock:
             calls = self._idle.pop() if self._idle else None
         if calls is None:
             calls = queue.SimpleQueue()
             name = f"driver-call {call.key}"
-            threading.Thread(target=self._work, args=(calls,), name=name, daemon=True).start()
+            thread = threading.Thread(target=self._work, args=(calls,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise errors.DriverBusy(  # no fault of the device
+                    f"{call.key}: the driver cannot be asked: {error}",
+                    remedy="raise the limit of processes of this service or host (pids.max)",
+                ) from error
         calls.put(call)
 
     def _work(self, calls: queue.SimpleQueue[_Call[Any]]) -> None:
@@ -89,7 +96,8 @@ class BoundedCalls:
         self._stuck: dict[str, threading.Event] = {}
 
     def run(self, key: str, act: Callable[[], T], *, timeout_s: float) -> T:
-        """The value of `act`, or `BackendFailed` when it takes longer than `timeout_s`."""
+        """The value of `act`. Raises `BackendFailed` when it takes longer than `timeout_s`, and
+        `DriverBusy` where the host has no thread for it."""
         call = _Call(key, act)
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())

@@ -8,7 +8,7 @@ are removed and specs of prepared claims rebuilt; a new journal adopts floors fr
 from __future__ import annotations
 
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -292,17 +292,13 @@ def adopt(registry: Registry, store: Leases) -> None:
     """A new journal follows the store: its epoch, its tokens (all closed), its quarantines.
 
     Until this has happened the node accepts no act. Raises what the store raises while it is away;
-    a journal that follows a store already does not ask it.
+    a journal that follows a store already asks it for memory that came since only.
     """
     if registry.journal.epoch:
+        _adopt_newcomers(registry, store)
         return
     newest, held = store.newest(), store.leases()
-    quarantined = {
-        unit: lease.holder
-        for lease in held
-        if lease.holder.kind is HolderKind.QUARANTINE
-        for unit in lease.units
-    }
+    quarantined = _quarantined(held)
     with registry.commit() as commit:
         commit.set_meta("epoch", str(newest.epoch))
         for unit in list(registry.journal.units.values()):
@@ -312,6 +308,43 @@ def adopt(registry: Registry, store: Leases) -> None:
         for lease in held:
             if lease.holder.kind is HolderKind.CLAIM:
                 _hold(registry, commit, lease)
+
+
+def _adopt_newcomers(registry: Registry, store: Leases) -> None:
+    """A card may come from a node that had it out of service, as the store says (promise 6).
+
+    Until the store answers it stays as it is, unwiped, and keeps nothing else from going on.
+    """
+    found = [unit.id for unit in registry.journal.units.values() if is_newcomer(unit)]
+    if not found:
+        return
+    try:
+        newest, quarantined = store.newest(), _quarantined(store.leases())
+    except errors.FleetError:
+        return
+    if newest.epoch != registry.journal.epoch:
+        return
+    now = registry.clock.now()
+    with registry.commit() as commit:
+        for unit_id in found:
+            unit = commit.unit(unit_id)
+            if is_newcomer(unit):
+                moved = close_floor(unit, newest)
+                commit.put_unit(_remembered(moved, quarantined.get(unit_id), now=now))
+
+
+def is_newcomer(unit: Unit) -> bool:
+    """Whether the store was not asked about it yet, and nothing was done with it here."""
+    return unit.floor == NO_TOKEN and unit.claim is None and unit.state in (State.HELD, State.DIRTY)
+
+
+def _quarantined(held: Iterable[Lease]) -> Mapping[UnitId, Holder]:
+    return {
+        unit: lease.holder
+        for lease in held
+        if lease.holder.kind is HolderKind.QUARANTINE
+        for unit in lease.units
+    }
 
 
 def _hold(registry: Registry, commit: Commit, lease: Lease) -> None:
@@ -357,8 +390,8 @@ def _covering(registry: Registry, units: AbstractSet[UnitId]) -> tuple[Uuid, ...
 def _remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:
     if holder is None:
         return unit
-    detail = f"quarantined before the journal was lost ({holder})"
+    detail = f"quarantined before this journal knew of it ({holder})"
     reason = reasons.make("operator", Source.OPERATOR, detail=detail, since=now)
-    return lifecycle.step(
-        unit, Event.FAULT_SEEN, now=now, change=Change(reasons=frozenset({reason}))
-    )
+    # Nobody of this journal has worked on it yet.
+    change = Change(frozenset({Fact.WORKER_GONE}), frozenset({reason}))
+    return lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change)

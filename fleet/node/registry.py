@@ -157,9 +157,9 @@ class Registry:
         there = {unit.id for unit in known}
         with self.commit() as commit:
             for accelerator in accelerators:
-                for spec in accelerator.units:
-                    if spec.id not in there:
-                        commit.put_unit(Unit(id=spec.id, boot_id=self.boot_id, since=now))
+                if any(spec.id not in there for spec in accelerator.units):
+                    for name, kept in self.copies.recall(accelerator, there).items():
+                        commit.put_unit(Unit(name, boot_id=self.boot_id, reasons=kept, since=now))
                 relayout.settle(commit, known, accelerator, now=now)
 
     def device(self, name: str) -> Device:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,8 +18,10 @@ from fleet.node import sweep
 from fleet.node.lingering import Lingering
 from fleet.node.outbox import Outbox
 from fleet.node.ports import TenantProof
+from fleet.node.recovery import is_newcomer
 from fleet.node.registry import Registry
 
+LOG = logging.getLogger(__name__)
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
 SETTLE_S = 5.0
@@ -106,9 +109,8 @@ class Tending:
         fresh = self._fresh_faults()
         if 0 <= now - self._swept_at < self.cadence.sweep_period_s and not fresh:
             return
-        self._swept_at = now
-        self._sweeping = threading.Thread(target=self._run_sweep, name="sweep", daemon=True)
-        self._sweeping.start()
+        self._sweeping = _started(self._run_sweep, "sweep")
+        self._swept_at = now if self._sweeping is not None else self._swept_at
 
     def _settle(self, now: float) -> None:
         """Remove instances of partitions that nobody needs; the driver may take its time."""
@@ -118,8 +120,7 @@ class Tending:
         if 0 <= now - self._settled_at < SETTLE_S or not partitions.strays():
             return
         self._settled_at = now
-        self._settling = threading.Thread(target=partitions.settle, name="settle", daemon=True)
-        self._settling.start()
+        self._settling = _started(partitions.settle, "settle")
 
     def _fresh_faults(self) -> bool:
         """Whether a partition went out of service since the last step.
@@ -172,6 +173,8 @@ class Tending:
         if 0 <= now - self._ordered_at < self.cadence.idle_delay_s:
             return False  # a campaign or claim is at work here and may want this device next
         units = self.registry.units(device)
+        if any(map(is_newcomer, units)):
+            return False  # the store may have it out of service
         now = self._watched.reached(device.uuid, units, now, self.registry.clock.monotonic())
         last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
         waited = not 0 <= now - last < self.cadence.idle_delay_s
@@ -181,6 +184,17 @@ class Tending:
             return False
         self._tried.update((unit.id, now) for unit in units)
         return True
+
+
+def _started(act: Callable[[], object], name: str) -> threading.Thread | None:
+    """A thread that does it; None where the host has none: the next step tries again."""
+    thread = threading.Thread(target=act, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        LOG.warning("no thread for the node's %s: %s", name, error)
+        return None
+    return thread
 
 
 def _frees(unit: Unit) -> Event | None:

@@ -1,10 +1,11 @@
 """Nodes whose Node object is gone for long count as lost, and are given up for (DESIGN 4, Leases).
 
 The time of absence is the coordinator's own watching, without leaps of its clock: one that starts
-anew begins to count anew, which only makes it later. A node that still answers is never given up, nor one that the API server
-does not deny when it is asked for it by name. Where several coordinators share the nodes each gives
-up its own: those it saw as its own last. One that was gone before it began, or was nobody's when it
-was seen last, is told and left alone, for another coordinator may still reach it.
+anew begins to count anew, which only makes it later. A node that still answers is never given up,
+nor one that the API server does not deny when it is asked for it by name. Where several
+coordinators share the nodes each gives up its own: those it saw as its own last. One that was gone
+before it began, or was nobody's when it was seen last, is told and left alone, for another
+coordinator may still reach it.
 """
 
 from __future__ import annotations

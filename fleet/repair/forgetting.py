@@ -189,7 +189,9 @@ def _of_node(
     node: str, held: Sequence[Lease], api: Api, devices: Collection[str]
 ) -> Iterator[Lease]:
     """Leases of claims on the node; one that may be another node's is not among them."""
-    homes = {**api.homes, **{Uuid(uuid): node for uuid in devices}}
+    others = Api(slices=tuple(one for one in api.slices if node_of_slice(one) != node))
+    # A card may have been moved since: the node that publishes it now has the last word.
+    homes = {**api.homes, **{Uuid(uuid): node for uuid in devices}, **others.homes}
     for lease in held:
         if lease.holder.kind is HolderKind.CLAIM and _places(lease, api, homes) == {node}:
             yield lease

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, Self
@@ -165,6 +166,10 @@ def main() -> None:
 
         def log_request(self, *_: Any) -> None:
             return
+
+        def finish(self) -> None:
+            with suppress(ConnectionError):  # who asked was killed before the answer was out
+                super().finish()
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)

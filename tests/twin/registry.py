@@ -31,6 +31,9 @@ class TwinCopies(Copies):
         super().__init__(place, boot_id)
         self._kept = kept
 
+    def _read(self) -> mirror.Reasons:
+        return self._kept.reasons
+
     def _write(self, reasons: mirror.Reasons) -> None:
         self._kept.reasons = dict(reasons)
 

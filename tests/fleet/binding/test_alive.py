@@ -123,3 +123,28 @@ def test_each_of_several_coordinators_is_missed_by_itself(tmp_path: Path) -> Non
     dead.end()
     living.end()
     assert alive.read(tmp_path) is None
+
+
+def test_a_coordinator_that_is_not_asked_for_any_more_is_not_missed(tmp_path: Path) -> None:
+    """E5: the actor of an earlier selection was killed; its sign goes, once it is late, when one
+    that knows all selections writes. Who does not know them leaves the others' alone.
+    """
+    former, clock = beating(tmp_path)
+    former(BindingView())
+    stray = Heartbeat(tmp_path, clock, selecting="pool=x")
+    stray(BindingView(nodes="pool=x"))
+    heir = Heartbeat(tmp_path, clock, selecting="pool=a", asked=("pool=a", "!pool"))
+    other = Heartbeat(tmp_path, clock, selecting="!pool", asked=("pool=a", "!pool"))
+    other(BindingView(nodes="!pool"))
+    heir(BindingView(nodes="pool=a"))
+    clock.advance(LATE_S + 1)
+    stray(BindingView(nodes="pool=x"))
+    assert said(tmp_path, clock.now()).count("no coordinator") == 3
+    heir(BindingView(nodes="pool=a"))
+    told = said(tmp_path, clock.now())
+    assert told.startswith("no coordinator of the nodes !pool has stepped")
+    assert "; " not in told
+    clock.advance(LATE_S + 1)
+    alone = Heartbeat(tmp_path, clock)
+    alone(BindingView())
+    assert said(tmp_path, clock.now()) == ""

@@ -201,8 +201,8 @@ def move_card(bench: Bench) -> None:
     """Device a of n1 is in n2 now; n1 knows it as gone."""
     bench.lose("a")
     there = bench.nodes.by_name["n2"]
-    there.devices["GPU-n1-a"] = bench.nodes.by_name["n1"].lost["GPU-n1-a"].model_copy(
-        update={"name": "moved"}
+    there.devices["GPU-n1-a"] = (
+        bench.nodes.by_name["n1"].lost["GPU-n1-a"].model_copy(update={"name": "moved"})
     )
     bench.publish("n2")
 

@@ -51,7 +51,7 @@ def device(uuid: str, *units: str, state: State = State.CLEAN, claim: str = "") 
     """A device of accelerator ``g``."""
     return DeviceView(
         uuid=uuid, name=uuid, accelerator="g", units=units or (f"{uuid}/all",), memory_bytes=1,
-        state=state, claim=claim,
+        state=state, claim=claim, floor="1.1",
     )  # fmt: skip
 
 
@@ -175,3 +175,18 @@ def test_a_campaign_may_test_what_is_leased_to_a_quarantine(store: Store) -> Non
     store.release_all([Release(campaign, lease.token)])
     keeper.step(views, NOW)
     assert held(store) == {"a": {"a/all"}}
+
+
+def test_a_card_that_came_from_another_node_is_out_of_service_until_its_node_knows(
+    store: Store,
+) -> None:
+    """Promise 6: the lease is what tells the new node, which has not read it while it has no floor;
+    seen dirty before that, it is no end of the quarantine.
+    """
+    keeper = QuarantineLeases(store)
+    keeper.step(node(device("a", state=State.QUARANTINED)), NOW)
+    moved = device("a", state=State.DIRTY)
+    keeper.step(node(moved.model_copy(update={"floor": "0.0"})), NOW)
+    assert held(store) == {"a": {"a/all"}}
+    keeper.step(node(moved), NOW)
+    assert held(store) == {}

@@ -88,3 +88,15 @@ def test_calls_at_one_time_have_threads_of_their_own() -> None:
     both.wait(5.0)
     for thread in waiting:
         thread.join()
+
+
+def test_without_a_thread_to_be_had_the_call_fails_and_no_key_is_blocked() -> None:
+    """B29, promise 9: the host's limit of processes is no fault of a device."""
+    calls = BoundedCalls()
+    before = threading.stack_size(1 << 46)  # no host has room for it
+    try:
+        with pytest.raises(errors.DriverBusy, match="cannot be asked"):
+            calls.run("gpu", lambda: 7, timeout_s=5.0)
+    finally:
+        threading.stack_size(before)
+    assert calls.run("gpu", lambda: 7, timeout_s=5.0) == 7

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from fleet.health import reasons
 from fleet.journal import mirror
@@ -90,3 +93,31 @@ def test_a_copy_that_cannot_be_written_is_told_and_made_up_for(lab: Lab) -> None
     lab.node.quarantine_add("gpu-1", detail="x", operator="ada")
     wait_for(lambda: lab.node.view().degraded == ())
     assert len(copy_of(lab)) > 1
+
+
+@pytest.mark.parametrize("boots", [False, True])
+def test_b15_reasons_of_a_card_that_is_away_outlast_a_lost_journal(lab: Lab, boots: bool) -> None:
+    """B15, promise 6: a card taken out for its fault, a journal lost meanwhile: put back, it is as
+    much out of service as before, and the copy has its reasons all the time.
+    """
+    lab.node.quarantine_add("gpu-0", detail="burnt", operator="ada")
+    unit, before = lab.units()[0].id, lab.units()[0].reasons
+    path = lab.directory / "sim" / "topology.json"
+    whole = path.read_text()
+    known = json.loads(whole)
+    known["accelerators"] = known["accelerators"][1:]
+    lab.node.close()
+    path.write_text(json.dumps(known))
+    for left in lab.directory.glob("journal.db*"):
+        left.unlink()
+    lab.open()
+    assert copy_of(lab)[unit] == before
+    lab.node.quarantine_add("gpu-1", detail="x", operator="ada")
+    assert copy_of(lab)[unit] == before
+    lab.node.close()
+    path.write_text(whole)
+    if boots:
+        lab.backend.reboot()
+    lab.open()
+    assert lab.units()[0].reasons == before
+    assert copy_of(lab)[unit] == before

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid as uuids
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from fleet.model import (
     Digest,
     Holder,
     HolderKind,
+    Lease,
     OperationId,
     State,
     Token,
@@ -592,3 +594,39 @@ def test_a_reboot_frees_what_an_unknown_holder_had_and_no_claims_units(lab: Lab)
     lab.backend.reboot()
     lab.leave(State.HELD, claim=ClaimUid("claim-a"))
     assert lab.device().state == State.HELD
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_card_from_another_node_keeps_its_quarantine(lab: Lab, away: bool) -> None:
+    """Promise 6: what another node had out of service is so here, by the store's word; while that
+    is away the card is not wiped, nothing else is held up, and a boot changes nothing.
+    """
+    lab.free()
+    unit = lab.units()[0].id
+    path = lab.directory / "sim" / "topology.json"
+    whole = path.read_text()
+    known = json.loads(whole)
+    known["accelerators"] = known["accelerators"][1:]
+    lose_journal(lab)
+    lab.node._registry.place.mirror.unlink(missing_ok=True)
+    path.write_text(json.dumps(known))
+    lab.open()
+    holder = Holder(HolderKind.QUARANTINE, str(unit))
+    (lease,) = lab.coordinator.acquire([AcquireRequest(frozenset({unit}), holder)])
+    assert isinstance(lease, Lease)
+    lab.node.close()
+    path.write_text(whole)
+    lab.backend.reboot()
+    with lab.store_away() if away else nullcontext():
+        lab.open()
+        for now in (0.0, 1e6, 2e6):
+            lab.node.tick(now)
+        lab.node._tending.join(30.0)
+        if away:
+            assert lab.device().state == State.DIRTY
+            assert lab.node._follow(), "nothing else is held up"
+    lab.node.tick(3e6)
+    (found,) = lab.units()
+    assert found.state is State.QUARANTINED
+    assert [reason.code for reason in found.reasons] == ["operator"]
+    assert (found.floor, found.closed) == (lab.coordinator.newest(), True)
