@@ -23,7 +23,7 @@ from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State, UnitId
 from fleet.stores.base import Release
 
 VIEW_AGE_MAX_S = 60.0
-"""An older view tells nothing: its node counts as silent, and keeps its leases."""
+"""An older view, or one of another clock, gives no lease back."""
 _OUT = frozenset({State.QUARANTINED, State.RETESTING})
 _DOUBTFUL = frozenset({State.HELD, *_OUT})
 """States in which a lease is kept. HELD: the journal is new, and may not have read the lease."""
@@ -62,11 +62,26 @@ class QuarantineLeases:
     coordinator: Leases
 
     def step(self, views: Mapping[str, NodeView | errors.FleetError | None], now: float) -> Balance:
-        """One comparison. `now`: seconds since the epoch. Raises what the store raises as a whole.
+        """One comparison. `now`: seconds since the epoch. Raises what the store raises as a whole,
+        and `SettingsInvalid` naming nodes whose clocks are apart from ours, once all is done.
 
-        A node that is missing here, silent or long unheard of keeps its leases as they are.
+        A node that is missing here, silent or long unheard of gives no lease back; one that shows a
+        device out of service gets the lease whatever its clock says.
         """
-        heard = [view for view in views.values() if isinstance(view, NodeView)]
+        balance = self._compare(views, now)
+        if apart := {v.node: now - v.at for v in _heard(views) if abs(now - v.at) > VIEW_AGE_MAX_S}:
+            told = ", ".join(f"{node} ({apart_s:+.0f} s)" for node, apart_s in apart.items())
+            raise errors.SettingsInvalid(
+                f"our clock is ahead of, or behind that of {told}: leases of quarantines there are"
+                " taken, and not given back",
+                remedy="set the clocks of these nodes and of the coordinator's host (NTP)",
+            )
+        return balance
+
+    def _compare(
+        self, views: Mapping[str, NodeView | errors.FleetError | None], now: float
+    ) -> Balance:
+        heard = _heard(views)
         fresh = [view for view in heard if abs(now - view.at) <= VIEW_AGE_MAX_S]
         known = {u: d for view in fresh for u, d in _by_unit(view.devices).items()}
         held = [
@@ -76,7 +91,7 @@ class QuarantineLeases:
         ]
         released = self._release([lease for lease in held if _ended(lease, known)])
         kept = {unit for lease in held if lease not in released for unit in lease.units}
-        wanted = [request for view in fresh for request in _requests(view.devices, kept)]
+        wanted = [request for view in heard for request in _requests(view.devices, kept)]
         if not wanted:
             return Balance(released=tuple(released))
         acquired, waiting = [], {}
@@ -96,6 +111,10 @@ class QuarantineLeases:
             for lease, answer in zip(ended, answers, strict=True)
             if not isinstance(answer, errors.FleetError)
         ]
+
+
+def _heard(views: Mapping[str, NodeView | errors.FleetError | None]) -> list[NodeView]:
+    return [view for view in views.values() if isinstance(view, NodeView)]
 
 
 def _by_unit(devices: Iterable[DeviceView]) -> Mapping[UnitId, DeviceView]:

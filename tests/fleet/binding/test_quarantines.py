@@ -107,7 +107,7 @@ def test_a_claim_keeps_its_own_lease(store: Store) -> None:
     assert held(store) == {}
 
 
-@pytest.mark.parametrize("silence", ["missing", "error", "none", "old"])
+@pytest.mark.parametrize("silence", ["missing", "error", "none"])
 def test_a_silent_node_keeps_its_leases(store: Store, silence: str) -> None:
     """Nothing is concluded from a node that says nothing."""
     keeper = QuarantineLeases(store)
@@ -116,10 +116,23 @@ def test_a_silent_node_keeps_its_leases(store: Store, silence: str) -> None:
         "missing": {},
         "error": {"n1": errors.NotOwner("x")},
         "none": {"n1": None},
-        "old": node(device("a"), at=NOW - VIEW_AGE_MAX_S - 1),
     }
     keeper.step(views[silence], NOW)
     assert held(store) == {"a": {"a/all"}}
+
+
+@pytest.mark.parametrize("apart_s", [VIEW_AGE_MAX_S + 1.0, -VIEW_AGE_MAX_S - 1.0])
+def test_clocks_apart_cost_no_lease_and_are_told(store: Store, apart_s: float) -> None:
+    """Promise 6: what is out of service is leased; given back is nothing by an old word."""
+    keeper, at = QuarantineLeases(store), NOW + apart_s
+    with pytest.raises(errors.SettingsInvalid, match=r"n1 \([+-]61 s\)"):
+        keeper.step(node(device("a", state=State.QUARANTINED), device("b"), at=at), NOW)
+    assert held(store) == {"a": {"a/all"}}
+    with pytest.raises(errors.SettingsInvalid, match="not given back"):
+        keeper.step(node(device("a"), at=at), NOW)
+    assert held(store) == {"a": {"a/all"}}
+    keeper.step(node(device("a")), NOW)
+    assert held(store) == {}
 
 
 def test_a_lost_journal_does_not_lose_the_lease(store: Store) -> None:
