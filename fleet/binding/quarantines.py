@@ -134,7 +134,10 @@ def _ended(lease: Lease, known: Mapping[UnitId, DeviceView]) -> bool:
 
 
 def _is_new(device: DeviceView) -> bool:
-    """Whether its node has yet to read the lease: the card was another node's."""
+    """Whether its node has yet to read the store's word: the card may have been another node's.
+
+    A lease taken for it now could not be told from that of the other node.
+    """
     return device.floor == str(NO_TOKEN)
 
 
@@ -143,7 +146,7 @@ def _requests(devices: Sequence[DeviceView], kept: AbstractSet[UnitId]) -> Itera
     left = {
         unit
         for unit, device in smallest.items()
-        if device.state in _OUT and not device.claim and unit not in kept
+        if device.state in _OUT and not device.claim and unit not in kept and not _is_new(device)
     }
     for device in sorted(devices, key=lambda one: (-len(one.units), one.uuid)):
         units = frozenset(map(UnitId, device.units))

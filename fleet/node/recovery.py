@@ -334,8 +334,11 @@ def _adopt_newcomers(registry: Registry, store: Leases) -> None:
 
 
 def is_newcomer(unit: Unit) -> bool:
-    """Whether the store was not asked about it yet, and nothing was done with it here."""
-    return unit.floor == NO_TOKEN and unit.claim is None and unit.state in (State.HELD, State.DIRTY)
+    """Whether the store was not asked about it yet, and nothing is being done with it here.
+
+    A lease of its quarantine is then another node's word: the coordinator takes none for us before.
+    """
+    return unit.floor == NO_TOKEN and unit.claim is None and unit.state not in WORKING
 
 
 def _quarantined(held: Iterable[Lease]) -> Mapping[UnitId, Holder]:

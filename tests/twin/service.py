@@ -340,6 +340,9 @@ class Service:
                 continue
             if not any(u.state in (State.DIRTY, State.QUARANTINED) for u in units):
                 continue
+            if any(map(recovery.is_newcomer, units)):
+                due = min(due, IDLE_DELAY_S)
+                continue
             late = self._watched.reached(device.uuid, units, now, self.clock.monotonic())
             waited = not 0 <= late - last < IDLE_DELAY_S
             dirty = waited and _is_idle_dirty(units, now=late, delay_s=IDLE_DELAY_S)

@@ -203,3 +203,13 @@ def test_a_card_that_came_from_another_node_is_out_of_service_until_its_node_kno
     assert held(store) == {"a": {"a/all"}}
     keeper.step(node(moved), NOW)
     assert held(store) == {}
+
+
+def test_no_lease_is_taken_for_a_card_whose_node_has_not_asked_the_store(store: Store) -> None:
+    """Promise 9: the node would take our own lease for another node's word, which nothing lifts."""
+    keeper = QuarantineLeases(store)
+    bad = device("a", state=State.QUARANTINED)
+    keeper.step(node(bad.model_copy(update={"floor": "0.0"})), NOW)
+    assert held(store) == {}
+    keeper.step(node(bad), NOW)
+    assert held(store) == {"a": {"a/all"}}

@@ -25,6 +25,7 @@ from fleet.leases import AcquireRequest
 from fleet.lifecycle import INTERRUPTIONS_MAX
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import (
+    NO_TOKEN,
     ClaimUid,
     Digest,
     Holder,
@@ -630,3 +631,21 @@ def test_a_card_from_another_node_keeps_its_quarantine(lab: Lab, away: bool) -> 
     assert found.state is State.QUARANTINED
     assert [reason.code for reason in found.reasons] == ["operator"]
     assert (found.floor, found.closed) == (lab.coordinator.newest(), True)
+
+
+def test_a_new_card_that_fails_while_the_store_is_away_asks_it_all_the_same(lab: Lab) -> None:
+    """Promise 7: its floor rises once the store answers, or its quarantine's lease never ended."""
+    lab.free()
+    (unit,) = lab.units()
+    with lab.node._registry.commit() as commit:
+        commit.put_unit(replace(commit.unit(unit.id), floor=NO_TOKEN, closed=False))
+    lab.fault("remap-failed")
+    with lab.store_away():
+        lab.node.sweep()
+        lab.node.tick(lab.node.view().at)
+    (found,) = lab.units()
+    assert (found.state, found.floor) == (State.QUARANTINED, NO_TOKEN)
+    lab.node.tick(lab.node.view().at)
+    (found,) = lab.units()
+    assert found.floor == lab.coordinator.newest()
+    assert [reason.code for reason in found.reasons] == ["remap-failed"]
