@@ -190,7 +190,8 @@ def test_orphans_and_quarantines_are_each_nodes_own_coordinators() -> None:
             body["metadata"]["finalizers"] = []
             site.admin.replace(CLAIMS, body)
             site.delete(name)
-            site.change("b", node=name, state="QUARANTINED")
+            floor = str(site.store.newest())  # its node has asked the store
+            site.change("b", node=name, state="QUARANTINED", floor=floor)
             site.publish(name)
         run(site, 12.0, a)
         assert [site.lease(uid) is None for uid in uids] == [True, False]
