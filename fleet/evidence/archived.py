@@ -10,7 +10,8 @@ upload that was not finished: its node may have been lost in the middle of it, a
 proof. In a bucket that was copied or restored the versions that rows name are gone: the oldest with
 the same bytes is as good, and a note says so.
 
-A node that lost its disk has several ledgers here. Each is verified for itself.
+A node that lost its disk has several ledgers here, and a coordinator that moved to another host
+several logs of countersignatures. Each is verified for itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from fleet import errors
-from fleet.evidence import filing, layout, parsed
+from fleet.evidence import filing, heads, layout, parsed
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.key_list import Kept
 from fleet.evidence.keys import KeyRing, PublicKey
@@ -70,19 +71,20 @@ class ArchiveLog(Log):
     def scan(self, sequence: Sequence) -> Iterator[Entry | Damage]:
         """Every entry in order, damages where they are."""
         assert self.archive is not None  # noqa: S101 - made with one
-        elsewhere = 0
+        elsewhere, logs = 0, _Logs(sequence)
         for found, future in _ahead(self.archive, self._rows(self.archive)):
             if isinstance(found, Damage):
                 yield found
                 continue
-            entry = found if self.node else self._chained(found, sequence)
-            content, moved, damage = _settled(future, entry)
+            content, moved, damage = _settled(future, found)
+            mine = sequence if self.node else logs.of(found, content)
+            entry = found if self.node else self._chained(found, mine)
             elsewhere += moved
             if damage is not None:
                 yield damage
             if self.node:
                 self._note(entry, content)
-            yield from sequence.judge(
+            yield from mine.judge(
                 Entry(entry.number, entry.digest, entry.chain, content, entry.place)
             )
         self._tell(elsewhere)
@@ -136,6 +138,27 @@ class ArchiveLog(Log):
                 self.seen.lookups[_short(key)] = (self._prefix, row.number)
         except (errors.FleetError, KeyError, TypeError):
             return  # the certificate is judged by `verify`
+
+
+class _Logs:
+    """Which log of countersignatures an entry is of: it names its predecessor in it."""
+
+    def __init__(self, first: Sequence) -> None:
+        self._last = first
+        self._ends: dict[Digest, Sequence] = {}
+
+    def of(self, row: _Row, content: bytes | None) -> Sequence:
+        """The sequence that `row` goes on with; of one that fits nowhere, the last one's."""
+        try:
+            found = heads.read(content or b"")
+        except errors.EvidenceInvalid:
+            found = None
+        if found is not None and found.begins and row.number == 1:
+            self._last = Sequence() if self._ends else self._last
+        elif found is not None and found.previous in self._ends:
+            self._last = self._ends.pop(found.previous)
+        self._ends[row.digest] = self._last
+        return self._last
 
 
 @dataclass(frozen=True, slots=True)

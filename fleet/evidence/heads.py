@@ -45,6 +45,11 @@ class Countersignature:
     def digest(self) -> Digest:
         return self.envelope.digest
 
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first of its log."""
+        return self.number == 1 and self.previous is None
+
 
 def countersign(
     heads: Mapping[NodeName, LedgerHead],

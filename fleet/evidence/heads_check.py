@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fleet.errors import EvidenceInvalid
 from fleet.evidence import heads as heads_module
 from fleet.evidence.findings import Report, check_signature
+from fleet.evidence.heads import Countersignature
 from fleet.evidence.key_list import Named
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.ledger_check import LedgerCheck
@@ -40,8 +41,10 @@ class HeadsCheck:
         """Entries of ledgers that are named and not here."""
         self.named: Named | None = None
         """The newest list of keys that was countersigned."""
-        self._previous: Digest | None = None
-        self._number = 0
+        self._last: tuple[Digest | None, int] = (None, 0)
+        """The countersignature before, and its number."""
+        self._ends: dict[Digest, int] = {}
+        """Numbers of those that nothing has followed yet."""
         self._at = 0.0
 
     def run(self) -> None:
@@ -65,19 +68,34 @@ class HeadsCheck:
             detail = "is signed with a key that signs certificates: nobody else vouches for them"
             report.defects.append(Damage("self-countersigned", detail, place))
             genuine = False
-        if found.number != self._number + 1 or found.number != entry.number:
-            detail = f"number {found.number} follows number {self._number}"
-            report.defects.append(Damage("sequence-gap", detail, place))
-        if found.previous != self._previous:
-            detail = f"its predecessor {found.previous} is not the one before it"
-            report.defects.append(Damage("missing-link", detail, place))
-        self._previous, self._number = found.digest, found.number
+        self._link(found, entry)
         if not genuine:
             return  # what a stranger says about a ledger convicts nobody
-        self._at = report.countersigned_at = found.issued_at
+        self._at = found.issued_at
+        report.countersigned_at = max(report.countersigned_at or 0.0, found.issued_at)
         self._names(found.listed, place)
         for node, head in found.heads.items():
             self._head(node, head, place, found.number)
+
+    def _link(self, found: Countersignature, entry: Entry) -> None:
+        """Compare with its predecessor: in an archive every host of a coordinator has a log.
+
+        A copy of an archive has them one after the other, so that places in it are no numbers.
+        """
+        before: tuple[Digest | None, int] = self._last
+        copied = self.log.rows is not None
+        if found.begins and (copied or entry.number == 1):
+            before = (None, 0)
+        elif found.previous in self._ends:
+            before = (found.previous, self._ends.pop(found.previous))
+        if found.number != before[1] + 1 or not (copied or found.number == entry.number):
+            detail = f"number {found.number} follows number {before[1]}"
+            self.report.defects.append(Damage("sequence-gap", detail, entry.place))
+        if found.previous != before[0]:
+            detail = f"its predecessor {found.previous} is not the one before it"
+            self.report.defects.append(Damage("missing-link", detail, entry.place))
+        self._last = (found.digest, found.number)
+        self._ends[found.digest] = found.number
 
     def _names(self, listed: Named | None, place: Place) -> None:
         before = self.named

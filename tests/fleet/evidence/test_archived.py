@@ -12,17 +12,18 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.evidence import archived, dsse, filing, key_list, layout, parsed
+from fleet.evidence import archived, dsse, filing, heads, key_list, layout, parsed
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
 from fleet.evidence.judged import judge
 from fleet.evidence.key_list import Listed
 from fleet.evidence.keys import KeyRing, SigningKey
+from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
 from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import Report, verify
-from fleet.model import Digest
+from fleet.model import Digest, NodeName
 from fleet.stores.base import RunRecord, RunState
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site, device_named
@@ -327,6 +328,64 @@ def test_a_replaced_node_has_two_ledgers_of_which_none_convicts_the_other(tmp_pa
         del cut.objects[max(rows)]
         found = {(damage.code, damage.place.file) for damage in judged(cut).defects}
         assert ("tail-cut", f"{PLACE}/ledgers/node-1/{ledger}") in found
+
+
+@pytest.fixture(name="moved")
+def moved_fixture(tmp_path: Path) -> MemoryArchive:
+    """A coordinator signed twice, once on another host with a key of its own, and twice again."""
+    site, archive, aside = Site(tmp_path / "state"), MemoryArchive(), tmp_path / "first host"
+    here = layout.coordinator_directory(site.state)
+
+    def sign(times: int) -> None:
+        for _ in range(times):
+            site.certify("node-1", rounds=1)
+            site.countersign()
+        copy(site, archive)
+
+    site.certify("node-2", rounds=1)
+    sign(2)
+    here.rename(aside)
+    sign(1)
+    here.rename(tmp_path / "second host")
+    aside.rename(here)
+    sign(2)
+    return archive
+
+
+def test_a_coordinator_that_moved_has_two_logs_and_breaks_none(
+    tmp_path: Path, moved: MemoryArchive
+) -> None:
+    """B62, E3: each host's log of countersignatures is verified for itself."""
+    report = judged(moved)
+    assert report.ok, report.defects
+    assert (report.countersignatures, report.certificates, report.countersigned) == (5, 12, 12)
+    signed = sorted(key for key in moved.objects if key.startswith(filing.HEADS))
+    assert [filing.number_of(key) for key in signed] == [1, 1, 2, 3, 4]
+    found = [key for key in signed if cut_without(moved, key)]
+    assert [filing.number_of(key) for key in found] == [1, 2, 3], "all that others follow"
+    export(archived.collect(moved), tmp_path / "copy")
+    copied = verify(collect(tmp_path / "copy"))
+    assert copied.ok, copied.defects
+    assert (copied.countersignatures, copied.countersigned) == (5, 12)
+
+
+def cut_without(archive: MemoryArchive, key: str) -> set[str]:
+    """What is found once the object is gone."""
+    objects = {name: kept for name, kept in archive.objects.items() if name != key}
+    return {damage.code for damage in judged(MemoryArchive(objects=objects)).defects}
+
+
+def test_a_coordinator_that_signs_two_ends_under_one_number_is_found(
+    tmp_path: Path, moved: MemoryArchive
+) -> None:
+    """E3: a log has one end; who signs another one in its place says two things at once."""
+    key = SigningKey.load_or_create(layout.coordinator_key(tmp_path / "state"))
+    (second,) = (k for k in moved.objects if k.startswith(f"{filing.HEADS}{2:012d}/"))
+    former = heads.read(moved.objects[second][0][1])
+    ends = {NodeName("node-1"): LedgerHead()}
+    made = heads.countersign(ends, former.previous, number=2, key=key, now=START)
+    moved.keep(filing.head(2, heads.read(made).digest), made)
+    assert {"sequence-gap", "missing-link"} & {one.code for one in judged(moved).defects}
 
 
 def test_an_upload_that_was_not_finished_is_proof_and_no_defect(
