@@ -292,56 +292,24 @@ def adopt(registry: Registry, store: Leases) -> None:
     """A new journal follows the store: its epoch, its tokens (all closed), its quarantines.
 
     Until this has happened the node accepts no act. Raises what the store raises while it is away;
-    a journal that follows a store already asks it for memory that came since only.
+    a journal that follows a store already does not ask it.
     """
     if registry.journal.epoch:
-        _adopt_newcomers(registry, store)
         return
     newest, held = store.newest(), store.leases()
-    quarantined = _quarantined(held)
+    out = quarantined(held)
     with registry.commit() as commit:
         commit.set_meta("epoch", str(newest.epoch))
         for unit in list(registry.journal.units.values()):
             moved = close_floor(unit, newest)
-            holder = quarantined.get(unit.id)
-            commit.put_unit(_remembered(moved, holder, now=registry.clock.now()))
+            commit.put_unit(remembered(moved, out.get(unit.id), now=registry.clock.now()))
         for lease in held:
             if lease.holder.kind is HolderKind.CLAIM:
                 _hold(registry, commit, lease)
 
 
-def _adopt_newcomers(registry: Registry, store: Leases) -> None:
-    """A card may come from a node that had it out of service, as the store says (promise 6).
-
-    Until the store answers it stays as it is, unwiped, and keeps nothing else from going on.
-    """
-    found = [unit.id for unit in registry.journal.units.values() if is_newcomer(unit)]
-    if not found:
-        return
-    try:
-        newest, quarantined = store.newest(), _quarantined(store.leases())
-    except errors.FleetError:
-        return
-    if newest.epoch != registry.journal.epoch:
-        return
-    now = registry.clock.now()
-    with registry.commit() as commit:
-        for unit_id in found:
-            unit = commit.unit(unit_id)
-            if is_newcomer(unit):
-                moved = close_floor(unit, newest)
-                commit.put_unit(_remembered(moved, quarantined.get(unit_id), now=now))
-
-
-def is_newcomer(unit: Unit) -> bool:
-    """Whether the store was not asked about it yet, and nothing is being done with it here.
-
-    A lease of its quarantine is then another node's word: the coordinator takes none for us before.
-    """
-    return unit.floor == NO_TOKEN and unit.claim is None and unit.state not in WORKING
-
-
-def _quarantined(held: Iterable[Lease]) -> Mapping[UnitId, Holder]:
+def quarantined(held: Iterable[Lease]) -> Mapping[UnitId, Holder]:
+    """The quarantines among the leases, by unit."""
     return {
         unit: lease.holder
         for lease in held
@@ -390,7 +358,8 @@ def _covering(registry: Registry, units: AbstractSet[UnitId]) -> tuple[Uuid, ...
     return tuple(chosen)
 
 
-def _remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:
+def remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:
+    """`unit` as the store has it: out of service where `holder` is a quarantine."""
     if holder is None:
         return unit
     detail = f"quarantined before this journal knew of it ({holder})"

@@ -33,6 +33,7 @@ from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
 from fleet.node.dividing import Dividing
 from fleet.node.lost import Lost
+from fleet.node.newcomers import Newcomers
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask, refuse_other
@@ -61,7 +62,8 @@ class NodeService:
             parts.tenants,
             stop_wait_s=parts.policy.kill_wait_s * 2,
         )
-        shared = (parts.registry, parts.sweep, parts.tenants, parts.outbox)
+        asking = Newcomers(parts.registry, parts.store)
+        shared = (parts.registry, parts.sweep, parts.tenants, parts.outbox, asking)
         self._tending = Tending(*shared, parts.cadence, parts.lingering)
         self.incarnation = uuid.uuid4().hex
         self._registry.load()

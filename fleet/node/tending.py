@@ -16,9 +16,9 @@ from fleet.lifecycle import Event
 from fleet.model import Device, State, Unit, UnitId, Uuid
 from fleet.node import sweep
 from fleet.node.lingering import Lingering
+from fleet.node.newcomers import Newcomers, is_newcomer
 from fleet.node.outbox import Outbox
 from fleet.node.ports import TenantProof
-from fleet.node.recovery import is_newcomer
 from fleet.node.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Tending:
     health: sweep.Sweep
     tenants: TenantProof
     outbox: Outbox
+    newcomers: Newcomers
     cadence: Cadence
     lingering: Lingering | None = None
     _swept_at: float = float("-inf")
@@ -80,6 +81,7 @@ class Tending:
         if any(not work.idle for work in self.registry.works()):
             self._ordered_at = now
         self._prove_free()
+        self.newcomers.step()
         self._sweep(now)
         self._settle(now)
         self.outbox.drain(now)

@@ -38,6 +38,7 @@ from fleet.model import (
 )
 from fleet.stores.base import RunRecord, RunState
 from fleet.stores.sqlite import open_stores, store_path
+from tests.scratch import scratch
 
 DEBRIS = frozenset({"truncated", "empty-file"})
 """What a crash may leave at the very end of a ledger until the next start sets it aside."""
@@ -124,12 +125,6 @@ def _node(state: Path, name: str) -> NodeSample:
             )
         finally:
             database.close()
-
-
-def scratch() -> Path | None:
-    """Where memory files and copies belong: in memory, where there is some."""
-    shared = Path("/dev/shm")  # noqa: S108 - a tmpfs; what is made there is private
-    return shared if os.access(shared, os.W_OK) else None
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from fleet.settings import MIB
 from tests.chaos import checks, life
 from tests.chaos.checks import Sample
 from tests.chaos.story import Life, Story, Victim, draw
+from tests.scratch import scratch
 
 LIFE_MAX_S = 45.0
 """A life that lasts longer does not converge: it waits for a lease (60 s) it should own."""
@@ -84,7 +85,7 @@ def run(seed: int, keep: Path | None = None) -> Case:
     """
     case, story, began = Case(seed), draw(seed), time.monotonic()
     case.log += story.told()
-    state = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=keep or checks.scratch()))
+    state = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=keep or scratch()))
     try:
         _Play(case, story, state).play()
     except Exception:  # noqa: BLE001 - whatever a check stumbles over is a finding of this seed

@@ -34,6 +34,7 @@ from fleet.wipe.identity import start_time
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.plain import Case, hardware, plant, strike_slow
+from tests.scratch import scratch
 
 SHAPE = "2x2"
 BYTES_PER_S = 2_000_000
@@ -101,16 +102,16 @@ def run(seed: int, keep: Path | None = None) -> Case:
     """Live one story and judge it; `keep` is where its state stays afterwards."""
     case, plot, began = Case(seed), draw(seed), time.monotonic()
     case.log.append(str(plot))
-    state = Path(tempfile.mkdtemp(prefix=f"chaos-ray-{seed}-", dir=keep or checks.scratch()))
-    scratch = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))  # paths of sockets must be short
-    play = _Play(case, plot, state, scratch)
+    state = Path(tempfile.mkdtemp(prefix=f"chaos-ray-{seed}-", dir=keep or scratch()))
+    short = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))  # paths of sockets must be short
+    play = _Play(case, plot, state, short)
     try:
         play.play()
     except Exception:  # noqa: BLE001 - whatever a check stumbles over is a finding of this seed
         case.broken.append(traceback.format_exc())
     finally:
         play.end_all()
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(short, ignore_errors=True)
         if case.broken or keep:
             case.state = state
         else:

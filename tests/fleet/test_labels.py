@@ -34,8 +34,9 @@ MEANT = {
 
 
 @pytest.mark.parametrize("text", MEANT)
-def test_a_selector_means_what_the_server_means(text: str) -> None:
-    """B20: of one Node the coordinator and the API server think alike, a missing label included."""
+def test_a_selector_means_what_it_does_at_a_server(text: str) -> None:
+    """B20: of one Node the coordinator and the API server think alike, a missing label included;
+    the server in memory asks the same parser."""
     cluster = MemoryCluster(Engine(clock=ManualClock(1.0)))
     for name, labels in NODES_BY_LABELS.items():
         metadata = {"name": name, "labels": labels}

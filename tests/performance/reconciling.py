@@ -87,7 +87,7 @@ class Aside:
 class Fleet(Bench):
     """As many nodes as its claims fill, each with a device of its own."""
 
-    def __init__(self, store: object | None = None, *, claims: int, room: int = 0) -> None:
+    def __init__(self, store: Any = None, *, claims: int, room: int = 0) -> None:
         """`store`: the leases', made and initialised; None: in memory. `room`: how many claims
         more may come; 0: a tenth."""
         super().__init__()
@@ -96,7 +96,7 @@ class Fleet(Bench):
         count = -(-(claims + (room or max(2 * ALONE, claims // 10))) // DEVICES)
         self.nodes = Nodes(self.clock, [_node(f"node{number}") for number in range(count)])
         if store is not None:
-            self.store = store  # type: ignore[assignment]
+            self.store = store
         aside: Any = Aside(self.store, self.stored)
         self.coordinator = Coordinator(
             aside, MemoryRunStore(self.clock), clock=self.clock, signer=NoSigner()
@@ -110,7 +110,9 @@ class Fleet(Bench):
         if not hasattr(self, "api"):
             return super().begin()
         cluster, nodes = self.cluster, self.nodes
-        self.cluster, self.nodes = Aside(cluster, self.api), Aside(nodes, self.asked)  # type: ignore[assignment]
+        api: Any = Aside(cluster, self.api)
+        asked: Any = Aside(nodes, self.asked)
+        self.cluster, self.nodes = api, asked
         try:
             claims, binder = super().begin()
         finally:

@@ -9,24 +9,23 @@ runs in this process, without the plugin, kubelet's socket and the API server.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fleet.messages import ScrubOrder
 from fleet.model import Holder, HolderKind, OperationId
 from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
+from tests.scratch import directory
 
 DEVICE = "gpu-0"
-SETTLING_S = 0.4
+QUIET_LOOKS, QUIET_S = 20, 0.0005
+"""Looks in a row, 10 ms apart, between which a process at rest spends less CPU than that, s."""
 
 
 @dataclass
@@ -38,13 +37,28 @@ class Spent:
 
 
 @dataclass
+class Quiet:
+    """Whether this process has come to rest."""
+
+    looks: int = 0
+    spent_s: float = field(default_factory=time.process_time)
+
+    def seen(self) -> bool:
+        """Look once more; whether it did nothing at the last `QUIET_LOOKS`."""
+        now = time.process_time()
+        self.looks = self.looks + 1 if now - self.spent_s < QUIET_S else 0
+        self.spent_s = now
+        return self.looks >= QUIET_LOOKS
+
+
+@dataclass
 class Stays:
     """Claims that come and go on one device."""
 
     lab: Lab
     profile: Profile
-    settling_s: float = 0.0
-    """Time, s, left to the node after each call, for its own loose ends: a spare worker starts."""
+    settles: bool = False
+    """Whether the node's own loose ends are waited for after each call: a spare worker starts."""
     paths: dict[str, Spent] = field(default_factory=lambda: defaultdict(Spent))
     _serial: int = 0
 
@@ -80,29 +94,27 @@ class Stays:
         act()
         path.cpu_s.append(time.process_time() - began)
         path.commits.append(self._commits() - committed)
-        if self.settling_s:
-            time.sleep(self.settling_s)
+        if self.settles:
+            wait_for(Quiet().seen)
 
 
 @contextmanager
 def staying(profile: Profile) -> Iterator[Stays]:
     """A node in memory, where there is memory to put files in, with clean devices."""
-    shared = Path("/dev/shm")  # noqa: S108 - no disk is measured
-    root = Path(tempfile.mkdtemp(prefix="fleet-stay-", dir=shared if shared.is_dir() else None))
     settings = quick_settings(deadline_base_s=30.0, kill_wait_s=5.0)
-    lab = Lab(root, settings.model_copy(update={"profile": profile}))
-    try:
-        lab.free()
-        yield Stays(lab, profile)
-    finally:
-        lab.node.close()
-        shutil.rmtree(root)
+    with directory("fleet-stay-") as root:
+        lab = Lab(root, settings.model_copy(update={"profile": profile}))
+        try:
+            lab.free()
+            yield Stays(lab, profile)
+        finally:
+            lab.node.close()
 
 
 def report(profile: Profile, stays: int) -> None:
     """Measure and print."""
     with staying(profile) as found:
-        found.settling_s = SETTLING_S
+        found.settles = True
         for _ in range(3):
             found.stay()
         found.paths.clear()

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +35,7 @@ from tests.performance.yardsticks import (
     python_work,
     told,
 )
+from tests.scratch import directory
 
 CERTIFICATES, WIPE_MIB, COMMITS, STEPS = 10, 32, 20, 20
 CLAIMS, FEWER, NEW = 1000, 125, 10
@@ -69,10 +68,8 @@ NOBODY_TICKS = 1
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in memory where there is one: bytes are what is measured, not a disk."""
-    shared = Path("/dev/shm")  # noqa: S108 - memory files belong in memory
-    root = Path(tempfile.mkdtemp(prefix="guard-", dir=shared if shared.is_dir() else None))
-    yield root
-    shutil.rmtree(root)
+    with directory("guard-") as root:
+        yield root
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from fleet.messages import DeviceResult, NodeView
 from fleet.model import OperationId, State, Unit, Uuid
 from fleet.node import outbox, recovery
 from fleet.node.deciding import Decisions
+from fleet.node.newcomers import Newcomers, is_newcomer
 from fleet.node.outbox import Outbox
 from fleet.node.sweep import retestable
 from fleet.node.tending import Watched, _frees, _is_idle_dirty
@@ -100,6 +101,7 @@ class Service:
     outbox: Outbox = field(init=False)
     _decisions: Decisions = field(init=False)
     _recovery: TwinRecovery = field(init=False)
+    _newcomers: Newcomers = field(init=False)
     _alarm: Alarm = field(init=False)
     _unrecorded: dict[OperationId, DeviceResult] = field(default_factory=dict)
     _swept_at: float = float("-inf")
@@ -160,6 +162,7 @@ class Service:
         self._decisions = Decisions(self.registry, stop_wait_s=0.0)
         ledger = cast("Ledger", self.hardware.evidence)
         self._recovery = TwinRecovery(self.registry, shelf, 0.0, ledger, hardware=self.hardware)
+        self._newcomers = Newcomers(self.registry, self.build.store)
         self._unrecorded.clear()
         self._tried.clear()
         self._watched = Watched()
@@ -298,6 +301,7 @@ class Service:
         now, monotonic = self.build.timeline.now(), self.build.timeline.monotonic()
         if not self._follow():
             return now + 1.0
+        self._newcomers.step()
         for result in list(self._unrecorded.values()):
             self._record(result)
         self._settle()
@@ -340,7 +344,7 @@ class Service:
                 continue
             if not any(u.state in (State.DIRTY, State.QUARANTINED) for u in units):
                 continue
-            if any(map(recovery.is_newcomer, units)):
+            if any(map(is_newcomer, units)):
                 due = min(due, IDLE_DELAY_S)
                 continue
             late = self._watched.reached(device.uuid, units, now, self.clock.monotonic())

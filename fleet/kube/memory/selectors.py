@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from fleet.errors import InputInvalid
 from fleet.kube.base import Object, Resource
 from fleet.kube.memory.refusal import bad_request
+from fleet.labels import selector
 
 Match = Callable[[Object], bool]
 
-_SET = re.compile(r"\s*([^\s!=,()]+)\s+(in|notin)\s+\(([^)]*)\)\s*")
 _EQUAL = re.compile(r"\s*([^\s!=,()]+)\s*(==|=|!=)\s*([^\s!=,()]*)\s*")
-_EXISTS = re.compile(r"\s*(!?)\s*([^\s!=,()]+)\s*")
 
 
 def field_match(text: str, resource: Resource, selectable: Sequence[str]) -> Match:
@@ -34,9 +34,14 @@ def field_match(text: str, resource: Resource, selectable: Sequence[str]) -> Mat
 
 
 def label_match(text: str) -> Match:
-    """A label selector. Raises `Refusal` 400."""
-    terms = [_label_term(part, text) for part in _split(text)]
-    return lambda found: all(term(found.get("metadata", {}).get("labels") or {}) for term in terms)
+    """A label selector; an empty one selects all. Raises `Refusal` 400."""
+    if not text:
+        return lambda _: True
+    try:
+        chosen = selector(text)
+    except InputInvalid as error:
+        raise bad_request(f"unable to parse requirement: {error.detail}") from error
+    return lambda found: chosen.matches(found.get("metadata", {}).get("labels") or {})
 
 
 def _value(found: Object, path: str) -> str:
@@ -44,23 +49,3 @@ def _value(found: Object, path: str) -> str:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return "" if value is None else str(value)
-
-
-def _split(text: str) -> list[str]:
-    return [part for part in re.split(r",(?![^(]*\))", text) if part.strip()]
-
-
-def _label_term(part: str, text: str) -> Callable[[dict[str, str]], bool]:
-    if match := _SET.fullmatch(part):
-        name, within = match[1], match[2] == "in"
-        values = {value.strip() for value in match[3].split(",")}
-        if within:
-            return lambda labels: name in labels and labels[name] in values
-        return lambda labels: labels.get(name) not in values
-    if match := _EQUAL.fullmatch(part):
-        name, value, wanted = match[1], match[3], match[2] != "!="
-        return lambda labels: (labels.get(name) == value) is wanted
-    if match := _EXISTS.fullmatch(part):
-        name, present = match[2], not match[1]
-        return lambda labels: (name in labels) is present
-    raise bad_request(f"unable to parse requirement: {text!r}")

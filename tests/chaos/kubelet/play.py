@@ -32,6 +32,7 @@ from tests.chaos.kubelet.roles import Site
 from tests.chaos.kubelet.story import DEVICES, Story, draw
 from tests.chaos.life import MARKER, die_with_parent
 from tests.chaos.plain import GONE_WAIT_S, Case, hardware, plant, wipe_workers
+from tests.scratch import scratch
 
 NODE = "node-1"
 STORY_MAX_S = 150.0
@@ -43,7 +44,7 @@ def run(seed: int, keep: Path | None = None) -> Case:
     """Live one story and judge it. Call only from a process with a single thread."""
     case, story, began = Case(seed), draw(seed), time.monotonic()
     case.log += story.told()
-    root = Path(tempfile.mkdtemp(prefix=f"kubelet-{seed}-", dir=keep or checks.scratch()))
+    root = Path(tempfile.mkdtemp(prefix=f"kubelet-{seed}-", dir=keep or scratch()))
     try:
         _Play(case, story, root).play()
     except Exception:  # noqa: BLE001 - whatever a check stumbles over is a finding of this seed

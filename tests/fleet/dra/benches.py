@@ -7,8 +7,6 @@ time it takes.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +37,7 @@ from fleet.settings import KubernetesSettings, Settings
 from fleet.sqlite import Unreadable
 from tests.fleet.node.conftest import WAIT_S, Lab, quick_settings
 from tests.fleet.node.trees import Tree, checkpoint_text
+from tests.scratch import directory
 
 DRIVER = "gpu.fleetscrub.dev"
 MARKS = Marks(DRIVER)
@@ -321,10 +320,8 @@ class Bench(Lab):
 @contextmanager
 def bench(profile: Profile = Profile.FAST, **kubernetes: object) -> Iterator[Bench]:
     """A bench whose devices are proven free; all of it is gone at the end."""
-    shared = Path("/dev/shm")  # noqa: S108 - memory files belong in memory where there is some
-    state = Path(tempfile.mkdtemp(prefix="dra-", dir=shared if shared.is_dir() else None))
     settings = quick_settings().model_copy(update={"profile": profile})
-    try:
+    with directory("dra-") as state:
         made = Bench(state, settings, kubernetes=kubernetes)
         made.free()
         try:
@@ -332,5 +329,3 @@ def bench(profile: Profile = Profile.FAST, **kubernetes: object) -> Iterator[Ben
         finally:
             made.unplug()
             made.node.close()
-    finally:
-        shutil.rmtree(state)

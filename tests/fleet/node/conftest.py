@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from fleet.node.service import NodeService
 from fleet.settings import MIB, KubernetesSettings, Settings
 from fleet.sqlite import open_database
 from tests.fleet.node.trees import POD, Tree
+from tests.scratch import directory
 
 WAIT_S = 30.0
 
@@ -72,6 +72,20 @@ class Lab:
             self.plan = self.plan.model_copy(update={"settings": settings})
         self.node = bootstrap.open_node(self.plan)
         return self.node
+
+    def take_out(self) -> Callable[[], None]:
+        """Take gpu-0 out of the machine, while the service is closed; call the result to put it
+        back."""
+        path = self.directory / "sim" / "topology.json"
+        whole = path.read_text()
+        known = json.loads(whole)
+        known["accelerators"] = known["accelerators"][1:]
+        path.write_text(json.dumps(known))
+
+        def put_back() -> None:
+            path.write_text(whole)
+
+        return put_back
 
     def restart(self, *, settings: Settings | None = None) -> NodeService:
         """Close the service and open it again."""
@@ -272,15 +286,11 @@ def quick_settings(**wipe: object) -> Settings:
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     """A node whose devices are proven free (DIRTY)."""
-    shared = Path("/dev/shm")  # noqa: S108 - memory files belong in memory where there is some
-    state = Path(tempfile.mkdtemp(prefix="lab-", dir=shared if shared.is_dir() else None))
-    try:
+    with directory("lab-") as state:
         made = Lab(state, quick_settings())
         made.free()
         yield made
         made.node.close()
-    finally:
-        shutil.rmtree(state)
 
 
 @pytest.fixture

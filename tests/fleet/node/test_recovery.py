@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import uuid as uuids
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +24,10 @@ from fleet.leases import AcquireRequest
 from fleet.lifecycle import INTERRUPTIONS_MAX
 from fleet.messages import ClaimOrder, Outcome
 from fleet.model import (
-    NO_TOKEN,
     ClaimUid,
     Digest,
     Holder,
     HolderKind,
-    Lease,
     OperationId,
     State,
     Token,
@@ -595,57 +592,3 @@ def test_a_reboot_frees_what_an_unknown_holder_had_and_no_claims_units(lab: Lab)
     lab.backend.reboot()
     lab.leave(State.HELD, claim=ClaimUid("claim-a"))
     assert lab.device().state == State.HELD
-
-
-@pytest.mark.parametrize("away", [False, True])
-def test_a_card_from_another_node_keeps_its_quarantine(lab: Lab, away: bool) -> None:
-    """Promise 6: what another node had out of service is so here, by the store's word; while that
-    is away the card is not wiped, nothing else is held up, and a boot changes nothing.
-    """
-    lab.free()
-    unit = lab.units()[0].id
-    path = lab.directory / "sim" / "topology.json"
-    whole = path.read_text()
-    known = json.loads(whole)
-    known["accelerators"] = known["accelerators"][1:]
-    lose_journal(lab)
-    lab.node._registry.place.mirror.unlink(missing_ok=True)
-    path.write_text(json.dumps(known))
-    lab.open()
-    holder = Holder(HolderKind.QUARANTINE, str(unit))
-    (lease,) = lab.coordinator.acquire([AcquireRequest(frozenset({unit}), holder)])
-    assert isinstance(lease, Lease)
-    lab.node.close()
-    path.write_text(whole)
-    lab.backend.reboot()
-    with lab.store_away() if away else nullcontext():
-        lab.open()
-        for now in (0.0, 1e6, 2e6):
-            lab.node.tick(now)
-        lab.node._tending.join(30.0)
-        if away:
-            assert lab.device().state == State.DIRTY
-            assert lab.node._follow(), "nothing else is held up"
-    lab.node.tick(3e6)
-    (found,) = lab.units()
-    assert found.state is State.QUARANTINED
-    assert [reason.code for reason in found.reasons] == ["operator"]
-    assert (found.floor, found.closed) == (lab.coordinator.newest(), True)
-
-
-def test_a_new_card_that_fails_while_the_store_is_away_asks_it_all_the_same(lab: Lab) -> None:
-    """Promise 7: its floor rises once the store answers, or its quarantine's lease never ended."""
-    lab.free()
-    (unit,) = lab.units()
-    with lab.node._registry.commit() as commit:
-        commit.put_unit(replace(commit.unit(unit.id), floor=NO_TOKEN, closed=False))
-    lab.fault("remap-failed")
-    with lab.store_away():
-        lab.node.sweep()
-        lab.node.tick(lab.node.view().at)
-    (found,) = lab.units()
-    assert (found.state, found.floor) == (State.QUARANTINED, NO_TOKEN)
-    lab.node.tick(lab.node.view().at)
-    (found,) = lab.units()
-    assert found.floor == lab.coordinator.newest()
-    assert [reason.code for reason in found.reasons] == ["remap-failed"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -141,10 +140,7 @@ def test_a_quarantine_cleared_while_it_is_waited_for_leads_to_a_wipe(lab: Lab) -
 def lose_hardware(lab: Lab) -> None:
     """Take gpu-0 out of the machine while the node is down."""
     lab.node.close()
-    path = lab.directory / "sim" / "topology.json"
-    known = json.loads(path.read_text())
-    known["accelerators"] = known["accelerators"][1:]
-    path.write_text(json.dumps(known))
+    lab.take_out()
     lab.open()
 
 
