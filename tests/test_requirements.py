@@ -69,7 +69,7 @@ def test_a_row_names_what_exists(name: str, code: list[str], tests: list[str]) -
 CASES = [
     (match[1], re.findall(r"`([^`]+)`", match[2]))
     for match in re.finditer(
-        r"^\| (B\d\d) \|[^|]*\|([^|]*)\|",
+        r"^\| ([BF]\d\d) \|[^|]*\|([^|]*)\|",
         (ROOT / "docs" / "cases.md").read_text(),
         re.MULTILINE,
     )
