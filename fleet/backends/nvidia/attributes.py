@@ -46,6 +46,8 @@ def memory(probe: Probe) -> Memory | None:
     second = probe.ask("GetMemoryInfo", version=nvml.Library.constant("nvmlMemory_v2"))
     if second is not None:
         return Memory(int(second.total), int(second.reserved))
+    if probe.refused("GetMemoryInfo") not in nvml.OLDER_FORM:
+        return None
     first = probe.ask("GetMemoryInfo")
     return None if first is None else Memory(int(first.total), None)
 

@@ -27,7 +27,7 @@ from fleet.backends.nvidia import (
     resetting,
 )
 from fleet.backends.nvidia.events import EventStream
-from fleet.backends.nvidia.holders import Holders
+from fleet.backends.nvidia.holders import Entered, Holders
 from fleet.backends.nvidia.identity import Identities
 from fleet.backends.nvidia.inventory import Card, Inventory
 from fleet.backends.nvidia.mig import Mig
@@ -139,21 +139,22 @@ class NvidiaBackend:
         """
         if not accelerator.startswith(layout.PARTS):
             card = self._inventory.card(accelerator)
-            return self._holders.of(card, self._minor(card))
+            return self._holders.of(card, self._minor(card), instances=self._entered(card))
         card, device = self._part(accelerator)
-        instance = self._instance(card, device)
-        return () if instance is None else self._holders.of(card, self._minor(card), instance)
+        found = self._mig.find(card.handle, card.uuid, lambda one: one.device == device.uuid)
+        return () if found is None else self._holders.of(card, self._minor(card), Entered(*found))
 
     def holders(self, accelerator: Uuid) -> Mapping[Uuid, Sequence[Process]]:
         """Holders of a GPU and of each partition that has an instance, in one look."""
         card = self._inventory.card(accelerator)
         minor = self._minor(card)
+        there = self._entered(card)
         found: dict[Uuid, Sequence[Process]] = {
-            one.device: self._holders.of(card, minor, one)
-            for one in self._mig.instances(card.handle, card.uuid)
-            if one.device is not None
+            one.instance.device: self._holders.of(card, minor, one)
+            for one in there
+            if one.instance.device is not None
         }
-        return {**found, accelerator: self._holders.of(card, minor)}
+        return {**found, accelerator: self._holders.of(card, minor, instances=there)}
 
     def strays(self) -> Sequence[str]:
         """Open faults in the kernel log of slots without a GPU of ours (B39, B70)."""
@@ -296,7 +297,9 @@ class NvidiaBackend:
         Raises BackendFailed, DeviceLost."""
         try:
             card = self._inventory.card(accelerator)
-            found = self._holders.of(card, self._minor(card), bystanders=True)
+            found = self._holders.of(
+                card, self._minor(card), instances=self._entered(card), bystanders=True
+            )
         except DriverRefused as error:
             if error.code != nvml.RESET_REQUIRED:
                 raise
@@ -341,6 +344,9 @@ class NvidiaBackend:
     def _minor(self, card: Card) -> int:
         """The device minor as it is now: a change of MIG mode may change it."""
         return int(self._library.call("nvmlDeviceGetMinorNumber", card.handle))
+
+    def _entered(self, card: Card) -> Sequence[Entered]:
+        return [Entered(*one) for one in self._mig.entered(card.handle, card.uuid)]
 
     def _instance(self, card: Card, device: Device) -> Instance | None:
         found = self._mig.find(card.handle, card.uuid, lambda one: one.device == device.uuid)

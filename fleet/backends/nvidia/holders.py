@@ -9,8 +9,11 @@ Decisions:
    capability it has open. With the node alone open it works on another GPU.
 3. An MPS daemon that may serve the device holds it, clients or not: whatever would run there runs
    inside its server.
-4. Memory in use that nobody listed accounts for is held by a process without a pid: nothing of ours
-   touches the GPU until that memory is free (`occupancy.unseen`).
+4. Memory in use that nobody listed accounts for, or whose use the driver does not tell, is held by
+   a process without a pid: nothing of ours touches it until it is known to be free
+   (`occupancy.unseen`).
+5. Whether an MPS daemon has clients is the driver's word too: where it gives none, the daemon is
+   not asked to end.
 """
 
 from __future__ import annotations
@@ -30,7 +33,14 @@ from fleet.wipe.identity import MARKER
 
 DRIVER_MARK = "nvidia driver, "
 """How the marker of a process begins that only asks the driver (`fleet.backends.remote`)."""
-MPS_CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A GPU instance and the driver's handle of its device; None while it is half made."""
+
+    instance: Instance
+    handle: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +57,19 @@ class Holders:
         self,
         card: Card,
         minor: int,
-        instance: Instance | None = None,
+        within: Entered | None = None,
         *,
+        instances: Sequence[Entered] = (),
         bystanders: bool = False,
     ) -> tuple[Process, ...]:
         """Holders of a GPU, or of one instance on it, by pid. Raises `BackendFailed`, `DeviceLost`.
 
+        `within`: that instance. `instances`: all there are, where the GPU is partitioned.
         `bystanders`: also workers of ours that only have the GPU's node open, as whoever starts
         CUDA has every node he can see: they keep no wipe from it, and a reset they do.
         With a policy that allows it, an MPS daemon without clients is asked to end first.
         """
+        instance = within.instance if within else None
         gi = None if instance is None else instance.ids["gi"]
         own = (
             [nodes.of_gpu(minor, root=self.root)]
@@ -74,11 +87,11 @@ class Holders:
         if settled.ended:
             mps.leave_exclusive_mode(self.library, card.handle)
             found = tuple(process for process in found if process.pid not in settled.gone)
-        unseen = () if instance is not None or card.handle is None else self._unseen(card.handle)
-        named = {process.pid: process for process in (*unseen, *found, *settled.holders)}
-        ours = self._as_we_count(named[pid] for pid in sorted(named))
+        unseen = self._unseen(card.handle, [within] if within else instances)
+        named = {process.pid: process for process in (*found, *settled.holders)}
+        ours = (*unseen, *self._as_we_count(named[pid] for pid in sorted(named)))
         if bystanders or instance is not None or card.handle is None:
-            return tuple(ours)
+            return ours
         at_work = occupancy.listed(self.library, card.handle)
         return tuple(one for one in ours if one.kind is not ProcessKind.OURS or one.pid in at_work)
 
@@ -89,12 +102,25 @@ class Holders:
             minor, gi=instance.ids["gi"], ci=instance.ids["ci"], root=self.root
         )
 
-    def _unseen(self, handle: Any) -> Sequence[Process]:
-        return occupancy.unseen(self.library, handle, within_s=self.freed_within_s)
+    def _unseen(self, handle: Any, entered: Sequence[Entered]) -> tuple[Process, ...]:
+        """Who holds memory without being listed, of the GPU or of each instance.
 
-    def _clients(self, handle: Any) -> frozenset[int]:
-        listed = self.library.ask(MPS_CLIENTS, handle)
-        return frozenset(int(client.pid) for client in listed or ())
+        In an instance that is half made nothing can run.
+        """
+        if handle is None:
+            return ()
+        complete = [(one.instance.ids["gi"], one.handle) for one in entered if one.handle]
+        return tuple(
+            process
+            for place in (complete if entered else [None])
+            for process in occupancy.unseen(
+                self.library, handle, instance=place, within_s=self.freed_within_s
+            )
+        )
+
+    def _clients(self, handle: Any) -> frozenset[int] | None:
+        """Clients of an MPS server on the GPU; None: unknown."""
+        return None if handle is None else occupancy.clients(self.library, handle)
 
     def _as_we_count(self, found: Iterator[Process]) -> Iterator[Process]:
         for process in found:

@@ -111,7 +111,7 @@ class Table:
         try:
             return self._library.call(name, handle, number, version=2)
         except errors.DriverRefused as error:
-            if error.code not in (nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH):
+            if error.code not in nvml.OLDER_FORM:
                 raise
         return self._library.call(name, handle, number, version=1)
 
@@ -203,7 +203,7 @@ class Table:
         try:
             return self._library.call(name, instance, number, 0, version=2)
         except errors.DriverRefused as error:
-            if error.code not in (nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH):
+            if error.code not in nvml.OLDER_FORM:
                 raise
         return self._library.call(name, instance, number, 0, version=1)
 

@@ -127,11 +127,18 @@ class Mig:
 
         Raises `DeviceLost`, `BackendFailed`. With partitioning off there are none.
         """
+        return [instance for instance, _ in self.entered(handle, gpu)]
+
+    def entered(self, handle: Any, gpu: Uuid) -> Sequence[tuple[Instance, Any]]:
+        """All instances, each with the handle of its device: None while it is half made.
+
+        Raises as `instances`.
+        """
         if not self.enabled(handle):
             return ()
         profiles = self._table.profiles(handle, gpu)
         return [
-            self._table.as_instance(gpu, found, profiles)
+            (self._table.as_instance(gpu, found, profiles), found.device)
             for found in self._table.found(handle, profiles)
         ]
 

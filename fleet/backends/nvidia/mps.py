@@ -91,17 +91,22 @@ def empty_pipe_directory(run: Path) -> Path:
 
 
 def settle(
-    uuid: str, *, root: Path, policy: Policy, holding: Collection[int], clients: Collection[int]
+    uuid: str,
+    *,
+    root: Path,
+    policy: Policy,
+    holding: Collection[int],
+    clients: Collection[int] | None,
 ) -> Settled:
     """Do about MPS on a device what `policy` allows, and say who stays.
 
     `holding`: pids that have the device, as occupancy says. `clients`: those of them the driver
-    lists as MPS clients; while there is one, nothing is done. Where a daemon was ended, the caller
-    looks at the compute mode (`leave_exclusive_mode`). Raises `BackendFailed` where processes
-    cannot be listed.
+    lists as MPS clients; while there is one, or the driver does not tell (None), nothing is done.
+    Where a daemon was ended, the caller looks at the compute mode (`leave_exclusive_mode`).
+    Raises `BackendFailed` where processes cannot be listed.
     """
     found = find(root)
-    if not policy.shuts_down or clients:
+    if not policy.shuts_down or clients is None or clients:
         return Settled(holders(found, uuid, holding, policy))
     ended = [
         daemon

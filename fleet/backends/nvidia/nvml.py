@@ -26,6 +26,9 @@ IN_USE = 19
 INSUFFICIENT_RESOURCES = 23
 VERSION_MISMATCH = 25
 INVALID_ARGUMENT = 2
+OLDER_FORM = frozenset({FUNCTION_NOT_FOUND, VERSION_MISMATCH})
+"""Codes of a driver that does not have a call in this form: the only ones after which an older form
+of it is asked. After any other the older answer is not believed either (F41)."""
 
 _ABSENT = {
     9: "the kernel module is not loaded",
@@ -39,7 +42,6 @@ _REMEDIES = {
     18: "library and kernel module differ since an upgrade: reload the module or reboot",
     19: "end what uses the device; `fleet devices` names it",
 }
-_FUNCTION_MISSING = (FUNCTION_NOT_FOUND, VERSION_MISMATCH)
 _NEEDED = ("nvmlInit", "nvmlDeviceGetRepairStatus", "c_nvmlGpuFabricInfo_v3_t", "nvmlMemory_v2")
 """Names that look-alikes and releases before ours lack."""
 

@@ -15,8 +15,14 @@ Decisions:
    capability nodes open. Who has only the parent's node open uses no partition's memory.
 4. Memory in use while the driver lists nobody is held all the same: what a process has exported
    lives on in a descriptor of a control node or in a buffer shared by the kernel, which no list and
-   no node of the GPU shows. Only the newer figures tell use from reserve, so older drivers leave
-   it open (B71). What was just freed may count for a moment more, so it is looked at again.
+   no node of the GPU shows. What was just freed may count for a moment more, so it is looked at
+   again.
+5. No signal is no proof of idleness (F41). The older figures may count the driver's reserve as used
+   (B71): above what an idle GPU has, they are a holder all the same, and figures that cannot be had
+   are one too. With MIG on each instance is judged by its own figures, for the whole GPU's are the
+   sum of them.
+6. A newer list that the driver refuses is not replaced by an older one: only a driver that does not
+   have the newer form is asked in the older.
 """
 
 from __future__ import annotations
@@ -37,14 +43,16 @@ from fleet.model import Process, ProcessKind
 
 NO_INSTANCE = 0xFFFFFFFF
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
-_OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
+_MPS = "nvmlDeviceGetMPSComputeRunningProcesses"
+_OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses", _MPS)
 _VERSIONS = ("_v3", "_v2")
-_NOT_LISTED = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH)
+_NOT_LISTED = (nvml.NOT_SUPPORTED, *nvml.OLDER_FORM)
 _GREW = 7
 """The driver's code for a list that became longer between the two calls that read it."""
 _TRIES = 3
 IDLE_BYTES = 64 << 20
 """What an idle GPU has in use at most beside its reserve."""
+RESERVE_INCLUDED = " (the driver's reserve included, which drivers before R510 do not tell apart)"
 FREED_WITHIN_S = 2.0
 """Time, s, within which freed memory is scrubbed by the driver and counts as free."""
 _AGAIN_S = 0.05
@@ -82,34 +90,67 @@ def listed(library: Library, handle: Any, *, gi: int | None = None) -> frozenset
     return frozenset(int(one.pid) for one in found if gi is None or int(one.gpuInstanceId) == gi)
 
 
-def unseen(
-    library: Library, handle: Any, *, within_s: float = FREED_WITHIN_S
-) -> tuple[Process, ...]:
-    """A holder without a pid where memory of a GPU is in use and the driver lists nobody.
+def clients(library: Library, handle: Any) -> frozenset[int] | None:
+    """Pids the driver lists as clients of an MPS server; None: it does not tell."""
+    try:
+        return frozenset(int(one.pid) for one in _list(library, _MPS, handle))
+    except errors.DriverRefused:
+        return None
 
-    Waits up to `within_s` for memory that was just freed. Of a GPU that is partitioned, must be
-    reset, or whose driver tells use and reserve not apart: nobody. Raises as `listed`.
+
+def unseen(
+    library: Library,
+    handle: Any,
+    *,
+    instance: tuple[int, Any] | None = None,
+    within_s: float = FREED_WITHIN_S,
+) -> tuple[Process, ...]:
+    """A holder without a pid where memory is in use, or may be, and the driver lists nobody.
+
+    `instance`: number and device handle of one GPU instance, whose memory alone is asked for then.
+    Waits up to `within_s` for memory that was just freed. Of a GPU that must be reset first:
+    nobody, for descriptors decide there. Raises as `listed`.
     """
     until = time.monotonic() + within_s
-    while (used := _used_by_nobody(library, handle)) > IDLE_BYTES:
+    while (found := _in_use(library, handle, instance)) is not None:
         if time.monotonic() >= until:
-            name = f"{used >> 20} MiB {NOBODY_SEEN}"
-            return (Process(0, name, ProcessKind.FOREIGN),)
+            return (Process(0, f"{found} {NOBODY_SEEN}", ProcessKind.FOREIGN),)
         time.sleep(_AGAIN_S)
     return ()
 
 
-def _used_by_nobody(library: Library, handle: Any) -> int:
-    """Bytes in use while nobody is listed; 0 where somebody is, or the driver does not tell."""
-    mig = library.ask("nvmlDeviceGetMigMode", handle)
-    if mig is not None and mig[0]:
-        return 0
-    version = library.constant("nvmlMemory_v2")
-    figures = library.ask("nvmlDeviceGetMemoryInfo", handle, version=version)
-    if figures is None or int(figures.used) <= IDLE_BYTES:
-        return 0
-    nobody = _all(library, handle) == []  # None: it lists nothing before its reset
-    return int(figures.used) if nobody else 0
+def _in_use(library: Library, handle: Any, instance: tuple[int, Any] | None) -> str | None:
+    """How much memory is in use with nobody listed, in words; None: it is idle, or his who is."""
+    gi, device = instance or (None, handle)
+    try:
+        used, apart = _used(library, device)
+    except errors.DriverRefused as error:
+        if error.code == nvml.RESET_REQUIRED:
+            return None
+        words = f"memory (how much is unknown: {error.detail})"
+    else:
+        if used <= IDLE_BYTES:
+            return None
+        words = f"{used >> 20} MiB" + ("" if apart else RESERVE_INCLUDED)
+    listed_now = _all(library, handle)
+    if listed_now is None:  # it lists nothing before its reset
+        return None
+    there = [one for one in listed_now if gi is None or int(one.gpuInstanceId) == gi]
+    return None if there else words
+
+
+def _used(library: Library, handle: Any) -> tuple[int, bool]:
+    """Bytes in use, and whether the driver's own reserve is certain to be none of them.
+
+    Raises `DriverRefused` where it does not tell, `DeviceLost`.
+    """
+    name, version = "nvmlDeviceGetMemoryInfo", library.constant("nvmlMemory_v2")
+    try:
+        return int(library.call(name, handle, version=version).used), True
+    except errors.DriverRefused as error:
+        if error.code not in nvml.OLDER_FORM:
+            raise
+    return int(library.call(name, handle).used), False
 
 
 def _all(library: Library, handle: Any) -> list[Any] | None:
@@ -137,7 +178,7 @@ def _list(library: Library, name: str, handle: Any) -> Iterator[Any]:
             yield from _read(library, name + version, handle)
             return
         except errors.DriverRefused as error:
-            if error.code not in (nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH):
+            if error.code not in nvml.OLDER_FORM:
                 raise
             refused = refused or error
     if refused is not None:
@@ -156,7 +197,7 @@ def _read(library: Library, name: str, handle: Any) -> Sequence[Any]:
 
 def _process(library: Library, pid: int, opened: Mapping[int, Opener], root: Path) -> Process:
     name = opened[pid].name if pid in opened else _name(library, pid, root)
-    return Process(pid, name, infrastructure.kind(name, pid, proc=root / "proc"))
+    return infrastructure.process(pid, name, proc=root / "proc")
 
 
 def _name(library: Library, pid: int, root: Path) -> str:

@@ -37,7 +37,7 @@ def processes(function: Function, part: Part) -> tuple[Process, ...]:
         wanted = {**renders, **own, KFD: shared[0].numbers}
     proc = function.root / "proc"
     return tuple(
-        Process(found.pid, found.name, infrastructure.kind(found.name, found.pid, proc=proc))
+        infrastructure.process(found.pid, found.name, proc=proc)
         for found in openers(function.root, wanted)
         if found.paths.intersection(own) or _anywhere(found, renders)
     )

@@ -193,7 +193,7 @@ def _process(pid: int) -> Process:
         name = _readable(Path(f"{_PROC}/{pid}/comm").read_bytes())
     except OSError:
         name = "unknown"
-    return Process(pid, name, infrastructure.kind(name, pid))
+    return infrastructure.process(pid, name)
 
 
 def _readable(name: bytes) -> str:

@@ -70,6 +70,93 @@ def test_a_set_id_program_is_no_daemon(tmp_path: Path) -> None:
         assert not infrastructure.is_of_the_host(pid)
 
 
+ACCOUNTS = (
+    "root:x:0:0::/root:/bin/sh\nnvpd:x:70001:70001::/:/usr/sbin/nologin\nuser:x:70002:0::/:/\n"
+)
+
+
+def daemon(proc: Path, pid: int, *, user: int, group: str = "", parent: int = 7) -> None:
+    """A persistence daemon that gave up root, and how it was started."""
+    shown(proc, pid, users=f"{user} {user} {user} {user}")
+    (proc / str(pid) / "stat").write_text(f"{pid} (nvidia-persiste) S {parent} 0 0\n")
+    (proc / str(pid) / "cgroup").write_text(f"0::{group}\n")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A host whose systemd is process 1, with accounts."""
+    shown(tmp_path, 1)
+    (tmp_path / "1/root/etc").mkdir(parents=True)
+    (tmp_path / "1/root/etc/passwd").write_text(ACCOUNTS)
+    return tmp_path
+
+
+UNIT = "/system.slice/nvidia-persistenced.service"
+
+
+@pytest.mark.parametrize(
+    ("user", "group", "parent", "why"),
+    [
+        (70001, UNIT, 7, ""),
+        (70001, f"/../../..{UNIT}", 7, ""),
+        (70001, "/user.slice/x.scope", 1, ""),
+        (70001, "/user.slice/x.scope", 7, "was not started as nvidia-persistenced.service"),
+        (70001, f"/user.slice{UNIT}", 7, "was not started as nvidia-persistenced.service"),
+        (70002, UNIT, 1, "runs as user 70002 and counts as part of the node only as root, nvidia-"),
+        (70003, UNIT, 1, "runs as user 70003"),
+    ],
+)
+def test_f80_a_daemon_under_its_own_account_is_infrastructure(
+    proc: Path, user: int, group: str, parent: int, why: str
+) -> None:
+    """F80: nvidia-persistenced may run as the user its package made for it, started by the host's
+    systemd; any other user, and any other start, is foreign and is told why."""
+    daemon(proc, 5, user=user, group=group, parent=parent)
+    found = infrastructure.process(5, "nvidia-persiste", proc=proc)
+    if os.geteuid() != 0 and not why:
+        why = "its program can be written by others than root"  # a test's files are its own
+    if why:
+        assert found.kind is ProcessKind.FOREIGN
+        assert found.name.startswith(f"nvidia-persiste ({why}")
+    else:
+        assert found == Process(5, "nvidia-persiste", ProcessKind.INFRASTRUCTURE)
+
+
+def test_f80_an_account_counts_only_with_roots_program_on_the_host(proc: Path) -> None:
+    """F80: another mount namespace, a program that others may write, a program that takes on
+    another user, or a host whose accounts cannot be read: foreign."""
+    daemon(proc, 5, user=70001, group=UNIT)
+    program = proc / "nvidia-persistenced"
+
+    def found() -> ProcessKind:
+        return infrastructure.process(5, "nvidia-persistenced", proc=proc).kind
+
+    root = os.geteuid() == 0
+    assert found() is (ProcessKind.INFRASTRUCTURE if root else ProcessKind.FOREIGN)
+    for mode in (0o775, 0o757, 0o4755, 0o2755):
+        program.chmod(mode)
+        assert found() is ProcessKind.FOREIGN
+    program.chmod(0o755)
+    (proc / "5/ns/mnt").unlink()
+    (proc / "5/ns/mnt").symlink_to("mnt:[2]")
+    assert found() is ProcessKind.FOREIGN
+    (proc / "5/ns/mnt").unlink()
+    (proc / "5/ns/mnt").symlink_to("mnt:[1]")
+    (proc / "1/root/etc/passwd").unlink()
+    assert found() is ProcessKind.FOREIGN
+
+
+def test_f80_daemons_without_an_account_of_their_own_run_as_root(proc: Path) -> None:
+    """F80: the account of one row says nothing about another row."""
+    daemon(proc, 5, user=70001, group="/system.slice/nvidia-dcgm.service")
+    (proc / "nv-hostengine").touch(mode=0o755)
+    (proc / "5/exe").unlink()
+    (proc / "5/exe").symlink_to("../nv-hostengine")
+    found = infrastructure.process(5, "nv-hostengine", proc=proc)
+    assert found.kind is ProcessKind.FOREIGN
+    assert "runs as user 70001 and counts as part of the node only as root" in found.name
+
+
 def test_every_row_says_why_it_is_there() -> None:
     """B3: a listed daemon may stay for a wipe and for nothing else, with text and source."""
     rows = infrastructure.rows()

@@ -91,7 +91,8 @@ def test_eight_gpus_cost_little(host: Host, backend: NvidiaBackend) -> None:
 
 
 def test_b71_memory_in_use_is_no_holder(host: Host, backend: NvidiaBackend) -> None:
-    """B71: a GPU whose reserve counts as used is idle: only processes decide."""
+    """B71: a reserve that counts as used makes nobody a holder as long as it is no larger than
+    what an idle GPU has in use; else see F41."""
     gpu = host.add_gpu()
     gpu.fault("nvmlDeviceGetMemoryInfo_v2", "return 13")
     assert backend.processes(Uuid(gpu.uuid)) == ()
@@ -99,6 +100,40 @@ def test_b71_memory_in_use_is_no_holder(host: Host, backend: NvidiaBackend) -> N
     gpu.process(4711, size=0)
     (found,) = backend.processes(Uuid(gpu.uuid))
     assert (found.pid, found.kind) == (4711, ProcessKind.FOREIGN)
+
+
+def test_f41_memory_used_by_nobody_on_an_old_driver_is_held(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """F41: 814 of 1,024 MiB in use, nobody listed, newer figures refused: there is a holder."""
+    gpu = host.add_gpu(total=1 << 30, exported=813 << 20)
+    gpu.fault("nvmlDeviceGetMemoryInfo_v2", "return 13")
+    (found,) = backend.processes(Uuid(gpu.uuid))
+    assert (found.pid, found.kind) == (0, ProcessKind.FOREIGN)
+    assert found.name.startswith("814 MiB (the driver's reserve included")
+    gpu.set(exported=0)
+    assert backend.processes(Uuid(gpu.uuid)) == ()
+
+
+def test_f41_memory_used_by_nobody_in_an_instance_is_held(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """F41: with MIG on an instance whose memory nobody listed has is held, and so is the GPU, with
+    instances and without."""
+    gpu = host.add_gpu(total=8 << 30, mig_current=1, mig_pending=1)
+    whole, one = backend.inventory()[0].devices[0], part(backend, "2g", 0)
+    gpu.set(exported=200 << 20)
+    assert [process.pid for process in backend.processes(whole.uuid)] == [0]
+    made = backend.make(one)
+    found = backend.holders(whole.uuid)
+    assert [process.name for process in found[one.uuid]] == [
+        "200 MiB in use by nobody who can be seen"
+    ]
+    assert found[one.uuid] == backend.processes(one.uuid) == found[whole.uuid]
+    assert [process.pid for process in backend.in_the_way(whole.uuid)] == [0]
+    gpu.set(exported=0)
+    assert backend.holders(whole.uuid) == {one.uuid: (), whole.uuid: ()}
+    backend.unmake(made)
 
 
 def test_holders_of_a_partition_are_its_own(host: Host, backend: NvidiaBackend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from fleet.model import Process, ProcessKind
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.hosttree import OTHER_MOUNTS
-from tests.fleet.backends.nvidia.scripted import Scripted, by_turns, refuse
+from tests.fleet.backends.nvidia.scripted import Refusal, Scripted, by_turns, refuse
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
 GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
@@ -172,39 +173,89 @@ def test_a_gpu_that_waits_for_its_reset_is_judged_by_descriptors(tmp_path: Path)
     assert [one.pid for one in found] == [95]
 
 
+def figures(newer: Any, older: Any) -> Callable[..., Any]:
+    """The driver's memory figures in the newer and in the older form."""
+
+    def answer(*_: Any, version: int = 0) -> Any:
+        found = newer if version else older
+        if isinstance(found, Refusal):
+            raise found.error("nvmlDeviceGetMemoryInfo")
+        return found
+
+    return answer
+
+
+def used(mib: int, **more: int) -> SimpleNamespace:
+    return SimpleNamespace(used=mib << 20, **more)
+
+
 B71 = (
-    (SimpleNamespace(reserved=736100352, used=0), 0),
-    (SimpleNamespace(reserved=736100352, used=532676608), 508),
-    (refuse(nvml.FUNCTION_NOT_FOUND), 0),
-    (refuse(nvml.VERSION_MISMATCH), 0),
+    (used(0, reserved=702 << 20), used(702), ""),
+    (used(508, reserved=702 << 20), used(1210), "508 MiB in use"),
+    (refuse(nvml.FUNCTION_NOT_FOUND), used(690), "690 MiB (the driver's reserve included"),
+    (refuse(nvml.VERSION_MISMATCH), used(690), "690 MiB (the driver's reserve included"),
+    (refuse(nvml.FUNCTION_NOT_FOUND), used(814), "814 MiB (the driver's reserve included"),
+    (refuse(nvml.FUNCTION_NOT_FOUND), used(3), ""),
+    (refuse(nvml.FUNCTION_NOT_FOUND), refuse(nvml.FUNCTION_NOT_FOUND), "memory (how much is"),
+    (refuse(nvml.NOT_SUPPORTED), used(3), "memory (how much is unknown"),
+    (refuse(nvml.NO_PERMISSION), used(3), "memory (how much is unknown"),
+    (refuse(999), used(3), "memory (how much is unknown"),
 )
-"""What the newer figures of the case's four GPUs are, and MiB held by nobody who is listed."""
+"""Figures of the case's four GPUs and of others, and what is held by nobody who is listed."""
 
 
-@pytest.mark.parametrize(("figures", "mib"), B71)
-def test_b71_memory_in_use_while_nobody_is_listed_is_held(figures: Any, mib: int) -> None:
-    """B71: of four GPUs that list nobody, the one with 508 MiB in use beside its reserve is held;
-    an idle one is not, whatever its reserve; and where the driver tells them not apart, this says
-    nothing and descriptors decide."""
-    library = lists(nvmlDeviceGetMemoryInfo=by_turns(figures))
-    name = f"{mib} MiB in use by nobody who can be seen"
-    held = (Process(0, name, ProcessKind.FOREIGN),) if mib else ()
-    assert occupancy.unseen(library, HANDLE, within_s=0) == held
+@pytest.mark.parametrize(("newer", "older", "held"), B71)
+def test_f41_memory_whose_use_is_not_known_to_be_idle_is_held(
+    newer: Any, older: Any, held: str
+) -> None:
+    """F41, B71: a GPU that lists nobody is idle only when its figures say so: the newer ones, or of
+    a driver without them older ones that leave no room for anybody; a refusal is no figure."""
+    library = lists(nvmlDeviceGetMemoryInfo=figures(newer, older))
+    found = occupancy.unseen(library, HANDLE, within_s=0)
+    assert [one.kind for one in found] == ([ProcessKind.FOREIGN] if held else [])
+    assert all(one.name.startswith(held) for one in found)
+    assert all(one.name.endswith(" in use by nobody who can be seen") for one in found)
+
+
+@pytest.mark.parametrize("code", [nvml.NOT_SUPPORTED, nvml.NO_PERMISSION, nvml.TIMEOUT, 999])
+@pytest.mark.parametrize("name", [COMPUTE, GRAPHICS, MPS])
+def test_f41_a_list_that_is_refused_is_not_replaced_by_an_older_one(name: str, code: int) -> None:
+    """F41: a newer process list that the driver has and refuses makes no older answer true."""
+    older: dict[str, Any] = {name.replace("_v3", "_v2"): []}
+    library = lists(**{**older, name: refuse(code)})
+    if code == nvml.NOT_SUPPORTED and name != COMPUTE:
+        assert occupancy.listed(library, HANDLE) == frozenset()  # this part keeps no such list
+    else:
+        with pytest.raises(DriverRefused, match=str(code)):
+            occupancy.listed(library, HANDLE)
+    assert not library.called(name.replace("_v3", "_v2"))
+
+
+def test_f41_clients_of_an_mps_server_that_are_not_told_are_unknown() -> None:
+    """F41: an MPS daemon is idle only when the driver says that it has no client."""
+    assert occupancy.clients(lists(), HANDLE) == frozenset()
+    assert occupancy.clients(lists(mps=[listed(41)]), HANDLE) == frozenset({41})
+    for code in (nvml.NOT_SUPPORTED, nvml.NO_PERMISSION, 999):
+        assert occupancy.clients(lists(mps=refuse(code)), HANDLE) is None
 
 
 def test_b71_memory_of_somebody_who_is_listed_is_his() -> None:
-    """B71: a worker of ours has all of it, and is no stranger for that; neither is a GPU that is
-    partitioned, or that must be reset first (gpus-8.36)."""
-    used = SimpleNamespace(used=80 << 30, reserved=0)
+    """B71, F41: a worker of ours has all of it, and is no stranger for that; neither is a GPU that
+    must be reset first (gpus-8.36). MIG makes no memory idle, and an instance is judged by its own
+    figures and by those listed inside of it."""
+    full = used(80 << 10, reserved=0)
 
-    def seen(compute: Any, **more: Any) -> int:
-        library = lists(compute, nvmlDeviceGetMemoryInfo=lambda *_, **__: used, **more)
-        return len(occupancy.unseen(library, HANDLE, within_s=0))
+    def seen(compute: Any, gi: int | None = None, **more: Any) -> int:
+        library = lists(compute, nvmlDeviceGetMemoryInfo=lambda *_, **__: full, **more)
+        instance = None if gi is None else (gi, "MIG device")
+        found = occupancy.unseen(library, HANDLE, instance=instance, within_s=0)
+        return len(found)
 
     assert seen([]) == 1
     assert seen([listed(41)]) == 0
-    assert seen([], nvmlDeviceGetMigMode=[1, 1]) == 0
-    assert seen([], nvmlDeviceGetMigMode=[0, 0]) == 1
+    assert seen([], nvmlDeviceGetMigMode=[1, 1]) == 1
+    assert seen([listed(41, gi=2)], gi=1) == 1
+    assert seen([listed(41, gi=2)], gi=2) == 0
     assert seen(refuse(nvml.RESET_REQUIRED)) == 0
 
 
