@@ -20,7 +20,7 @@ from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.segments import Damage
 from fleet.evidence.sources import collect
-from fleet.evidence.verify import verify
+from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
 from fleet.messages import DeviceView, Message, NodeView
 from fleet.model import HolderKind, Lease, State, Token, UnitId
@@ -135,7 +135,7 @@ def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
         open_runs=open_runs,
         certificates=None if ledgers is None else _certificates(ledgers),
         silent={name: str(one) for name, one in found.items() if isinstance(one, FleetError)},
-        defects=() if ledgers is None else _defects(ledgers),
+        defects=() if ledgers is None else _defects(ledgers, now),
         api=None if cluster is None else read_api(cluster, looking.marks),
         settle_s=looking.settle_s,
         marks=looking.marks,
@@ -152,10 +152,10 @@ def _coordinators(looking: Looking, now: float) -> dict[str, tuple[str, ...]]:
     return {"uncoordinated": said} if found is None else {"coordinator": said}
 
 
-def _defects(state: Path) -> tuple[Damage, ...]:
+def _defects(state: Path, now: float) -> tuple[Damage, ...]:
     if not layout.nodes(state):
         return ()
-    return tuple(verify(collect(state)).defects)
+    return tuple(verify(collect(state), Demand(now=now)).defects)
 
 
 def _certificates(state: Path) -> frozenset[str]:

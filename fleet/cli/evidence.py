@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +14,12 @@ from rich.text import Text
 
 from fleet import errors
 from fleet.cli import archive, keys, losses, page, text
-from fleet.cli.options import StateOption, state_directory
+from fleet.cli.options import StateOption, moment, state_directory
 from fleet.cli.output import AsJson, emit
-from fleet.evidence import dsse, parsed
 from fleet.evidence import export as exporting
+from fleet.evidence import parsed
 from fleet.evidence import verify as verifying
+from fleet.evidence.findings import Demand
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.layout import PUBLIC_SUFFIX, checked_name
 from fleet.evidence.segments import Damage, Entry, Sequence
@@ -69,7 +71,8 @@ HeadsOption = Annotated[
     typer.Option(
         "--heads",
         metavar="DIR",
-        help="Countersignatures kept elsewhere than the certificates.",
+        help="Countersignatures kept elsewhere: an earlier export, a state directory, or its"
+        " coordinator/heads.",
         show_default=False,
     ),
 ]
@@ -164,15 +167,33 @@ def verify(
     key: KeysOption = None,
     coordinator_key: CoordinatorKeysOption = None,
     heads: HeadsOption = None,
+    not_before: Annotated[
+        str,
+        typer.Option(
+            "--not-before",
+            metavar="TIME",
+            help="The newest countersignature must not be older.",
+            show_default=False,
+        ),
+    ] = "",
+    at_least: Annotated[
+        int,
+        typer.Option("--at-least", metavar="N", help="So many certificates must be here.", min=0),
+    ] = 0,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Verify all certificates; exit code 1 if anything is wrong, or if there is none."""
+    """Verify all certificates; exit code 1 if anything is wrong, or if there is none.
+
+    A copy that was rolled back as a whole is whole by itself: compare it with what you know from
+    elsewhere, with --not-before, --at-least, or --heads and an earlier copy.
+    """
+    demand = Demand(moment(not_before), at_least, now=time.time())
     trusted = trust(key), ring(coordinator_key)
     collection = open_evidence(state, directory, *trusted, place=place)
     if heads is not None:
         take_heads(collection, heads, ring(coordinator_key))
-    report = verifying.verify(collection)
+    report = verifying.verify(collection, demand)
     emit(report.as_json(), as_json=as_json, render=lambda console: _report(console, report))
     if not report.ok:
         raise typer.Exit(1)
@@ -379,20 +400,12 @@ def _report(console: Console, report: verifying.Report) -> None:
     for note in report.notes:
         console.print(Text(f"note: {note}", style="dim"))
     omitted = f" ({report.omitted} more left out of this copy)" if report.omitted else ""
-    at = report.countersigned_at
-    newest = f", the newest of {dsse.moment(at)[:19]}Z" if at is not None else ""
     console.print(
         f"{report.certificates} certificates{omitted} in {report.ledgers} ledgers over"
         f" {report.units} units; {report.countersigned} countersigned by"
-        f" {report.countersignatures} countersignatures{newest}"
+        f" {report.countersignatures} countersignatures"
     )
-    index = "; the index of this export is not signed" if report.unsigned_index else ""
-    verdict = (f"evidence is whole{index}", "bold green")
-    if report.doubts:
-        told = "what is here is whole; what the notes say is left out is not proven"
-        verdict = (told, "bold yellow")
-    if report.defects:
-        verdict = (f"{len(report.defects)} defects", "bold red")
-    elif not report.certificates:
-        verdict = ("there is no certificate: nothing is proven", "bold red")
-    console.print(Text.assemble(verdict))
+    style = "bold green" if report.ok else "bold red"
+    if report.ok and (report.doubts or report.countersigned_at is None):
+        style = "bold yellow"
+    console.print(Text(report.verdict, style=style))

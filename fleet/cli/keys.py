@@ -262,7 +262,7 @@ def _show(
             cells = [row["key_id"][:SHORT_ID], owner, *times, row["reason"] or "-"]
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
-        console.print(f"list {found.number}, signed {dsse.moment(found.issued_at)[:19]}Z")
+        console.print(f"list {found.number}, signed {dsse.stamp(found.issued_at)}")
         for said in filter(None, (waiting, follows)):
             console.print(Text(said, style="yellow"))
 

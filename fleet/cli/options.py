@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -110,3 +111,21 @@ def parse_size(text: str) -> int:
             remedy="write it like 64MiB, 1GiB, 500MB or 4096",
         )
     return int(size)
+
+
+def moment(told: str, *, end: bool = False) -> float | None:
+    """Seconds since the epoch of an ISO time, UTC when it names no zone; None for "".
+
+    `end`: a day stands for its last moment. Raises `InputInvalid`.
+    """
+    if not told:
+        return None
+    try:
+        found = datetime.fromisoformat(told)
+    except ValueError as error:
+        raise errors.InputInvalid(
+            f"{told!r} is not a time", remedy="write it like 2026-01-31 or 2026-01-31T12:00:00"
+        ) from error
+    if end and len(told) <= len("2026-01-31"):
+        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

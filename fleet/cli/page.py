@@ -15,6 +15,7 @@ Decisions:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from fleet.cli.markup import table as _table
 from fleet.cli.markup import text as _text
 from fleet.compliance.mapping import values
 from fleet.evidence import by_hand, dsse
+from fleet.evidence.findings import Demand
 from fleet.evidence.judged import Evidence, Judged, judge
 from fleet.evidence.keys import PublicKey
 from fleet.evidence.segments import Damage
@@ -127,7 +129,7 @@ def write(file: Path, collection: Collection, digest: Digest) -> dict[str, Any]:
 
     Raises `InputInvalid` when the certificate is not there or the file cannot be written.
     """
-    evidence = judge(collection)
+    evidence = judge(collection, Demand(now=time.time()))
     one = next((each for each in evidence.certificates if each.certificate.digest == digest), None)
     if one is None:
         raise errors.InputInvalid(f"no certificate {digest}", remedy="see `fleet evidence list`")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +22,12 @@ from fleet.cli.evidence import (
     ring,
     trust,
 )
-from fleet.cli.options import AddressOption, StateOption, state_directory
+from fleet.cli.options import AddressOption, StateOption, moment, state_directory
 from fleet.cli.output import AsJson, emit
 from fleet.compliance import report as reporting
 from fleet.compliance.mapping import requirement as named
 from fleet.compliance.report import Asked, ComplianceReport, DeviceAnswer, Missing, Period
+from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
 from fleet.model import UnitId
 
@@ -106,29 +107,17 @@ def report(
     if html is not None:
         raise errors.InputInvalid("--html is for a run", remedy="name one of `fleet runs`")
     wanted = named(requirement)
-    period = Period(_moment(since, end=False), _moment(until, end=True))
+    period = Period(moment(since), moment(until, end=True))
     # The nodes first: what they have in force meanwhile is in evidence that is read after.
     asked = None if directory is not None else tuple(_devices(state_directory(state), address))
-    evidence = judge(open_evidence(state, directory, trust(key), ring(coordinator_key)))
+    evidence = judge(
+        open_evidence(state, directory, trust(key), ring(coordinator_key)),
+        Demand(now=time.time()),
+    )
     asked = reporting.known(evidence) if asked is None else asked
     found = reporting.compare(wanted, evidence, asked, period=period)
     emit(found, as_json=as_json, render=lambda console: _render(console, found))
     raise typer.Exit(found.exit_code)
-
-
-def _moment(told: str, *, end: bool) -> float | None:
-    """Seconds since the epoch of an ISO time, UTC when it names no zone; None for ""."""
-    if not told:
-        return None
-    try:
-        found = datetime.fromisoformat(told)
-    except ValueError as error:
-        raise errors.InputInvalid(
-            f"{told!r} is not a time", remedy="write it like 2026-01-31 or 2026-01-31T12:00:00"
-        ) from error
-    if end and len(told) <= len("2026-01-31"):
-        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _devices(state: Path, address: str | None) -> Iterator[Asked]:

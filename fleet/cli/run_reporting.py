@@ -16,6 +16,7 @@ from fleet.cli import markup, reach, run_page, text
 from fleet.cli.evidence import open_evidence
 from fleet.cli.options import state_directory
 from fleet.cli.output import emit
+from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.sources import Trust
@@ -61,7 +62,7 @@ def _read(place: Place) -> Read:
         if place.directory is not None:
             raise
         return Read(why=error.detail)
-    judged = judge(collection)
+    judged = judge(collection, Demand(now=time.time()))
     where = place.directory if place.directory is not None else state_directory(place.state)
     return Read(judged, str(where), notes=tuple(judged.report.notes))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from fleet.admission.tags import ANY, TagKeys, Use
 from fleet.admission.tags_authority import Authority, Right
 from fleet.admission.tags_file import TagKeyFile
 from fleet.cli import text
+from fleet.cli.options import moment
 from fleet.cli.output import AsJson, emit
 from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence.keys import SHORT_ID
@@ -134,7 +134,7 @@ def issue(
 ) -> None:
     """Issue a tag: one line, for isolationTag in the opaque parameters of a claim or template."""
     found, now = _authority(authority), _now()
-    begins = _moment(not_before) if not_before else now
+    begins = int(moment(not_before) or now)
     right = Right(
         namespaces=namespace,
         profiles=profile or [ANY],
@@ -189,7 +189,7 @@ def verify(
     known = _keys(keys, root, authority)
     use = Use(
         namespace=namespace or signed.tag.namespaces[0],
-        created_at=_moment(at) if at else time.time(),
+        created_at=moment(at) or time.time(),
         deallocation=deallocation,
         profile=profile or None,
     )
@@ -244,16 +244,6 @@ def _authority(directory: Path | None) -> Authority:
 
 def _now() -> int:
     return int(time.time())
-
-
-def _moment(told: str) -> int:
-    try:
-        found = datetime.fromisoformat(told)
-    except ValueError as error:
-        raise errors.InputInvalid(
-            f"{told!r} is not a time", remedy="write it like 2027-01-31 or 2027-01-31T12:00:00Z"
-        ) from error
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
 
 
 def _show(authority: Authority, *, as_json: bool) -> None:

@@ -162,7 +162,7 @@ def replication(owner: str, found: Replication | None) -> Iterator[str]:
     """Lines about copies of evidence that are not in the archive; none when all are."""
     if found is None or (found.backlog == 0 and not found.error):
         return
-    since = f", the oldest of {dsse.moment(found.oldest_at)[:19]}Z" if found.oldest_at else ""
+    since = f", the oldest of {dsse.stamp(found.oldest_at)}" if found.oldest_at else ""
     many = "unknown how many" if found.backlog is None else found.backlog
     what = f"{many} not in the archive {found.archive}".rstrip()
     yield f"  {owner}: evidence: {what}{since}"

@@ -138,6 +138,11 @@ def moment(seconds: float) -> str:
     return whole.strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
+def stamp(seconds: float) -> str:
+    """RFC 3339 text, UTC, whole seconds: for people."""
+    return f"{moment(seconds)[:19]}Z"
+
+
 def seconds_of(text: str) -> float:
     """Seconds since the epoch of what `moment` wrote. Raises `EvidenceInvalid`."""
     try:

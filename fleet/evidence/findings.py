@@ -23,6 +23,22 @@ class Doubt:
     """Units it is about; empty: the whole node."""
 
 
+FUTURE_S = 24 * 3600.0
+"""How far the clock of who signs may be ahead of the clock of who verifies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the reader of evidence knows from elsewhere, and asks of it."""
+
+    not_before: float | None = None
+    """The newest countersignature is not older, seconds since the epoch."""
+    at_least: int = 0
+    """So many certificates are here."""
+    now: float | None = None
+    """The reader's clock; None: dates are not compared with it."""
+
+
 @dataclass(slots=True)
 class Report:
     """What verification found. Exit code of a command: 1 if there are defects."""
@@ -50,6 +66,33 @@ class Report:
 
     unsigned_index: bool = False
     """The evidence is an export, whose index nobody signed."""
+    demand: Demand = Demand()
+
+    def dated(self, at: float, place: Place) -> bool:
+        """Whether what was signed at `at` is not of the future; if it is, the report says so."""
+        if self.demand.now is None or at <= self.demand.now + FUTURE_S:
+            return True
+        detail = f"is dated {dsse.stamp(at)}, more than a day from now"
+        self.defects.append(Damage("future-date", detail, place))
+        return False
+
+    @property
+    def verdict(self) -> str:
+        """One line: what may be believed, and until when."""
+        if self.defects:
+            return f"{len(self.defects)} defects"
+        if not self.certificates:
+            return "there is no certificate: nothing is proven"
+        if self.doubts:
+            found = "what is here is whole; what the notes say is left out is not proven"
+        else:
+            found = "evidence is whole"
+        if self.countersigned_at is None:
+            found += "; nothing is countersigned: a cut-off end would not show"
+        else:
+            until = dsse.stamp(self.countersigned_at)
+            found += f" as of {until}: what came later would not be missed"
+        return found + ("; the index of this export is not signed" if self.unsigned_index else "")
 
     @property
     def ok(self) -> bool:
@@ -66,6 +109,7 @@ class Report:
         at = self.countersigned_at
         return {
             "ok": self.ok,
+            "verdict": self.verdict,
             "defects": [
                 {
                     "code": damage.code,

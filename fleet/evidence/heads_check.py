@@ -71,6 +71,8 @@ class HeadsCheck:
         self._link(found, entry)
         if not genuine:
             return  # what a stranger says about a ledger convicts nobody
+        if not report.dated(found.issued_at, place):
+            return  # it would make everything older look recent
         self._at = found.issued_at
         report.countersigned_at = max(report.countersigned_at or 0.0, found.issued_at)
         self._names(found.listed, place)

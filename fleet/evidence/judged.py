@@ -18,7 +18,7 @@ from fleet.evidence import parsed
 from fleet.evidence.segments import Damage, Entry
 from fleet.evidence.segments import Sequence as Order
 from fleet.evidence.sources import Collection, Log
-from fleet.evidence.verify import Report, verify
+from fleet.evidence.verify import Demand, Report, verify
 from fleet.model import Digest
 
 
@@ -76,9 +76,9 @@ class Evidence:
         return (*known, *(d for d in back if d not in found))
 
 
-def judge(collection: Collection) -> Evidence:
+def judge(collection: Collection, demand: Demand = Demand()) -> Evidence:  # noqa: B008 - frozen
     """Verify everything in `collection` and sort what was found. Never raises for bad evidence."""
-    report = verify(collection)
+    report = verify(collection, demand)
     placed: dict[tuple[str, int | None], list[Damage]] = defaultdict(list)
     for damage in report.defects:
         placed[damage.place.file, damage.place.entry].append(damage)

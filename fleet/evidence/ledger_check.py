@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fleet.errors import EvidenceInvalid
-from fleet.evidence import parsed
+from fleet.evidence import dsse, parsed
 from fleet.evidence.findings import Doubt, Report, check_signature
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.ledger import LedgerHead
@@ -40,8 +40,8 @@ class LedgerCheck:
         self.omitted: set[Digest] = set()
         self._gaps: set[UnitId] = set()
         """Units that have certificates here and one left out before another."""
-        self.doubtful: dict[str, list[int]] = {}
-        """Entries that name a time before their key was revoked, by key."""
+        self.doubtful: dict[str, list[tuple[int, float, Place]]] = {}
+        """Entries that name a time before their key was revoked, and that time, by key."""
         self.signed: list[tuple[float, int]] = []
         """When how many entries were countersigned."""
         self._accelerators: dict[UnitId, str] = {}
@@ -103,10 +103,11 @@ class LedgerCheck:
             return
         listed = self.log.listed.keys.get(key_id)
         if listed is not None and listed.revoked_at is not None:
-            self.doubtful.setdefault(key_id, []).append(place.entry or 0)
+            self.doubtful.setdefault(key_id, []).append((place.entry or 0, issued_at, place))
 
     def _note_times(self, certificate: parsed.Certificate, place: Place) -> None:
         issued, report = certificate.issued_at, self.report
+        report.dated(issued, place)
         report.oldest = issued if report.oldest is None else min(report.oldest, issued)
         report.newest = issued if report.newest is None else max(report.newest, issued)
         if issued < self._clock - PARALLEL_S:
@@ -140,17 +141,35 @@ class LedgerCheck:
             detail = f"token {certificate.token} follows the newer {end.token}"
             self._defect("token-backwards", detail, place)
 
-    def backdated(self) -> Iterator[str]:
-        """What only its own word puts before the revocation of the key it is signed with."""
+    def backdated(self) -> None:
+        """Judge what only its own word puts before the revocation of the key it is signed with.
+
+        A countersignature from before the revocation proves the time of what it holds. One that is
+        later than an entry says it is, and does not hold it, contradicts the entry.
+        """
         listed = self.log.listed.keys if self.log.listed is not None else {}
-        for key_id, numbers in self.doubtful.items():
-            at = listed[key_id].revoked_at or 0.0
+        for key_id, entries in self.doubtful.items():
+            at, short = listed[key_id].revoked_at or 0.0, key_id[:SHORT_ID]
             proven = max((count for when, count in self.signed if when < at), default=0)
-            if late := [number for number in numbers if number > proven]:
-                yield (
+            late = []
+            for number, issued_at, place in entries:
+                if number <= proven:
+                    continue
+                later = [when for when, count in self.signed if when > issued_at and count < number]
+                if not later:
+                    late.append(number)
+                    continue
+                detail = (
+                    f"says that it was issued at {dsse.stamp(issued_at)}, before its key"
+                    f" {short} was revoked; the countersignature of"
+                    f" {dsse.stamp(min(later))}, later than that, does not hold it"
+                )
+                self._defect("backdated", detail, place)
+            if late:
+                self.report.notes.append(
                     f"{self.log.node or self.log.place}: entries {late[0]} to {late[-1]} say"
-                    f" themselves that key {key_id[:SHORT_ID]} was not revoked yet; none of them"
-                    " was countersigned by then, and whoever has the key can write any time"
+                    f" themselves that key {short} was not revoked yet; none of them was"
+                    " countersigned by then, and whoever has the key can write any time"
                 )
 
     def left_out(self, head: LedgerHead) -> Iterator[Doubt]:

@@ -263,20 +263,37 @@ def _single(directory: Path, trust: Trust | None) -> Collection:
 def heads_log(directory: Path, keys: KeyRing | None = None) -> Log:
     """Countersignatures in `directory`; without `keys` those beside it are used."""
     if not segment_paths(directory):
-        raise InputInvalid(
-            f"{directory} holds no countersignatures",
-            remedy="name the directory `coordinator/heads` of a state directory",
-        )
+        raise _no_heads(directory)
     beside = directory.parent / "keys"
     return Log(directory, keys or KeyRing.owned(beside, layout.COORDINATOR_STEM))
 
 
+def _no_heads(directory: Path) -> InputInvalid:
+    return InputInvalid(
+        f"{directory} holds no countersignatures",
+        remedy="name an export, a state directory, or its directory `coordinator/heads`",
+    )
+
+
 def take_heads(found: Collection, directory: Path, keys: KeyRing | None) -> None:
-    """Verify against countersignatures in `directory`, and the list of keys beside them."""
-    found.heads = heads_log(directory, keys)
-    beside = layout.key_list(directory.parent.parent)
-    if not found.key_list and beside.parent == directory.parent:
-        take_list(found, beside, found.heads.keys)
+    """Verify against the countersignatures in `directory`, and the list of keys beside them.
+
+    `directory` holds them (``coordinator/heads``), or is a state directory or an export: what one
+    copy countersigns must be in every later one.
+    """
+    if copies.is_export(directory):
+        other = _export(directory, None, keys)
+        found.damages += other.damages
+        if other.heads is None:
+            raise _no_heads(directory)
+        found.heads, lists = other.heads, directory / copies.KEY_LIST
+    else:
+        if layout.nodes_directory(directory).is_dir():
+            directory = layout.heads_directory(directory)
+        found.heads = heads_log(directory, keys)
+        lists = layout.key_list(directory.parent.parent)
+    if not found.key_list and (copies.is_export(directory) or lists.parent == directory.parent):
+        take_list(found, lists, found.heads.keys)
     if keys is None and OWN_COORDINATOR not in found.notes:
         found.notes.append(OWN_COORDINATOR)
 

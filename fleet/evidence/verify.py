@@ -6,21 +6,22 @@ another. What cannot be proven from what is there is a note, not a defect, and s
 
 from __future__ import annotations
 
-from fleet.evidence import key_list, losses_check
+from fleet.evidence import dsse, key_list, losses_check
 from fleet.evidence.disk import shown
-from fleet.evidence.findings import Doubt, Report
+from fleet.evidence.findings import Demand, Doubt, Report
 from fleet.evidence.heads_check import HeadsCheck
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.ledger_check import LedgerCheck
 from fleet.evidence.segments import Damage, Place
 from fleet.evidence.sources import Collection
 
-__all__ = ["Report", "verify"]
+__all__ = ["Demand", "Report", "verify"]
 
 
-def verify(collection: Collection) -> Report:
+def verify(collection: Collection, demand: Demand = Demand()) -> Report:  # noqa: B008 - frozen
     """Judge everything in `collection`. Never writes, never raises for bad evidence."""
     report = Report(
+        demand=demand,
         defects=list(collection.damages),
         notes=list(collection.notes),
         unsigned_index=collection.unsigned_index,
@@ -46,7 +47,20 @@ def verify(collection: Collection) -> Report:
         else:
             report.notes.append(found)
     report.ledgers = len(checks)
+    _verify_demand(report)
     return report
+
+
+def _verify_demand(report: Report) -> None:
+    """Whoever rolled everything back to an earlier state left evidence that is whole by itself."""
+    demand, newest = report.demand, report.countersigned_at
+    if demand.not_before is not None and (newest is None or newest < demand.not_before):
+        found = "there is none" if newest is None else f"the newest is of {dsse.stamp(newest)}"
+        asked = f"a countersignature of {dsse.stamp(demand.not_before)} or later is asked for"
+        report.defects.append(Damage("too-old", f"{asked}; {found}", Place("evidence")))
+    if report.certificates < demand.at_least:
+        detail = f"{demand.at_least} certificates are asked for; {report.certificates} are here"
+        report.defects.append(Damage("too-few", detail, Place("evidence")))
 
 
 def _verify_heads(collection: Collection, checks: list[LedgerCheck], report: Report) -> None:
@@ -63,7 +77,7 @@ def _verify_heads(collection: Collection, checks: list[LedgerCheck], report: Rep
                 words = f"the ledger of {node}, {count} entries, is countersigned and is not here"
                 report.doubt(Doubt(words, node))
     for check in sorted(checks, key=lambda one: one.log.name):
-        report.notes += check.backdated()
+        check.backdated()
         head = latest.get(check.log.name, LedgerHead())
         report.proven[check.log.name] = head.count
         report.countersigned += head.count

@@ -63,6 +63,25 @@ def test_a_time_before_the_revocation_is_proven_by_a_countersignature_only(site:
     assert not any("themselves" in note for note in verify(collect(site.state)).notes)
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["uncovered", "countersigned-afterwards"])
+def test_f48_a_countersignature_later_than_it_says_it_is_contradicts_it(
+    site: Site, tmp_path: Path, *, later: bool
+) -> None:
+    """F48: what a revoked key signed, backdated before a countersignature that lacks it, is false.
+
+    That a countersignature made after the revocation holds it proves nothing.
+    """
+    site.at = START
+    site.certify("node-1", rounds=1)
+    site.at = START + 99
+    if later:
+        site.countersign()
+    sign(site, Listed(site.key("node-1").key_id, "node-1", START, revoked_at=START + 90))
+    assert found(site) == [("backdated", 5), ("backdated", 6)]
+    export(collect(site.state), tmp_path / "copy")
+    assert [one.code for one in verify(collect(tmp_path / "copy")).defects] == ["backdated"] * 2
+
+
 def test_a_replaced_key_signs_nothing_more(site: Site) -> None:
     """A key counts until another took its place."""
     sign(site, Listed(site.key("node-1").key_id, "node-1", START, until=START + 33))

@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import EvidenceInvalid
-from fleet.evidence import dsse, layout
+from fleet.evidence import dsse, heads, layout
 from fleet.evidence.certificate import PREDICATE_TYPE
 from fleet.evidence.dsse import digest_of
 from fleet.evidence.export import export
-from fleet.evidence.heads import HeadsLog
+from fleet.evidence.findings import Demand
+from fleet.evidence.heads import Countersignature, HeadsLog
 from fleet.evidence.keys import KeyRing, PublicKey, SigningKey
 from fleet.evidence.ledger import LedgerHead
-from fleet.evidence.segments import GENESIS, next_chain, spell_line
-from fleet.evidence.sources import Trust, collect
+from fleet.evidence.segments import GENESIS, Damage, Sequence, next_chain, spell_line
+from fleet.evidence.sources import Trust, collect, heads_log, take_heads
 from fleet.evidence.verify import verify
 from fleet.model import Device, NodeName, Token
 from tests.fleet.evidence.samples import Site, codes, device_named, rewrite
@@ -87,6 +88,64 @@ def test_untouched_evidence_is_whole(site: Site) -> None:
     assert (report.countersignatures, report.countersigned, report.simulated) == (1, 8, 10)
     assert any("node-1: tail not proven beyond entry 4 of 6" in note for note in report.notes)
     assert not any("node-2: tail" in note for note in report.notes)
+
+
+def test_f49_the_verdict_says_until_when(site: Site, copy: Path) -> None:
+    """F49: evidence is never called whole without the time until which that is known."""
+    newest = max(found.issued_at for found in _countersignatures(site.state))
+    report = verify(collect(site.state))
+    assert f"whole as of {dsse.stamp(newest)}" in report.verdict
+    assert report.as_json()["verdict"] == report.verdict
+    shutil.rmtree(layout.coordinator_directory(copy))
+    assert "nothing is countersigned" in verify(collect(copy)).verdict
+
+
+def test_f49_evidence_rolled_back_is_less_than_what_is_known_of_it(tmp_path: Path) -> None:
+    """F49: what its reader knows from elsewhere finds evidence that was set back as a whole."""
+    site = Site(tmp_path / "state")
+    site.certify("node-1")
+    site.countersign()
+    shutil.copytree(site.state, tmp_path / "back")
+    site.certify("node-1")
+    site.countersign()
+    export(collect(site.state), tmp_path / "copy")
+    now = collect(site.state)
+    newest = verify(now).countersigned_at
+    assert verify(collect(tmp_path / "back")).ok
+    for demand, code in (
+        (Demand(not_before=newest), "too-old"),
+        (Demand(at_least=8), "too-few"),
+    ):
+        assert verify(now, demand).ok
+        report = verify(collect(tmp_path / "back"), demand)
+        assert [one.code for one in report.defects] == [code]
+    for known in (tmp_path / "copy", site.state, layout.heads_directory(site.state)):
+        back = collect(tmp_path / "back")
+        take_heads(back, known, None)
+        assert "tail-cut" in {one.code for one in verify(back).defects}
+
+
+def test_f49_a_countersignature_cannot_be_asked_of_evidence_without_any(copy: Path) -> None:
+    """F49: where nothing is countersigned, nothing is recent."""
+    shutil.rmtree(layout.coordinator_directory(copy))
+    report = verify(collect(copy), Demand(not_before=0.0))
+    assert [one.code for one in report.defects] == ["too-old"]
+
+
+def test_f49_a_date_far_in_the_future_is_found(site: Site) -> None:
+    """F49: what is dated more than a day ahead is a defect, and makes nothing look recent."""
+    dates = [found.issued_at for found in _countersignatures(site.state)]
+    assert verify(collect(site.state), Demand(now=max(dates))).ok
+    early = min(dates) - 2 * 24 * 3600
+    report = verify(collect(site.state), Demand(now=early))
+    assert {one.code for one in report.defects} == {"future-date"}
+    assert report.countersigned_at is None
+
+
+def _countersignatures(state: Path) -> list[Countersignature]:
+    log = heads_log(layout.heads_directory(state))
+    found = [one for one in log.scan(Sequence()) if not isinstance(one, Damage)]
+    return [heads.read(one.envelope) for one in found if one.envelope is not None]
 
 
 def test_without_coordinator_the_tail_is_not_proven(copy: Path) -> None:
