@@ -5,8 +5,8 @@ as "1Gi"), a taint without `timeAdded` gets one, empty lists vanish, fields behi
 gate are dropped silently. A byte comparison would see a difference for ever and write for ever
 (reference 6, invariant 31).
 
-Fields of a newer API that we do not know are left out of the comparison: the server may default
-them, and nothing of ours depends on them.
+Fields that we do not know are left out of the comparison: the server may default them, and nothing
+of ours depends on them. What others wrote is in both, since `fleet.slices.merge` starts from it.
 """
 
 from __future__ import annotations
@@ -122,29 +122,6 @@ def dropped(sent: Object, stored: Object) -> frozenset[Feature]:
             if device.get(feature) not in (None, []) and answer.get(feature) in (None, [])
         }
     return frozenset(lost)
-
-
-def with_times(device: Object, stored: Object) -> Object:
-    """`device` with the `timeAdded` of stored taints of the same key, value and effect.
-
-    A taint sent without its time is stamped anew, which would restart every tolerationSeconds.
-    """
-    if not device.get("taints"):
-        return device
-    times = {
-        _taint(taint): taint["timeAdded"]
-        for taint in stored.get("taints") or ()
-        if taint.get("timeAdded")
-    }
-    return {
-        **device,
-        "taints": [
-            {**taint, "timeAdded": times[_taint(taint)]}
-            if "timeAdded" not in taint and _taint(taint) in times
-            else taint
-            for taint in device["taints"]
-        ],
-    }
 
 
 def _taint(taint: Mapping[str, Any]) -> tuple[str, str, str]:

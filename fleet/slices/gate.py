@@ -55,6 +55,11 @@ class GateRules:
         """Key of the taint of a device that is out of service."""
         return f"{self.driver}/quarantined"
 
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Keys of our taints, the one that counts last; every other taint is somebody else's."""
+        return (self.not_clean, self.quarantined)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -24,9 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet import errors
-from fleet.kube.base import SLICES, Object, name_of, objects_in, uid_of, version_of
+from fleet.kube.base import Object, name_of, objects_in, uid_of, version_of
 from fleet.slices.comparing import same_slice
 from fleet.slices.counters import SETS_MAX
+from fleet.slices.merge import merged_set, merged_slice
 from fleet.slices.reading import (
     carries_counters,
     devices_of,
@@ -245,26 +246,13 @@ def _body(
     index: int,
     stored: Object | None,
 ) -> Object:
-    """The whole slice as it is to be; what others put into the stored metadata stays."""
-    if stored is None:
-        metadata: Object = {"generateName": _base(index, identity)}
-    else:
-        metadata = {k: v for k, v in stored["metadata"].items() if k != "managedFields"}
-        metadata["resourceVersion"] = version_of(stored)
-    metadata["ownerReferences"] = [
+    """The whole slice as it is to be, with what others wrote into the stored one."""
+    content = contents[index]
+    if sets := content.get("sharedCounters"):
+        before = objects_in(spec_of(stored or {}).get("sharedCounters"))
+        content = {"sharedCounters": [merged_set(one, before) for one in sets]}
+    return merged_slice(
         {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": identity.node,
-            "uid": identity.node_uid,
-            "controller": True,
-        }
-    ]
-    return {
-        "apiVersion": SLICES.api_version,
-        "kind": SLICES.kind,
-        "metadata": metadata,
-        "spec": {
             "driver": identity.driver,
             "nodeName": identity.node,
             "pool": {
@@ -272,9 +260,18 @@ def _body(
                 "generation": target,
                 "resourceSliceCount": len(contents),
             },
-            **contents[index],
+            **content,
         },
-    }
+        stored,
+        owner={
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": identity.node,
+            "uid": identity.node_uid,
+            "controller": True,
+        },
+        generated=_base(index, identity),
+    )
 
 
 def _delete(found: Object) -> Delete:

@@ -28,13 +28,21 @@ from fleet.settings import Settings
 from fleet.slices import refusals as refusing
 from fleet.slices import retiring
 from fleet.slices.cache import NodeSlices
-from fleet.slices.comparing import Feature, dropped, with_times
+from fleet.slices.comparing import Feature, dropped
 from fleet.slices.confirming import Version, version
 from fleet.slices.confirming import confirmed as read_back
 from fleet.slices.exclusivity import Exclusivity
 from fleet.slices.foreign import covered
 from fleet.slices.gate import GateRules
-from fleet.slices.offering import REMEDIES, Circumstances, Offer, offer, offer_unseen
+from fleet.slices.merge import merged_device
+from fleet.slices.offering import (
+    NO_ROOM,
+    REMEDIES,
+    Circumstances,
+    Offer,
+    offer,
+    offer_unseen,
+)
 from fleet.slices.outstanding import Outstanding
 from fleet.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
 from fleet.slices.reading import devices_of, generation, newest_entries, pool_name, read_pools
@@ -101,6 +109,9 @@ class Publisher:
         self._outstanding = Outstanding()
         self._takeovers = Takeovers(given.rules)
         self._remembered: dict[str, Object] | None = None
+        self._read_last: dict[str, Object] = {}
+        """Each device as it was last seen in the slices: what others wrote into it is kept for one
+        that leaves for a while (withheld, withdrawn, its slice deleted)."""
         self._found: frozenset[Version] = frozenset()
         self._dropped: frozenset[Feature] = frozenset()
         self._evicted: frozenset[str] = frozenset()
@@ -186,6 +197,7 @@ class Publisher:
             self._takeovers.remember(self._remembered.values())
             self._found = frozenset(map(version, self._own_pool()))
         self._remembered |= marked
+        self._read_last |= newest_entries(self._own_pool())
         if self._slices.skipped:
             self._trouble.append(Trouble.skipped(self._slices.skipped))
         return True
@@ -196,7 +208,7 @@ class Publisher:
     # --- deciding ---
 
     def _wanted(self, now: float, moment: float) -> Offer | None:
-        """What the pool should list now, without refused devices and with stored times."""
+        """What the pool should list now, without refused devices and with all that others wrote."""
         remembered = self._remembered or {}
         given = Circumstances(
             terms=self._given.terms,
@@ -219,10 +231,18 @@ class Publisher:
         uuids = {name: uuid for uuid, name in found.names.items()}
         for device in found.devices:
             name = str(device["name"])
-            if why := self._refusals.withheld(device, now=moment):
+            whole = merged_device(
+                device,
+                self._read_last.get(name, {}),
+                driver=self._given.terms.driver,
+                keys=self._given.rules.keys,
+                earlier=remembered.get(name, {}),
+            )
+            why = NO_ROOM if whole is None else self._refusals.withheld(whole, now=moment)
+            if whole is None or why:
                 withdrawn[uuids.get(name, name)] = why
             else:
-                devices.append(with_times(device, remembered.get(name, {})))
+                devices.append(whole)
         return replace(found, devices=tuple(devices), withdrawn=withdrawn)
 
     def _barred(self, moment: float) -> Mapping[str, str]:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fleet.kube.base import Object, name_of
+from fleet.kube.base import Object, name_of, objects_in
 from fleet.messages import NodeView
 from fleet.model import State
 from fleet.slices.gate import GateRules, unfit_taints
+from fleet.slices.merge import merged_taints
 from fleet.slices.pool import Delete, Update, Write
 from fleet.slices.reading import BLOCKING, carries_counters, devices_of, newest_entries
 from fleet.slices.rendering import attribute
@@ -30,8 +31,6 @@ COORDINATOR = "coordinator"
 NODE = "node"
 AT_MAX = 2.0**35
 """Later than this, s since the epoch, nothing was written by us."""
-TAINTS_MAX = 16
-"""Taints of a device: the server's limit."""
 UNTOLD = "taken-over"
 """Code that stands for reasons which were not kept; no rule lifts it."""
 
@@ -120,33 +119,19 @@ def take_over(
 def mark(entry: Object, codes: Iterable[str], rules: GateRules) -> Object | None:
     """The device with both of our taints; None: there is no room for the one that counts.
 
-    Taints of others stay as they are, as does the time of one of ours that says the same. A
-    NoExecute stays one. An own taint of the node is never replaced by a lesser one: its codes stay
-    in the value.
+    Taints of others stay as they are, as do the times of ours. A NoExecute stays one. An own taint
+    of the node is never replaced by a lesser one: its codes stay in the value.
     """
-    present = [taint for taint in entry.get("taints") or () if isinstance(taint, dict)]
+    present = objects_in(entry.get("taints"))
     evict = any(
         taint.get("key") == rules.quarantined and taint.get("effect") == "NoExecute"
         for taint in present
     )
     told = {code for taint in present for code in codes_of(taint, rules)} - {UNTOLD}
-    wanted = {
-        str(taint["key"]): taint for taint in unfit_taints(rules, {*codes, *told}, evict=evict)
-    }
-    taints: list[Object] = []
-    for taint in present:
-        ours = wanted.get(str(taint.get("key")))
-        if ours is None:
-            taints.append(taint)
-        elif all(taint.get(name, "") == ours.get(name, "") for name in ("value", "effect")):
-            taints.append(taint)
-            del wanted[str(taint["key"])]
-    for key in (rules.quarantined, rules.not_clean):
-        if key in wanted and len(taints) < TAINTS_MAX:
-            taints.append(wanted[key])
-        elif key in wanted and key == rules.quarantined:
-            return None
-    return {**entry, "taints": taints}
+    taints = merged_taints(
+        unfit_taints(rules, {*codes, *told}, evict=evict), present, keys=rules.keys, earlier=present
+    )
+    return None if taints is None else {**entry, "taints": taints}
 
 
 def carrying(body: Object, records: Iterable[Record], *, driver: str) -> Object:

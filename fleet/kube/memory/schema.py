@@ -8,7 +8,7 @@ are `Free`: their shape is deduced from each body, lists are atomic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,12 @@ NODE = node()
 
 
 def extended(shape: Shape, path: tuple[str, ...]) -> Shape:
-    """`shape` with one more field, of any JSON: a server newer than this model knows (B19)."""
+    """`shape` with one more field, of any JSON: a server newer than this model knows (B19).
+
+    ``*`` in the path stands for every entry of a list or map.
+    """
+    if path[:1] == ("*",) and isinstance(shape, Series | Table):
+        return replace(shape, element=extended(shape.element, path[1:]))
     if not isinstance(shape, Struct) or not path:
         return RAW
     inner = shape.fields.get(path[0], RAW if len(path) == 1 else Struct({}))

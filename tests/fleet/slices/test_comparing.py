@@ -16,7 +16,6 @@ from fleet.slices.comparing import (
     same_device,
     same_devices,
     same_slice,
-    with_times,
 )
 from fleet.slices.rendering import quantity_text
 
@@ -142,16 +141,6 @@ def test_dropped_counter_sets_are_found_in_the_answer() -> None:
     assert dropped(sent, part()) == {Feature.COUNTERS}
     assert dropped(sent, sent) == dropped(part(), part()) == frozenset()
     assert not same_slice(sent, part())
-
-
-def test_stored_times_are_sent_back_only_for_the_same_taint() -> None:
-    """Invariant 32: timeAdded survives unrelated changes and starts anew with another value."""
-    stored = device(taints=[{"key": "q", "value": "a", "effect": "NoSchedule", "timeAdded": AT}])
-    same = device(taints=[{"key": "q", "value": "a", "effect": "NoSchedule"}])
-    other = device(taints=[{"key": "q", "value": "b", "effect": "NoSchedule"}])
-    assert with_times(same, stored)["taints"][0]["timeAdded"] == AT
-    assert "timeAdded" not in with_times(other, stored)["taints"][0]
-    assert with_times(device(taints=[]), stored) == device(taints=[])
 
 
 @given(st.integers(0, 2**62))

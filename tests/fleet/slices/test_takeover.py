@@ -13,12 +13,12 @@ from fleet.errors import ApiConflict, ApiUnavailable
 from fleet.kube.base import SLICES, Object
 from fleet.messages import ReasonView
 from fleet.slices.gate import GateRules
+from fleet.slices.merge import TAINTS_MAX
 from fleet.slices.pool import Delete, Update
 from fleet.slices.publisher import Publisher
 from fleet.slices.reading import read_pools
 from fleet.slices.takeover import (
     NODE,
-    TAINTS_MAX,
     UNTOLD,
     Record,
     annotation,
