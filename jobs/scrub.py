@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import FrameType
 
 from actors import muster
@@ -23,6 +24,7 @@ from fleet.bootstrap import FleetPlan
 from fleet.campaign import select
 from fleet.campaign.report import CampaignStatus, RunReport
 from fleet.campaign.run import Campaign, Scope
+from fleet.campaign.scope import Agreement
 from fleet.errors import FleetError
 from fleet.evidence.ledger import LedgerHead
 from fleet.messages import Message, NodeView
@@ -36,7 +38,8 @@ PERIOD_S = 0.1
 
 Observer = Callable[[CampaignStatus], None]
 Confirm = Callable[[Sequence[NodeView]], bool]
-"""Asked once, with what would be scrubbed; False ends the command without touching anything."""
+"""Asked once, with the nodes and of their devices those that would be scrubbed; False ends the
+command without touching anything."""
 
 
 class ScrubRequest(Message):
@@ -47,7 +50,7 @@ class ScrubRequest(Message):
     resume: str = ""
     """Run to go on with; empty for a new one."""
     operator: str = ""
-    """Who confirmed; HELD devices are adopted under this name."""
+    """Who confirmed; the HELD ones among the devices confirmed are adopted under this name."""
     dashboard: bool = False
 
 
@@ -63,15 +66,19 @@ def run(
     select.parse(request.select)
     with gathered(plan, address=address, dashboard=request.dashboard) as fleet:
         nodes = RayNodes(fleet.nodes, call_timeout_s=request.policy.call_timeout_s)
-        views = [view for view in nodes.views({}).values() if isinstance(view, NodeView)]
-        if not confirm(views):
+        scope = _scope(request, fleet)
+        # What is shown, what is adopted and what the campaign may touch are this one list.
+        listed = [scope.listing(view) for view in _views(nodes)]
+        if not confirm(listed):
             raise errors.InputInvalid(
                 "not confirmed: nothing was touched", remedy="run again and answer yes, or --yes"
             )
-        _adopt_held(fleet, views, operator=request.operator)
+        real = [view for view in listed if not view.simulated]
+        scope = replace(scope, agreed=Agreement.to(real))
+        _adopt_held(fleet, listed, operator=request.operator)
         if fleet.local:
             _close_orphaned_runs(fleet, but=request.resume)
-        campaign = _campaign(request, fleet, nodes)
+        campaign = _campaign(request, fleet, nodes, scope)
         with stoppable() as stopped:
             drive(campaign, observer, stopped)
         report = campaign.report()
@@ -135,14 +142,19 @@ def new_run_id(now: float) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
 
 
-def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes) -> Campaign:
+def _scope(request: ScrubRequest, fleet: Muster) -> Scope:
+    if not request.resume:
+        return Scope(select.parse(request.select))
+    record = fleet.coordinator.run(RunId(request.resume))
+    return Scope.of_run(record.plan, record.results.values(), record.exit_reason)
+
+
+def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes, scope: Scope) -> Campaign:
     coordinator = RayCoordinator(fleet.coordinator)
     if request.resume:
-        ended = fleet.coordinator.run(RunId(request.resume)).exit_reason
         record = fleet.coordinator.resume(RunId(request.resume))
         policy = CampaignPolicy.model_validate(record.policy)
-        selector = select.parse(str(record.plan.get("select", "")))
-        scope = Scope(selector, tuple(record.results.values()), resumed=True, exit_reason=ended)
+        scope = replace(scope, results=tuple(record.results.values()))
         return Campaign(record.id, nodes, coordinator, policy, scope)
     now = time.time()
     record = RunRecord(
@@ -153,22 +165,25 @@ def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes) -> Campaign
         simulated=all(view.simulated for view in _views(nodes)),
     )
     fleet.coordinator.open(record)
-    return Campaign(
-        record.id, nodes, coordinator, request.policy, Scope(select.parse(request.select))
-    )
+    return Campaign(record.id, nodes, coordinator, request.policy, scope)
 
 
 def _views(nodes: RayNodes) -> list[NodeView]:
     return [view for view in nodes.views({}).values() if isinstance(view, NodeView)]
 
 
-def _adopt_held(fleet: Muster, views: Sequence[NodeView], *, operator: str) -> None:
-    """The confirmation of a scrub counts as the operator's word that HELD devices are free."""
+def _adopt_held(fleet: Muster, listed: Sequence[NodeView], *, operator: str) -> None:
+    """The confirmation of a scrub is the operator's word that the HELD ones listed are free."""
     if not operator:
         return
     held = {
-        view.node: [device.uuid for device in view.devices if device.state == State.HELD]
-        for view in views
+        view.node: [
+            device.uuid
+            for device in view.devices
+            # Adopting one that is retired would put it back into service, which nobody asked for.
+            if device.state == State.HELD and device.uuid not in view.retired
+        ]
+        for view in listed
     }
     for node in fleet.nodes:
         if held.get(node.name):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import aiohttp
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from fleet import errors
@@ -52,7 +53,7 @@ def run(
     job = name or submission_id(time.time())
     try:
         client = JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, AuthenticationError) as error:
         raise errors.RayUnavailable(
             f"the job server at {address} does not answer: {str(error).splitlines()[0]}",
             remedy="check the address (the dashboard's, port 8265) and RAY_AUTH_TOKEN_PATH",

@@ -78,8 +78,10 @@ class CampaignStatus(Message):
     phases: dict[Phase, int] = Field(default_factory=dict)
     outcomes: dict[Outcome, int] = Field(default_factory=dict)
     done: int = 0
+    """Bytes over all passes: covered on devices that have ended, gone through on those in work."""
     total: int = 0
     rate: float = 0.0
+    """``done``, as far as this campaign did it, per second since its first order."""
     eta_s: float | None = None
     """Seconds left at the present rate; None while there is none."""
     breaker: str = ""
@@ -89,6 +91,21 @@ class CampaignStatus(Message):
     def number(self) -> int:
         """Devices in all, those not listed included."""
         return max(self.count, len(self.devices))
+
+    @property
+    def ended(self) -> int:
+        """Devices that have come to an end, whichever."""
+        return self.phases.get(Phase.DONE, 0)
+
+    @property
+    def certified(self) -> int:
+        """Those of them with a certificate."""
+        return self.outcomes.get(Outcome.CERTIFIED, 0)
+
+    @property
+    def failed(self) -> int:
+        """Those of them that came out badly: neither certified nor left to who uses them."""
+        return sum(count for outcome, count in self.outcomes.items() if outcome not in GOOD)
 
 
 class Totals(Message):

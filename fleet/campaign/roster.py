@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fleet.campaign.plan import Line
 from fleet.campaign.report import Phase, Sums
-from fleet.campaign.track import Track
+from fleet.campaign.track import Track, worth
 from fleet.messages import GOOD, DeviceResult
 from fleet.wipe.result import PASSES
 
@@ -34,10 +34,12 @@ class Roster:
         """When the first order went out, seconds since the epoch."""
         self.total_bytes = 0
         """Bytes over all passes of all devices."""
+        self.ended_bytes = 0
+        """Those of devices that have ended, however they did."""
         self.done_bytes = 0
-        """Those of devices that are done."""
+        """Those of them that were covered."""
         self.wiped_bytes = 0
-        """Those of devices that are done and were started by this campaign."""
+        """Those covered on devices that were started by this campaign."""
         self.moved: dict[str, Track] = {}
         """Devices whose phase changed since `turn`."""
         self.rows = 0
@@ -126,9 +128,12 @@ class Roster:
         """The device has come to its end with `result`, which is remembered or only counted."""
         self.note(track)
         self.sums.add(result)
-        self.done_bytes += _bytes(track)
+        covered, possible = worth(result, _bytes(track))
+        self.total_bytes += possible - _bytes(track)
+        self.ended_bytes += possible
+        self.done_bytes += covered
         if track.first_at is not None:
-            self.wiped_bytes += _bytes(track)
+            self.wiped_bytes += covered
             if track.ended_at is not None:
                 self._span(track.target.node, track.first_at, track.ended_at)
         many = len(self.tracks) > self._rows_kept

@@ -26,10 +26,19 @@ from fleet.campaign.ordering import Ordering
 from fleet.campaign.ports import CampaignCoordinator, Nodes
 from fleet.campaign.report import CampaignStatus, ExitReason, Phase, RunReport
 from fleet.campaign.roster import Roster
-from fleet.campaign.scope import Scope
+from fleet.campaign.scope import Scope, stands
 from fleet.campaign.sight import Sight
 from fleet.campaign.targets import Target, choose, target_of
-from fleet.campaign.track import Track, finding, late, of_error, unfit, view_of, whole_node
+from fleet.campaign.track import (
+    Track,
+    finding,
+    late,
+    of_error,
+    unfit,
+    unlisted,
+    view_of,
+    whole_node,
+)
 from fleet.errors import FleetError
 from fleet.messages import DeviceResult, NodeView, Outcome
 from fleet.settings import CampaignPolicy
@@ -189,8 +198,7 @@ class Campaign:
             error = errors.DriverAbsent(f"node {view.node} reports no device at all")
             self._whole[view.node] = whole_node(view.node, error)
             self._sight.give_up(view.node)
-        wanted = self._scope.selector.matches
-        for device in choose(view, lambda device: wanted(view, device)):
+        for device in choose(view, lambda device: self._scope.takes(view, device)):
             if (known := self._roster.tracks.get(device.uuid)) is not None:
                 other = known.target.node
                 self._note(f"{device.uuid} is reported by {other} and by {view.node}: left alone")
@@ -198,7 +206,7 @@ class Campaign:
             track = Track(target_of(view, device), self.run)
             track.attempt += self._earlier.get(device.uuid, 0)
             kept = self._kept.pop(device.uuid, None)
-            if kept is not None and kept.certificate in device.certificate.split(", "):
+            if stands(kept, device):
                 track.phase, track.result = Phase.DONE, kept
             elif self._scope.resumed:
                 track.phase = Phase.STARTING  # an earlier job may have given the order: read back
@@ -261,7 +269,9 @@ class Campaign:
         """End what waits on these nodes and must not be touched, as the nodes are now."""
         for name in names:
             for track in self._roster.waiting_on(name):
-                result = unfit(track, self._sight.views[name])
+                view = self._sight.views[name]
+                listed = self._scope.may_touch(view, track.target)
+                result = unfit(track, view) if listed else unlisted(track)
                 if result is not None:
                     self._finish(track, result, now)
 

@@ -43,6 +43,7 @@ def status(standing: Standing) -> CampaignStatus:
     elapsed_s = 0.0 if roster.began_at is None else now - roster.began_at
     done = roster.done_bytes + running
     total = roster.total_bytes + sum(total - nominal for _, total, nominal in flying)
+    left = total - roster.ended_bytes - running
     rate = (roster.wiped_bytes + running) / elapsed_s if elapsed_s > 0 else 0.0
     return CampaignStatus(
         run=standing.run,
@@ -55,7 +56,7 @@ def status(standing: Standing) -> CampaignStatus:
         done=done,
         total=total,
         rate=rate,
-        eta_s=(total - done) / rate if rate > 0 else None,
+        eta_s=left / rate if rate > 0 else None,
         breaker=str(standing.breaker.stance),
         notes=standing.notes,
     )

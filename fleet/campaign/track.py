@@ -8,6 +8,7 @@ from fleet import errors
 from fleet.campaign.report import DeviceStatus, Phase
 from fleet.campaign.targets import Target, touched
 from fleet.messages import (
+    GOOD,
     Acceptance,
     ByteFigures,
     DeviceResult,
@@ -83,7 +84,8 @@ class Track:
         target, total = self.target, self.target.memory_bytes * len(PASSES)
         done, step, rate = 0, "", 0.0
         if self.result is not None:
-            done, step, rate = total, str(self.result.outcome), self.result.rate
+            done, total = worth(self.result, total)
+            step, rate = str(self.result.outcome), self.result.rate if done else 0.0
         elif self.progress is not None:
             done, step = self.progress.done, self.progress.phase
             total = self.progress.total or total
@@ -141,6 +143,17 @@ class Track:
         return result.model_copy(update={"findings": (*result.findings, warning)})
 
 
+def worth(result: DeviceResult, nominal: int) -> tuple[int, int]:
+    """Bytes over all passes that an ended device covered, and that it could have: what is reserved
+    by its driver nobody covers, nor what a tenant has or a reset alone can reach. `nominal`: those
+    of all its memory.
+    """
+    figures, passes = result.bytes, len(PASSES)
+    if not figures.covered:
+        return 0, 0 if result.outcome in GOOD else nominal
+    return figures.covered * passes, (figures.total - figures.reserved) * passes
+
+
 def view_of(view: NodeView, uuid: str) -> DeviceView | None:
     """The device's view on its node, if the node still lists it."""
     return next((device for device in view.devices if device.uuid == uuid), None)
@@ -166,6 +179,16 @@ def unfit(track: Track, view: NodeView) -> DeviceResult | None:
         found = [finding(reason.code, reason.detail, reason.remedy) for reason in stuck]
         return track.tell(Outcome.QUARANTINED, *found, state=State.QUARANTINED)
     return None
+
+
+def unlisted(track: Track) -> DeviceResult:
+    """The outcome of a device that nobody agreed to: it turned up after the list was confirmed."""
+    why = finding(
+        "confirmation",
+        "it was not in the list of devices that was confirmed",
+        "run `fleet scrub` again and confirm the list that names it",
+    )
+    return track.tell(Outcome.REFUSED, why)
 
 
 def finding(check: str, detail: str, remedy: str, *, verdict: str = "fail") -> Finding:

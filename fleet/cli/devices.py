@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -108,7 +108,7 @@ def retire(
     """
     who = operator_name(operator)
     with reach.nodes(state_directory(state), address=address) as nodes:
-        name = _owner(nodes, device, node)
+        name = reach.owner(nodes, device, node=node)
         owner = nodes[name]
         if not isinstance(owner, Retires):
             raise errors.InputInvalid(
@@ -168,17 +168,6 @@ def partitioning(
     document = {"node": name, "on": on, "operator": who, "simulated": found.simulated}
     document |= view.model_dump(mode="json")
     emit(document, as_json=as_json, render=render)
-
-
-def _owner(nodes: Mapping[str, reach.Node], device: str, node: str | None) -> str:
-    """The node of a device; one that is gone is looked for where the operator says, or alone."""
-    try:
-        return reach.find(nodes, device, node=node)[0]
-    except errors.DeviceUnknown:
-        chosen = [node] if node else list(nodes)
-        if len(chosen) == 1 and chosen[0] in nodes:
-            return chosen[0]
-        raise
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

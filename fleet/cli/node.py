@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet import bootstrap, errors
+from fleet.campaign.targets import choose
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
     NAME_IT,
@@ -27,10 +29,10 @@ from fleet.cli.options import (
     operator_name,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, emit, error_console
 from fleet.cli.standby import standby
 from fleet.messages import NodeView
-from fleet.model import HolderKind
+from fleet.model import HolderKind, State
 from fleet.repair.draining import Drained, counted, drain, settled
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
 
@@ -53,27 +55,36 @@ def adopt(
         str | None, typer.Option("--node", help="Only this node; all when not given.")
     ] = None,
     device: Annotated[
-        list[str] | None, typer.Option("--device", help="Only this device; may be repeated.")
+        list[str] | None,
+        typer.Option("--device", help="Only this device, by name or UUID; may be repeated."),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="All real devices listed, without asking.")
+    ] = False,
     operator: OperatorOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record your word that HELD devices are free of any holder; they are DIRTY then."""
+    """Record your word that HELD devices are free of any holder; they are DIRTY then.
+
+    Without --device those that are HELD are listed, and your word covers these; real ones need a
+    yes. A retired device comes back only where --device names it.
+    """
     who = operator_name(operator)
     with reach.nodes(state_directory(state), address=address) as nodes:
         if node is not None and node not in nodes:
             raise errors.InputInvalid(
                 f"there is no node {node!r}", remedy=f"name one of {', '.join(sorted(nodes))}"
             )
+        chosen = {name: one for name, one in nodes.items() if node in (None, name)}
+        wanted = _named(nodes, device, node) if device else _held(chosen, yes=yes)
         adopted = [
             (name, view)
-            for name, one in nodes.items()
-            if node in (None, name)
-            for view in one.adopt(devices=tuple(device or ()), operator=who)
+            for name, uuids in wanted.items()
+            for view in nodes[name].adopt(devices=uuids, operator=who)
         ]
-        views = [one.view() for name, one in nodes.items() if node in (None, name)]
+        views = [one.view() for one in chosen.values()]
 
     def render(console: Console) -> None:
         text.banner(console, views)
@@ -87,6 +98,40 @@ def adopt(
         "devices": [{"node": name, **view.model_dump(mode="json")} for name, view in adopted],
     }
     emit(document, as_json=as_json, render=render)
+
+
+def _named(
+    nodes: Mapping[str, reach.Node], devices: Sequence[str], node: str | None
+) -> dict[str, list[str]]:
+    """The devices named, by node. A name that is on several nodes is refused, all of them are."""
+    found: dict[str, list[str]] = {}
+    for device in devices:
+        found.setdefault(reach.owner(nodes, device, node=node), []).append(device)
+    return found
+
+
+def _held(nodes: Mapping[str, reach.Node], *, yes: bool) -> dict[str, list[str]]:
+    """The HELD devices of these nodes; real ones once somebody has seen which and said yes."""
+    views = [_only_held(one.view()) for one in nodes.values()]
+    real = [view for view in views if not view.simulated]
+    count, _ = text.listed(error_console(), real)
+    if count and not yes:
+        if not sys.stdin.isatty():
+            raise errors.InputInvalid(
+                "these are real devices and nobody can be asked",
+                remedy="name them with --device, run from a terminal, or say --yes",
+            )
+        asked = f"Is it your word that nobody uses these {count} devices? They are wiped next."
+        if not typer.confirm(asked, err=True):
+            raise errors.InputInvalid(
+                "not confirmed: nothing was changed", remedy="name single devices with --device"
+            )
+    return {view.node: [one.uuid for one in view.devices] for view in views if view.devices}
+
+
+def _only_held(view: NodeView) -> NodeView:
+    held = choose(view, lambda one: one.state == State.HELD and not text.is_retired(view, one))
+    return view.model_copy(update={"devices": held})
 
 
 @app.command("drain")

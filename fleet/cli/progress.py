@@ -126,13 +126,12 @@ class Bars:
         if status.number <= BARS_MAX:
             for device in status.devices:
                 self._show_device(device)
-        done = status.phases.get(Phase.DONE, 0)
         left = f"  {text.duration(status.eta_s)} left" if status.eta_s else ""
         self._progress.update(
             self._campaign,
             total=status.total or None,
             completed=status.done,
-            figures=f"{done}/{status.number} done  {text.rate(status.rate)}{left}",
+            figures=f"{counts(status)}  {text.rate(status.rate)}{left}",
         )
 
     def _show_device(self, device: DeviceStatus) -> None:
@@ -144,11 +143,11 @@ class Bars:
                 figures="",
             )
             self._devices[device.uuid] = task
-        ended = device.phase is Phase.DONE
         self._progress.update(
             task,
             total=device.total or 1,
-            completed=device.total or 1 if ended else device.done,
+            # Ended well with nothing to cover: a reset, or a tenant's device.
+            completed=device.done if device.total else device.phase is Phase.DONE,
             figures=f"{device.step or device.phase}  {text.rate(device.rate)}"
             if device.rate
             else f"{device.step or device.phase}",
@@ -162,12 +161,20 @@ class _Figures(ProgressColumn):
         return text.plain(str(task.fields.get("figures", "")))
 
 
+def counts(status: CampaignStatus) -> str:
+    """How many devices have ended, and how: an end alone says nothing."""
+    return (
+        f"{status.ended}/{status.number} ended: {status.certified} certified,"
+        f" {status.failed} failed"
+    )
+
+
 def overview(status: CampaignStatus) -> str:
     """How far the campaign is, in one line."""
     share = f"{100 * status.done / status.total:.0f} %" if status.total else "0 %"
     parts = [
         f"campaign {status.run}: {share}",
-        f"{status.phases.get(Phase.DONE, 0)}/{status.number} devices done",
+        counts(status),
         f"{status.phases.get(Phase.RUNNING, 0)} running",
         text.rate(status.rate),
     ]

@@ -17,7 +17,7 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, emit
-from fleet.messages import DeviceView, NodeView
+from fleet.messages import DeviceView, NodeView, ReasonView
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -82,23 +82,42 @@ def clear(
     address: AddressOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lift reasons by your decision, on the record; the device is DIRTY then and must be wiped."""
+    """Lift reasons by your decision, on the record; the device is DIRTY then and must be wiped.
+
+    Without --code those that are against it now; one that is found meanwhile stays.
+    """
     with reach.nodes(state_directory(state), address=address) as nodes:
         _, owner = reach.find(nodes, device, node=node)
-        view = owner.quarantine_clear(
-            device, codes=tuple(code or ()), operator=operator_name(operator), detail=reason
-        )
+        before = next(d for d in owner.view().devices if device in (d.uuid, d.name))
+        codes = tuple(code or sorted({one.code for one in before.reasons}))
+        view = before
+        if codes:  # none named would be all there are by then, which nobody has seen
+            view = owner.quarantine_clear(
+                before.uuid, codes=codes, operator=operator_name(operator), detail=reason
+            )
         found = owner.view()
+    left = {one.code for one in view.reasons}
+    lifted = [one for one in before.reasons if one.code in codes and one.code not in left]
     retired = text.is_retired(found, view)
-    _show(found, view, retired=retired, as_json=as_json)
+    _show(found, view, lifted, retired=retired, as_json=as_json)
 
 
-def _show(of: NodeView, view: DeviceView, *, retired: bool = False, as_json: bool) -> None:
+def _show(
+    of: NodeView,
+    view: DeviceView,
+    lifted: Sequence[ReasonView] = (),
+    *,
+    retired: bool = False,
+    as_json: bool,
+) -> None:
     node = of.node
 
     def render(console: Console) -> None:
         text.banner(console, [of])
         console.print(text.joined(f"{node}/{view.name}: ", text.coloured(view.state)))
+        for one in lifted:
+            told = f": {one.detail}" if one.detail else ""
+            console.print(text.plain(f"  lifted: {one.code} ({one.source}){told}"))
         text.explain(console, f"{node}/{view.name}", view.reasons)
         if retired:
             back = text.taken_back(node, view.name)

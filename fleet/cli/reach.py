@@ -44,7 +44,7 @@ class Node(Protocol):
         self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
     ) -> DeviceView: ...
 
-    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]: ...
+    def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]: ...
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
@@ -141,6 +141,20 @@ def find(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> 
             remedy="give its UUID, or name the node with --node",
         )
     return found[0], nodes[found[0]]
+
+
+def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> str:
+    """The node of a device; one that is gone is looked for where the operator says, or alone.
+
+    Raises as `find` does.
+    """
+    try:
+        return find(nodes, device, node=node)[0]
+    except errors.DeviceUnknown:
+        chosen = [node] if node else list(nodes)
+        if len(chosen) == 1 and chosen[0] in nodes:
+            return chosen[0]
+        raise
 
 
 def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Node]:

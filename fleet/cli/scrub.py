@@ -17,7 +17,8 @@ from fleet import bootstrap, errors, planning
 from fleet.bootstrap import FleetPlan
 from fleet.campaign import budget, plan, select
 from fleet.campaign.report import RunReport
-from fleet.campaign.targets import Target, choose, target_of
+from fleet.campaign.scope import Scope
+from fleet.campaign.targets import Target, target_of
 from fleet.cli import progress, reach, reporting, text
 from fleet.cli.options import (
     OperatorOption,
@@ -28,7 +29,8 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, emit, error_console
 from fleet.messages import NodeView
-from fleet.settings import Settings
+from fleet.model import RunId
+from fleet.settings import CampaignPolicy, Settings
 
 SimulateOption = Annotated[
     str | None,
@@ -96,6 +98,7 @@ SettingsJsonOption = Annotated[str, typer.Option("--settings-json", hidden=True)
 
 
 def scrub(
+    context: typer.Context,
     *,
     simulate: SimulateOption = None,
     memory: MemoryOption = None,
@@ -119,25 +122,18 @@ def scrub(
     """
     directory = state_directory(state)
     select.parse(selection)
+    if resume and (selection or max_parallel is not None):
+        raise errors.InputInvalid(
+            "a run that is resumed keeps its own selection and limits",
+            remedy="leave --select and --max-parallel away, or start a new run without --resume",
+        )
     settings = _settings(policy, settings_json, max_parallel)
     if address is not None and address.startswith(("http://", "https://")):
-        given = {
-            "--simulate": simulate,
-            "--memory": memory,
-            "--profile": profile,
-            "--select": selection,
-            "--resume": resume,
-            "--operator": operator_name(operator),
-            "--state": str(state) if state else None,
-            "--settings-json": settings.model_dump_json(exclude_unset=True),
-        }
-        flags = {"--yes": yes, "--json": as_json, "--dry-run": dry_run}
-        arguments = [part for name, value in given.items() if value for part in (name, value)]
-        arguments += [flag for flag, on in flags.items() if on]
+        arguments = _handed_on(context, settings, operator_name(operator))
         raise typer.Exit(_submit(address, arguments, as_json=as_json))
     fleet_plan = _plan(directory, _Shape(simulate, memory, profile), settings, address=address)
     if dry_run:
-        _dry_run(directory, settings, selection, address=address, as_json=as_json)
+        _dry_run(directory, settings, (selection, resume), address=address, as_json=as_json)
         return
     choices = _Choices(selection, resume, operator_name(operator), dashboard=dashboard, yes=yes)
     report = _run(fleet_plan, settings, choices, address=address)
@@ -232,21 +228,17 @@ class _Confirmation:
     console: Console
     yes: bool
 
-    def ask(self, views: Sequence[NodeView]) -> bool:
-        """Whether to go on. Raises `InputInvalid` where nobody can be asked."""
-        real = [view for view in views if not view.simulated]
-        if not real:
+    def ask(self, listed: Sequence[NodeView]) -> bool:
+        """Whether to go on with the devices of these views. Raises `InputInvalid` where nobody
+        can be asked."""
+        real = [view for view in listed if not view.simulated]
+        count, held = text.listed(self.console, real)
+        if not count:
             return True
-        for view in real:
-            for device in view.devices:
-                self.console.print(
-                    text.joined(
-                        f"  {view.node}/{device.name}  {device.uuid}  ",
-                        text.size(device.memory_bytes),
-                        "  ",
-                        text.coloured(device.state),
-                    )
-                )
+        if held:
+            self.console.print(
+                text.plain(f"{held} of them are HELD: going on is your word that nobody uses these")
+            )
         if self.yes:
             return True
         if not sys.stdin.isatty():
@@ -255,18 +247,32 @@ class _Confirmation:
                 remedy="run from a terminal, or say --yes",
             )
         return typer.confirm(
-            "All memory of these devices that nobody uses will be overwritten. Go on?", err=True
+            f"All memory of these {count} devices will be overwritten, but for what a claim has."
+            " Go on?",
+            err=True,
         )
 
 
 def _dry_run(
-    directory: Path, settings: Settings, selection: str, *, address: str | None, as_json: bool
+    directory: Path,
+    settings: Settings,
+    asked: tuple[str, str],
+    *,
+    address: str | None,
+    as_json: bool,
 ) -> None:
-    selector = select.parse(selection)
-    with reach.nodes(directory, address=address) as nodes:
-        views = [node.view() for node in nodes.values()]
-    targets = [target for view in views for target in _targets(view, selector)]
-    waves = plan.plan(targets, budget.in_service(views), settings.campaign)
+    """`asked`: the selection, and the run to be resumed."""
+    selection, resume = asked
+    scope, policy = Scope(select.parse(selection)), settings.campaign
+    with reach.fleet(directory, address=address) as fleet:
+        views = [node.view() for node in fleet.nodes.values()]
+        if resume:
+            record = fleet.coordinator.run(RunId(resume))
+            scope = Scope.of_run(record.plan, record.results.values(), record.exit_reason)
+            policy = CampaignPolicy.model_validate(record.policy)
+    listed = [scope.listing(view) for view in views]
+    targets = [target_of(view, device) for view in listed for device in view.devices]
+    waves = plan.plan(targets, budget.in_service(views), policy)
     document = {
         "simulated": any(view.simulated for view in views),
         "waves": [[_told(target) for target in wave] for wave in waves.waves],
@@ -295,11 +301,6 @@ def _dry_run(
     emit(document, as_json=as_json, render=render)
 
 
-def _targets(view: NodeView, selector: select.Selector) -> list[Target]:
-    chosen = choose(view, lambda device: selector.matches(view, device))
-    return [target_of(view, device) for device in chosen]
-
-
 def _told(target: Target) -> dict[str, object]:
     return {
         "node": target.node,
@@ -308,6 +309,25 @@ def _told(target: Target) -> dict[str, object]:
         "state": target.state,
         "memory_bytes": target.memory_bytes,
     }
+
+
+_NOT_HANDED_ON = frozenset({"address", "dashboard", "policy", "max_parallel"})
+"""Of this side; the settings that `--policy` and `--max-parallel` come to go as one text."""
+
+
+def _handed_on(context: typer.Context, settings: Settings, operator: str) -> list[str]:
+    """The job's options: every one of this command but those named, so that none is forgotten."""
+    made = {
+        "operator": operator,
+        "settings_json": settings.model_dump_json(exclude_unset=True),
+    }
+    words: list[str] = []
+    for option in context.command.params:
+        value = made.get(str(option.name), context.params.get(str(option.name)))
+        if option.name in _NOT_HANDED_ON or value in (None, False, ""):
+            continue
+        words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
 
 
 def _submit(address: str, arguments: Sequence[str], *, as_json: bool) -> int:

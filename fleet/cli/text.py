@@ -16,6 +16,7 @@ from rich.text import Text
 from fleet import terminal
 from fleet.evidence import dsse
 from fleet.messages import DeviceView, NodeView, ReasonView, Replication
+from fleet.model import State
 
 COLOURS = {
     "CLEAN": "green",
@@ -112,6 +113,23 @@ def warn(console: Console, *, simulated: bool) -> None:
     """The line itself, where something other than the nodes' views tells."""
     if simulated:
         console.print(plain(SIMULATED, "bold black on yellow"))
+
+
+def listed(console: Console, views: Iterable[NodeView]) -> tuple[int, int]:
+    """One line for each device of these views; how many there are, and how many are HELD."""
+    count = held = 0
+    for view in views:
+        for device in view.devices:
+            count, held = count + 1, held + (device.state == State.HELD)
+            console.print(
+                joined(
+                    f"  {view.node}/{device.name}  {device.uuid}  ",
+                    size(device.memory_bytes),
+                    "  ",
+                    coloured(device.state),
+                )
+            )
+    return count, held
 
 
 def reasons(device: DeviceView) -> str:

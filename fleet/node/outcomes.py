@@ -198,7 +198,8 @@ def result(
         state=shown.state,
         bytes=figures,
         seconds=wipe.seconds if wipe else 0.0,
-        rate=wipe.rate if wipe else 0.0,
+        # Of bytes covered: a wipe that covered nothing had no rate, however busy it was.
+        rate=wipe.rate if wipe and figures.covered else 0.0,
         started_at=wipe.started_at if wipe else 0.0,
         ended_at=wipe.ended_at if wipe else 0.0,
         findings=tuple(found),

@@ -33,7 +33,8 @@ class Slices:
 
     def adopt(self) -> None:
         """An operator's word that nobody has the GPUs; `fleet scrub` asks for it, too."""
-        self._node.adopt(operator="demo")
+        devices = [one.uuid for one in self._node.view().devices if one.profile == ""]
+        self._node.adopt(devices=devices, operator="demo")
 
     def view(self, part: Part) -> DeviceView:
         """The partition as the node shows it now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor
 from typing import Any
 
@@ -16,6 +16,7 @@ from fleet.campaign import select
 from fleet.campaign.breaker import Stance
 from fleet.campaign.report import ExitReason, Phase, RunReport
 from fleet.campaign.run import Campaign, Scope
+from fleet.campaign.scope import Agreement
 from fleet.errors import FleetError
 from fleet.leases import AcquireRequest
 from fleet.messages import (
@@ -70,6 +71,7 @@ class Node:
         self.name, self.labels = name, labels
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
         self.incarnation = 1
+        self.simulated = True
         self.deaf = False
         self.results: dict[str, DeviceResult] = {}
         self.silent: Callable[[float], bool] = never
@@ -116,7 +118,7 @@ class Node:
             incarnation=str(self.incarnation),
             boot_id="b",
             at=now,
-            simulated=True,
+            simulated=self.simulated,
             backend="scripted",
             labels=self.labels,
             devices=tuple(self._view(gpu) for gpu in self.gpus.values()),
@@ -317,6 +319,68 @@ def test_in_use_devices_are_never_touched() -> None:
     }
     assert [gpu.wipes for gpu in fleet.nodes["n0"].gpus.values()] == [1, 0, 0]
     assert report.exit_code == 0
+
+
+def agreed(fleet: Fleet, scope: Scope, *nodes: str) -> Scope:
+    """The scope, with a yes to what it selects on these nodes, as `fleet scrub` asks for it."""
+    listed = [scope.listing(fleet.nodes[name].view((), 0.0)) for name in nodes]
+    return replace(scope, agreed=Agreement.to(listed))
+
+
+def test_f40_what_was_not_listed_is_not_touched() -> None:
+    """F40: an operator's word covers exactly the devices that were listed: of real ones, those of
+    a node that was silent then, and a card that came since, are left alone and said to be."""
+    fleet = small(2, 2)
+    for node in fleet.nodes.values():
+        node.simulated = False
+    scope = agreed(fleet, Scope(), "n0")
+    fleet.nodes["n0"].gpus["new"] = Gpu("new")
+    report = drive(campaign(fleet, scope), fleet)
+    assert outcomes(report) == {
+        "g0-0": Outcome.CERTIFIED,
+        "g0-1": Outcome.CERTIFIED,
+        "new": Outcome.REFUSED,
+        "g1-0": Outcome.REFUSED,
+        "g1-1": Outcome.REFUSED,
+    }
+    assert sum(gpu.wipes for node in fleet.nodes.values() for gpu in node.gpus.values()) == 2
+    assert report.exit_code == 1
+    (why,) = next(row for row in report.devices if row.uuid == "new").findings
+    assert (why.check, "was confirmed" in why.detail) == ("confirmation", True)
+
+
+def test_f40_what_was_listed_stays_selected() -> None:
+    """F40: what was listed is scrubbed although its state is another by then: the HELD devices
+    that were selected by that state are DIRTY once they are adopted."""
+    fleet = small(1, 3, state="HELD")
+    node = fleet.nodes["n0"]
+    node.simulated = False
+    node.gpus["g0-2"].state = "CLEAN"
+    scope = agreed(fleet, Scope(select.parse("state=HELD")), "n0")
+    for name in ("g0-0", "g0-1"):
+        node.gpus[name].state = "DIRTY"
+    report = drive(campaign(fleet, scope), fleet)
+    assert set(outcomes(report)) == {"g0-0", "g0-1"}
+    assert report.exit_code == 0
+
+
+def test_f40_a_resumed_run_lists_what_it_would_take() -> None:
+    """F40: the list that is confirmed is the run's own selection, without what it has certified."""
+    fleet = small(1, 3)
+    done = DeviceResult(
+        node="n0",
+        device="g0-0",
+        uuid="g0-0",
+        outcome=Outcome.CERTIFIED,
+        state="CLEAN",
+        certificate="sha256:one",
+    )
+    node = fleet.nodes["n0"]
+    node.gpus["g0-0"].certificate = "sha256:one"
+    scope = Scope.of_run({"select": "device!=g0-2"}, [done], "stopped")
+    assert [one.uuid for one in scope.listing(node.view((), 0.0)).devices] == ["g0-1"]
+    node.gpus["g0-0"].certificate = ""
+    assert [one.uuid for one in scope.listing(node.view((), 0.0)).devices] == ["g0-0", "g0-1"]
 
 
 def test_a_device_claimed_while_it_waits_is_left_alone() -> None:

@@ -14,7 +14,7 @@ from fleet.campaign.report import ExitReason, Phase
 from fleet.campaign.roster import Roster
 from fleet.campaign.targets import Target
 from fleet.campaign.track import Track
-from fleet.messages import Outcome, WipeProgress
+from fleet.messages import ByteFigures, Outcome, WipeProgress
 from fleet.model import NO_TOKEN
 from fleet.settings import CampaignPolicy
 
@@ -27,6 +27,9 @@ def track(uuid: str, node: str = "n", **changed: Any) -> Track:
 def done(uuid: str, outcome: Outcome, **changed: Any) -> Track:
     found = track(uuid, phase=Phase.DONE, **changed)
     found.result = found.tell(outcome)
+    if outcome is Outcome.CERTIFIED:
+        figures = ByteFigures(total=100, reserved=20, covered=80)
+        found.result = found.result.model_copy(update={"bytes": figures, "rate": 5.0})
     return found
 
 
@@ -47,10 +50,30 @@ def test_rate_and_time_left_count_only_work_of_this_run() -> None:
         progress=WipeProgress(phase="fill", done=100, total=400, started_at=10.0),
     )  # fmt: skip
     status = telling.status(standing(kept, running))
-    assert (status.done, status.total) == (500, 800)
+    assert (status.done, status.total) == (320 + 100, 320 + 400)
     assert status.rate == 10.0
     assert status.eta_s == 30.0
     assert (status.phases, status.breaker) == ({Phase.DONE: 1, Phase.RUNNING: 1}, "closed")
+
+
+def test_f51_what_ended_without_covering_is_no_progress() -> None:
+    """F51: ended, certified and failed are three numbers, and bar and rate count bytes covered:
+    of wipes that failed or were stopped, none."""
+
+    def failed() -> list[Track]:
+        ends = (("a", Outcome.INTERRUPTED), ("b", Outcome.QUARANTINED))
+        return [done(name, end, first_at=10.0, ended_at=12.0) for name, end in ends]
+
+    status = telling.status(standing(*failed()))
+    assert (status.ended, status.certified, status.failed) == (2, 0, 2)
+    assert (status.done, status.total, status.rate) == (0, 800, 0.0)
+    assert [(one.done, one.total, one.rate) for one in status.devices] == [(0, 400, 0.0)] * 2
+    one = done("c", Outcome.CERTIFIED, first_at=10.0, ended_at=12.0)
+    used = done("d", Outcome.IN_USE)
+    status = telling.status(standing(*failed(), one, used, track("e")))
+    assert (status.ended, status.certified, status.failed) == (4, 1, 2)
+    assert (status.done, status.total) == (320, 800 + 320 + 400)
+    assert (status.rate, status.eta_s) == (32.0, 400 / 32.0), "what has ended is not waited for"
 
 
 def test_nothing_started_has_no_rate_and_no_end() -> None:

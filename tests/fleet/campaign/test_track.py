@@ -69,7 +69,7 @@ def test_operation_ids_name_run_device_and_attempt() -> None:
 
 
 def test_status_of_each_phase() -> None:
-    """Waiting shows nothing done, running the node's figures, done everything done."""
+    """Waiting shows nothing done, running the node's figures, an end what it covered."""
     waiting = track()
     assert (waiting.status(0).done, waiting.status(0).total) == (0, 40)
     waiting.phase = Phase.RUNNING
@@ -77,7 +77,7 @@ def test_status_of_each_phase() -> None:
     running = waiting.status(8.0)
     assert (running.step, running.done, running.total, running.rate) == ("verify", 30, 60, 10.0)
     waiting.result = waiting.tell(Outcome.HELD)
-    assert (waiting.status(9.0).done, waiting.status(9.0).step) == (40, "held")
+    assert (waiting.status(9.0).done, waiting.status(9.0).step) == (0, "held")
 
 
 def test_going_back_to_the_queue_forgets_the_order() -> None:

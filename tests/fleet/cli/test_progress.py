@@ -10,6 +10,7 @@ from rich.console import Console
 from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
 from fleet.cli.output import PlainConsole
 from fleet.cli.progress import Bars, Lines, choose, overview
+from fleet.messages import Outcome
 
 
 def status(phase: Phase, *, at: float, done: int = 0, step: str = "") -> CampaignStatus:
@@ -86,6 +87,30 @@ def test_a_terminal_gets_a_bar_per_device() -> None:
     assert "certified" in text
 
 
+def test_f51_a_stopped_campaign_is_not_shown_as_done() -> None:
+    """F51: after Ctrl-C the bar stands at what was covered, and the line says ended, certified and
+    failed; no rate is shown for wipes that covered nothing."""
+    device = DeviceStatus(
+        node="n", device="gpu-0", uuid="u", phase=Phase.DONE, step="interrupted", total=400
+    )
+    stopped = CampaignStatus(
+        run="r1",
+        at=1.0,
+        devices=(device,),
+        phases={Phase.DONE: 1},
+        outcomes={Outcome.INTERRUPTED: 1},
+        total=400,
+    )
+    assert overview(stopped) == "campaign r1: 0 %, 1/1 ended: 0 certified, 1 failed, 0 running, -"
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    with Bars(console) as bars:
+        bars.show(stopped)
+    said = "\n".join(shown(console))
+    assert "1/1 ended: 0 certified, 1 failed" in said
+    assert "100%" not in said
+    assert "GB/s" not in said
+
+
 def test_of_many_devices_only_the_campaign_has_a_bar() -> None:
     """E2: where the status lists only what moved, all devices count and none gets a bar."""
     many = status(Phase.RUNNING, at=1.0, step="fill").model_copy(update={"count": 100_000})
@@ -93,7 +118,7 @@ def test_of_many_devices_only_the_campaign_has_a_bar() -> None:
     with Bars(terminal) as bars:
         bars.show(many)
     assert "gpu-0" not in str(terminal.file.getvalue())  # type: ignore[attr-defined]
-    assert "0/100000 devices done" in overview(many)
+    assert "0/100000 ended" in overview(many)
 
 
 def test_a_pipe_gets_lines(console: Console) -> None:

@@ -70,3 +70,24 @@ def test_a_reason_cannot_write_to_the_terminal(
     assert main(["quarantine", "list", *where, "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["devices"]
     assert reason[1] in listed["reasons"][0]["detail"]
+
+
+def test_f40_a_decision_says_what_it_covers(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F40: an operator's word covers exactly what was listed: clearing says which reasons it has
+    lifted, and adopting a node's devices takes back none that is retired."""
+    certify(state)
+    where = ["--node", "node-01", "--reason", "x", "--state", str(state)]
+    assert main(["quarantine", "add", "gpu-0", *where]) == 0
+    assert main(["devices", "retire", "gpu-1", *where]) == 0
+    capsys.readouterr()
+    assert main(["quarantine", "clear", "gpu-0", *where]) == 0
+    assert "lifted: operator (operator): x" in capsys.readouterr().out
+    assert main(["node", "forget", "node-01", "--state", str(state)]) == 0
+    assert main(["node", "adopt", "--state", str(state)]) == 0
+    capsys.readouterr()
+    assert main(["devices", "--state", str(state), "--json"]) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    found = {one["name"]: one["retired"] for one in devices if one["node"] == "node-01"}
+    assert found == {"gpu-0": False, "gpu-1": True}

@@ -77,7 +77,7 @@ def test_a_verb_that_ends_gives_leases_back_first(
         units = frozenset(UnitId(unit) for unit in device.units)
         (lease,) = fleet.coordinator.acquire([AcquireRequest(units, holder)])
         assert isinstance(lease, Lease)
-        node.adopt(operator="me")
+        node.adopt(devices=[device.uuid], operator="me")
         order = ClaimOrder(
             uid="claim-1",
             node="node-01",

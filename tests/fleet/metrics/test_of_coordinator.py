@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleet.binding.running import BindingView
+from fleet.campaign.report import ExitReason
 from fleet.messages import DeviceResult, Outcome
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_coordinator import COORDINATOR_METRICS, OF_SOME, samples, unreachable
@@ -54,6 +57,17 @@ def test_a_campaign_says_why_it_ended() -> None:
     found = list(samples(coordinator(), [stopped]))
     assert value(found, "fleet_campaign_ended", reason="breaker") == 1
     assert value(found, "fleet_campaigns", state="stopped") == 1
+
+
+@pytest.mark.parametrize("reason", [reason for reason in ExitReason if reason != "complete"])
+def test_a_campaign_that_ended_early_was_not_completed(reason: ExitReason) -> None:
+    """E4: FleetCampaignOverdue counts from the last run that was completed: one that ended by the
+    breaker, by hand or for want of devices since then does not put it off."""
+    done = run("old", state=RunState.FINISHED, finished_at=NOW - 90, exit_reason="complete")
+    early = run("new", state=RunState.FINISHED, finished_at=NOW - 5, exit_reason=str(reason))
+    complete = "fleet_campaign_complete_timestamp_seconds"
+    assert value(list(samples(coordinator(), [early, done])), complete) == NOW - 90
+    assert value(list(samples(coordinator(), [early])), complete) == 0
 
 
 def test_a_silent_node_is_named_while_it_is_silent() -> None:
