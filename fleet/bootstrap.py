@@ -330,7 +330,7 @@ def _holding(
     losses = LossRecorder(cleaner.wiper.certifier, LossLog(where))
     return Holding(
         registry,
-        Admission(registry, specs, store),
+        Admission(registry, specs, store, settings.kubernetes.admins),
         Securing(registry, store, outbox),
         cleaner,
         exposer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from fleet import errors, labels
 from fleet.settings_section import Section
@@ -83,6 +83,18 @@ class KubernetesSettings(Section):
         description="Namespace of our own node service. Set, the plugin publishes the device"
         " `agent` and prepares it for claims of this namespace only. Empty: no such device.",
     )
+    admin_namespaces: tuple[
+        Annotated[
+            str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+        ],
+        ...,
+    ] = Field(
+        default=(),
+        strict=False,
+        description="Namespaces whose claims may look into devices that are others', with"
+        " adminAccess. Nodes refuse it to all others, whatever a namespace is labelled. Empty: the"
+        " namespace in `agent_namespace`, which is our own, and no other.",
+    )
     api_qps: float = Field(
         default=20.0,
         gt=0,
@@ -154,3 +166,9 @@ class KubernetesSettings(Section):
         description="Period, s, after which the slices are read from the API server even if no"
         " watch reported a change.",
     )
+
+    @property
+    def admins(self) -> frozenset[str]:
+        """Namespaces that may look into devices: whoever asks, asks this (F60)."""
+        own = (self.agent_namespace,) if self.agent_namespace else ()
+        return frozenset(self.admin_namespaces or own)

@@ -167,6 +167,18 @@ class Backend(Protocol):
         """JSON-safe arguments from which a worker process rebuilds this back end."""
 
 
+@runtime_checkable
+class ShowsOnly(Protocol):
+    """A back end that can let a container read a device without its being able to write to it.
+
+    Few can: where a driver takes commands through a device node, a node opened for reading takes
+    them as well.
+    """
+
+    def grant_to_look(self, device: Device) -> Grant:
+        """As `Backend.grant`, for reading alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """A partition as the driver has it at this moment. Identity is (accelerator, ids)."""

@@ -92,6 +92,10 @@ def _without_devices(facts: Facts, rules: Rules) -> Decision:
     if facts.reading.marked:
         return LetGo(why="it is not allocated to our devices any more")
     if facts.reading.gated and facts.reading.pods and not facts.reading.bound:
+        if facts.reading.failed:
+            return Rest("it has failed: the scheduler allocates it anew")
+        if strange := _strange(facts.reading, rules):
+            return _failing(facts, strange)
         return Bind({}, why="it only looks into devices, with adminAccess")
     return Rest("it holds nothing of ours")
 
@@ -198,6 +202,8 @@ def _bound(facts: Facts) -> Decision:
 
 def _pending(facts: Facts, rules: Rules) -> Decision:
     reading = facts.reading
+    if strange := _strange(reading, rules):
+        return _failing(facts, strange)
     if facts.misconfigured:
         text = facts.misconfigured
         return _failing(facts, tuple(_all(reading, "config-invalid", text, visible=False)))
@@ -374,6 +380,18 @@ def _closed(device: DeviceView, token: Token) -> bool:
 def _all(reading: ClaimReading, code: str, text: str, *, visible: bool = True) -> Iterable[Fault]:
     codes = (code,) if visible else ()
     return [Fault(one.device, code, text, visible, codes) for one in reading.holding]
+
+
+def _strange(reading: ClaimReading, rules: Rules) -> tuple[Fault, ...]:
+    """Devices the claim would look into, and its namespace may not (F60).
+
+    Its node refuses it as well, and decides; said here it is said before the pod is bound.
+    """
+    if reading.name.namespace in rules.admins:
+        return ()
+    text = f"namespace {reading.name.namespace} may not look into devices (adminAccess)"
+    looked = [one for one in reading.devices if one.admin]
+    return tuple(Fault(one.device, "admin-access", text, visible=False) for one in looked)
 
 
 def _is_late(facts: Facts, rules: Rules) -> bool:

@@ -29,6 +29,8 @@ class Rules:
     fresh_s: float
     until_verified: bool = False
     """Whether marks stay on a claim until its devices are clean: D3 to the letter."""
+    admins: frozenset[str] = frozenset()
+    """Namespaces whose claims may look into devices with adminAccess (F60)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class BinderTerms:
                 binding_timeout_s=kubernetes.binding_timeout_s,
                 fresh_s=settings.health.fresh_s,
                 until_verified=kubernetes.finalizer is Finalizing.UNTIL_VERIFIED,
+                admins=kubernetes.admins,
             ),
             hold_event_after_s=kubernetes.hold_event_after_s,
             unexposed=kubernetes.unexposed,

@@ -28,6 +28,7 @@ from fleet.evidence.sources import Collection, Trust, collect, take_heads
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(keys.app, name="keys")
 app.command("losses")(losses.list_losses)
+app.command("admin-access")(losses.list_looks)
 
 DirectoryOption = Annotated[
     Path | None,

@@ -1,4 +1,6 @@
-"""`fleet evidence losses`: claims that ended with a device out of service, as nodes signed it."""
+"""`fleet evidence losses` and `admin-access`: claims that ended with a device out of service, and
+claims that looked into devices, as nodes signed it.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,48 @@ def list_losses(
 
     Signatures are judged by `fleet evidence verify`, here they are not.
     """
-    found = list(_records(state_directory(state), node, claim))
+    found = [one for one in _records(state_directory(state), node, claim) if not one.looked]
     rows = [{**one.envelope.predicate, "digest": one.digest} for one in found]
     emit({"losses": rows}, as_json=as_json, render=partial(_render, rows))
+
+
+def list_looks(
+    claim: Annotated[
+        str, typer.Option("--claim", metavar="UID", help="Only of this claim.", show_default=False)
+    ] = "",
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="Only this node.", show_default=False)
+    ] = "",
+    state: StateOption = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List claims that looked into devices of others with adminAccess.
+
+    Each was recorded before its containers could start. Signatures are judged by `fleet evidence
+    verify`, here they are not.
+    """
+    found = [one for one in _records(state_directory(state), node, claim) if one.looked]
+    rows = [{**one.envelope.predicate, "digest": one.digest} for one in found]
+    emit({"looks": rows}, as_json=as_json, render=partial(_render_looks, rows))
+
+
+def _render_looks(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        console.print("no claim looked into a device")
+        return
+    table = Table("recorded", "node", "claim", "device", "given", box=None, pad_edge=False)
+    for row in rows:
+        given = "read-only" if row["read_only"] else "for reading and writing"
+        for device in row["devices"]:
+            mark = "SIMULATED " if row["simulated"] else ""
+            cells = (row["recorded_at"], row["node"], _named(row), mark + device["uuid"], given)
+            table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
+    console.print(table)
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"{row['claim']['namespace']}/{row['claim']['name']} {row['claim']['uid']}"
 
 
 def _records(state: Path, node: str, claim: str) -> Iterator[losses.Record]:
@@ -57,10 +98,9 @@ def _render(rows: list[dict[str, Any]], console: Console) -> None:
         return
     table = Table("recorded", "node", "claim", "device", "reasons", box=None, pad_edge=False)
     for row in rows:
-        named = f"{row['claim']['namespace']}/{row['claim']['name']} {row['claim']['uid']}"
         for device in row["devices"]:
             mark = "SIMULATED " if row["simulated"] else ""
             codes = ", ".join(reason["code"] for reason in device["reasons"]) or "not known"
-            cells = (row["recorded_at"], row["node"], named, mark + device["uuid"], codes)
+            cells = (row["recorded_at"], row["node"], _named(row), mark + device["uuid"], codes)
             table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
     console.print(table)

@@ -33,7 +33,8 @@ _WORDS = """Wipe certificates of fleetscrub.
 certificates/<node>/  DSSE envelopes (in-toto statements, Ed25519), one file each, oldest first
                       (<node>.<ledger> where a node that lost its disk has several ledgers)
 heads/                countersignatures of the coordinator over the ends of the nodes' ledgers
-losses/<node>/        signed records of claims that ended with a device out of service
+losses/<node>/        signed records of claims that ended with a device out of service, and of
+                      claims that looked into devices with adminAccess
 keys/                 public keys; compare them with keys you got another way. list.json, if it is
                       there, says when each was good, signed by the coordinator
 index.json            all entries of each ledger in order, with digests (null: left out here), whose

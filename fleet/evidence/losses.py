@@ -1,4 +1,5 @@
-"""Data-loss records: claims that left devices which were not proven clean afterwards (D3).
+"""A node's records: claims that left devices which were not proven clean afterwards (D3), and
+claims that looked into devices of others with adminAccess (F60).
 
 A wipe that passed leaves a certificate. A teardown that ended with a device out of service leaves
 one of these instead, signed by the node before it lets the claim go: which claim, which devices,
@@ -9,6 +10,8 @@ Decisions:
 1. One file a record, numbered, each naming the one before: what is taken out of the middle shows.
 2. A record says that something was not proven. It lifts nothing and certifies nothing.
 3. The same claim with the same devices is recorded once, however often its teardown is repeated.
+4. Both kinds are links of one chain: who takes a record of either away breaks it. A look is
+   recorded before its containers can start.
 """
 
 from __future__ import annotations
@@ -30,12 +33,17 @@ from fleet.evidence.segments import Place
 from fleet.model import NO_TOKEN, ClaimUid, Digest, NodeName, Reason, Token, UnitId, Uuid
 
 PREDICATE_TYPE = "https://fleetscrub.dev/data-loss/v1"
+LOOK_TYPE = "https://fleetscrub.dev/admin-access/v1"
 MOST_BYTES = 1024 * 1024
 DETAIL_MAX = 1000
 """Characters kept of a reason's words: what is larger than `MOST_BYTES` is never read again."""
 WORDS = (
     "The claim has ended, and memory of these devices was not proven to be cleared after it. They"
     " are out of service: nobody is given one of them before a wipe of it was verified."
+)
+LOOK_WORDS = (
+    "The claim was let into these devices with adminAccess, whoever had them then: containers of"
+    " its pods can read memory of their tenants, and nobody wipes them meanwhile."
 )
 _NAME = re.compile(r"([0-9]{8})\.json")
 _PASSING = frozenset({errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -70,6 +78,23 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """A claim that is let into devices that others may have."""
+
+    node: NodeName
+    claim: ClaimUid
+    namespace: str
+    name: str
+    pods: tuple[str, ...]
+    """UIDs of the pods it is prepared for."""
+    devices: Mapping[Uuid, tuple[UnitId, ...]]
+    """The devices with their units."""
+    read_only: bool
+    """Whether the back end gives them so that nothing can be written."""
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A stored record, read. Who signed it is judged elsewhere."""
 
@@ -82,6 +107,8 @@ class Record:
     units: frozenset[UnitId]
     recorded_at: float
     simulated: bool
+    looked: bool = False
+    """Whether it is of a claim that looked into devices; else of one that left them unproven."""
 
     @property
     def digest(self) -> Digest:
@@ -89,29 +116,49 @@ class Record:
 
 
 def sign(
-    loss: Loss, *, number: int, previous: Digest | None, key: dsse.Signer, now: float, version: str
+    said: Loss | Look,
+    *,
+    number: int,
+    previous: Digest | None,
+    key: dsse.Signer,
+    now: float,
+    version: str,
 ) -> bytes:
     """Sign record `number` of a node, which follows `previous`. `now`: seconds since the epoch."""
-    mark = SIMULATED_PREFIX if loss.simulated else ""
-    devices = [_spelled(device) for device in loss.devices]
+    mark = SIMULATED_PREFIX if said.simulated else ""
+    devices = _lost(said) if isinstance(said, Loss) else _looked_into(said)
     subject = [
         {"name": f"{mark}{one['uuid']}", "digest": {"sha256": _hash(one)}} for one in devices
     ]
     predicate = {
-        "summary": WORDS,
-        "simulated": loss.simulated,
+        "summary": WORDS if isinstance(said, Loss) else LOOK_WORDS,
+        "simulated": said.simulated,
         "number": number,
         "previous": previous,
-        "node": loss.node,
-        "claim": {"uid": loss.claim, "namespace": loss.namespace, "name": loss.name},
-        "token": None if loss.token == NO_TOKEN else str(loss.token),
+        "node": said.node,
+        "claim": {"uid": said.claim, "namespace": said.namespace, "name": said.name},
         "devices": devices,
-        "teardown_began_at": dsse.moment(loss.began_at) if loss.began_at > 0.0 else None,
         "recorded_at": dsse.moment(now),
-        "signer": {"service": f"fleetscrub node {loss.node}", "key_id": key.key_id},
+        "signer": {"service": f"fleetscrub node {said.node}", "key_id": key.key_id},
         "software": {"name": "fleetscrub", "version": version},
     }
+    if isinstance(said, Look):
+        predicate |= {"pods": list(said.pods), "read_only": said.read_only}
+        return dsse.seal(LOOK_TYPE, subject, predicate, key=key)
+    began_at = dsse.moment(said.began_at) if said.began_at > 0.0 else None
+    predicate |= {
+        "token": None if said.token == NO_TOKEN else str(said.token),
+        "teardown_began_at": began_at,
+    }
     return dsse.seal(PREDICATE_TYPE, subject, predicate, key=key)
+
+
+def _lost(loss: Loss) -> list[dict[str, Any]]:
+    return [_spelled(device) for device in loss.devices]
+
+
+def _looked_into(look: Look) -> list[dict[str, Any]]:
+    return [{"uuid": uuid, "units": list(units)} for uuid, units in look.devices.items()]
 
 
 def _spelled(device: LostDevice) -> dict[str, Any]:
@@ -143,8 +190,10 @@ def _hash(value: Mapping[str, Any]) -> str:
 def read(content: bytes) -> Record:
     """Read a stored record. Raises `EvidenceInvalid` when it is not a well-formed one."""
     envelope = dsse.open_envelope(content)
-    if envelope.predicate_type != PREDICATE_TYPE:
-        raise EvidenceInvalid(f"is a {envelope.predicate_type}, not a data-loss record")
+    if envelope.predicate_type not in (PREDICATE_TYPE, LOOK_TYPE):
+        raise EvidenceInvalid(
+            f"is a {envelope.predicate_type}, not a data-loss record, nor one of admin access"
+        )
     found = envelope.predicate
     try:
         number, previous = _link(found)
@@ -165,9 +214,10 @@ def read(content: bytes) -> Record:
             units=frozenset(UnitId(str(u)) for device in devices for u in device["units"]),
             recorded_at=dsse.seconds_of(found["recorded_at"]),
             simulated=found["simulated"] is not False,
+            looked=envelope.predicate_type == LOOK_TYPE,
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise EvidenceInvalid(f"is not a well-formed data-loss record: {error!r}") from error
+        raise EvidenceInvalid(f"is not a well-formed record: {error!r}") from error
 
 
 def _link(found: Mapping[str, Any]) -> tuple[int, Digest | None]:
@@ -188,25 +238,27 @@ class LossLog:
         self.directory = directory
         self._guard = threading.Lock()
 
-    def append(self, loss: Loss, *, key: dsse.Signer, now: float, version: str) -> Digest:
+    def append(self, said: Loss | Look, *, key: dsse.Signer, now: float, version: str) -> Digest:
         """Sign and store; durable on return. Raises `LedgerUnavailable`, nothing stored."""
+        looked = isinstance(said, Look)
+        wanted = {*said.devices} if isinstance(said, Look) else {one.uuid for one in said.devices}
         with self._guard:
-            known = [record for record in self.records() if record.claim == loss.claim]
-            for record in known:
-                if {device.uuid for device in loss.devices}.issubset(record.devices):
+            for record in self.records():
+                same = (record.claim, record.looked) == (said.claim, looked)
+                if same and wanted.issubset(record.devices):
                     return record.digest
             try:
                 make_directory(self.directory, mode=0o750)
                 number, previous = self._end()
                 content = sign(
-                    loss, number=number, previous=previous, key=key, now=now, version=version
+                    said, number=number, previous=previous, key=key, now=now, version=version
                 )
                 path = self.directory / file_name(number)
                 if not write_new(path, content, mode=0o640):
                     raise LedgerUnavailable(f"{path} was written by another process")
             except OSError as error:
                 raise LedgerUnavailable(
-                    f"a data-loss record cannot be written to {self.directory}: {error.strerror}"
+                    f"a record cannot be written to {self.directory}: {error.strerror}"
                 ) from error
             return dsse.digest_of(content)
 

@@ -1,4 +1,4 @@
-"""Verification of a node's data-loss records: who signed them, and that none is missing between."""
+"""Verification of a node's records: who signed them, and that none is missing between."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def check(found: Losses, report: Report, *, partial: bool) -> None:
     """
     log, before = found.log, report.losses
     digests: set[Digest] = set()
+    looks = 0
     follow: list[tuple[Place, losses.Record]] = []
     for one in found.contents():
         if isinstance(one, Damage):
@@ -28,7 +29,8 @@ def check(found: Losses, report: Report, *, partial: bool) -> None:
         except EvidenceInvalid as error:
             report.defects.append(Damage("unreadable-record", error.detail, place))
             continue
-        report.losses += 1
+        looks += record.looked
+        report.losses += not record.looked
         check_signature(record.envelope, log, place, report)
         if record.node != log.node:
             detail = f"is of node {record.node}, not {log.node}"
@@ -46,4 +48,9 @@ def check(found: Losses, report: Report, *, partial: bool) -> None:
         report.notes.append(
             f"{log.node}: {count} data-loss records, of claims that ended with a device out of"
             " service; whether later ones were taken away cannot be told"
+        )
+    if looks:
+        report.notes.append(
+            f"{log.node}: {looks} records of claims that looked into devices with adminAccess;"
+            " `fleet evidence admin-access` lists them"
         )

@@ -32,6 +32,10 @@ from fleet.node.registry import Registry, Work
 from fleet.settings import WipePolicy
 from fleet.wipe.identity import WorkerIdentity, survivors
 
+ADMIN_REMEDY = (
+    "leave adminAccess out; whose claims may look into devices is the setting"
+    " kubernetes.admin_namespaces"
+)
 FRESH = "fresh"
 """Attribute of a claim: it demands a wipe under its own token."""
 WIPE = "wipe"
@@ -51,6 +55,10 @@ class Admission:
     registry: Registry
     specs: Specs
     store: Leases
+    admins: frozenset[str] = frozenset()
+    """Namespaces whose claims may look into devices with adminAccess. The label by which the API
+    server lets a namespace ask is for whoever may change the namespace to set; nobody after us
+    could still refuse (F60)."""
 
     def admit(self, order: ClaimOrder) -> None:
         """Commit PREPARING for all devices of the order, or refuse and change nothing.
@@ -78,6 +86,8 @@ class Admission:
 
     def _new(self, order: ClaimOrder) -> None:
         uid, token = ClaimUid(order.uid), _token(order)
+        if order.attached:
+            self._refuse_stranger(order.namespace, order.name)
         spec = self.specs.name(uid)
         devices, attached = self._named(order.devices), self._named(order.attached)
         units = self._disjoint(uid, devices)
@@ -110,6 +120,8 @@ class Admission:
             raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
         self._refuse_other_devices(known, order)
         claims.step(known.state, ClaimEvent.PREPARE)
+        if known.attached and known.state is not ClaimState.PREPARED:
+            self._refuse_stranger(known.namespace, known.name)
         claim = self._renewed(known, order)
         units = [self.registry.journal.units[unit] for unit in known.units]
         exposed = any(unit.state is State.IN_USE for unit in units)
@@ -122,6 +134,15 @@ class Admission:
             with self.registry.commit() as commit:
                 commit.put_claim(claim)
                 _take(commit, claim)
+
+    def _refuse_stranger(self, namespace: str, name: str) -> None:
+        """Raises `ClaimConfigInvalid` unless the namespace may look into devices of others."""
+        if namespace not in self.admins:
+            raise errors.ClaimConfigInvalid(
+                f"claim {namespace}/{name} asks for adminAccess, and namespace"
+                f" {namespace or '(none)'} may not look into devices of others",
+                remedy=ADMIN_REMEDY,
+            )
 
     def _refuse_other_devices(self, known: Claim, order: ClaimOrder) -> None:
         devices = frozenset(device.uuid for device in self._named(order.devices))

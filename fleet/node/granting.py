@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.backends.base import Grant
+from fleet.backends.base import Grant, ShowsOnly
 from fleet.claims import Claim, ClaimState
 from fleet.model import Uuid
 from fleet.node.partitions import Partitions
@@ -29,7 +29,11 @@ def grants(
                 partitions.present(device)
             else:
                 partitions.ensure(device)
-    return {
-        uuid: registry.backend.grant(registry.device(uuid))
-        for uuid in (*claim.devices, *claim.attached)
-    }
+    backend, found = registry.backend, {}
+    for uuid in claim.devices:
+        found[uuid] = backend.grant(registry.device(uuid))
+    for uuid in claim.attached:
+        device = registry.device(uuid)
+        looked = backend.grant_to_look if isinstance(backend, ShowsOnly) else backend.grant
+        found[uuid] = looked(device)
+    return found

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fleet import claims, errors, leases, lifecycle
+from fleet.backends.base import ShowsOnly
 from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.leases import ClosedBy, Closure
 from fleet.messages import ClaimAnswer, ClaimOrder
@@ -261,6 +262,9 @@ class Holding:
             given = grants(self.registry, claim, self.exposer.validator.partitions)
             # The driver may have taken long: by now another owner may have torn the claim down.
             _refuse_cancelled(claim, flight)
+            if claim.attached:
+                shows = isinstance(self.registry.backend, ShowsOnly)
+                self.teardown.losses.look(claim, read_only=shows)
             self.teardown.specs.write(claim, given)
             facts = (ClaimFact.UNITS_IN_USE, ClaimFact.SPEC_WRITTEN)
             if claim.state is not ClaimState.PREPARED:

@@ -1,4 +1,6 @@
-"""Recording that a claim ended with a device out of service, before the claim is let go (D3)."""
+"""Recording that a claim ended with a device out of service, before the claim is let go (D3), and
+that one is let into devices of others, before its containers can start (F60).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 
 from fleet import errors
 from fleet.claims import Claim
-from fleet.evidence.losses import Loss, LossLog, LostDevice
+from fleet.evidence.losses import Look, Loss, LossLog, LostDevice
 from fleet.model import State, Uuid
 from fleet.node.certifying import Certifier, software_version
 
@@ -29,10 +31,8 @@ class LossRecorder:
         """
         if not devices or not claim.units:
             return
-        if self.certifier.closed.is_set():
-            raise errors.NotOwner("this service has handed its evidence over")
         registry = self.certifier.registry
-        loss = Loss(
+        said = Loss(
             node=registry.place.node,
             claim=claim.uid,
             namespace=claim.namespace,
@@ -42,10 +42,33 @@ class LossRecorder:
             began_at=float(claim.attributes.get(TEARDOWN_AT, 0.0)),
             simulated=registry.backend.simulated,
         )
+        self._append(said)
+
+    def look(self, claim: Claim, *, read_only: bool) -> None:
+        """Record that a claim is let into devices with adminAccess; durable on return (F60).
+
+        Raises as `record`.
+        """
+        registry = self.certifier.registry
+        said = Look(
+            node=registry.place.node,
+            claim=claim.uid,
+            namespace=claim.namespace,
+            name=claim.name,
+            pods=claim.consumers,
+            devices={uuid: registry.device(uuid).units for uuid in claim.attached},
+            read_only=read_only,
+            simulated=registry.backend.simulated,
+        )
+        self._append(said)
+
+    def _append(self, said: Loss | Look) -> None:
+        if self.certifier.closed.is_set():
+            raise errors.NotOwner("this service has handed its evidence over")
         self.log.append(
-            loss,
+            said,
             key=self.certifier.key,
-            now=registry.clock.now(),
+            now=self.certifier.registry.clock.now(),
             version=software_version(),
         )
 

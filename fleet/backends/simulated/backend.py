@@ -109,6 +109,11 @@ class SimulatedBackend:
         """The files of the device's own units, bind-mounted. Raises DeviceLost without them."""
         return grants.of_device(device, self.memory(device.accelerator).only(device.units))
 
+    def grant_to_look(self, device: Device) -> Grant:
+        """As `grant`, with the files mounted read-only."""
+        memory = self.memory(device.accelerator).only(device.units)
+        return grants.of_device(device, memory, read_only=True)
+
     def agent_grant(self) -> Grant:
         """The whole directory, at its own path."""
         return grants.of_agent(self.root)

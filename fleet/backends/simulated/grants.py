@@ -20,7 +20,7 @@ DIRECTORY = "/dev/fleetsim"
 _NULL = (1, 3)
 
 
-def of_device(device: Device, memory: Memory) -> Grant:
+def of_device(device: Device, memory: Memory, *, read_only: bool = False) -> Grant:
     """The grant of one device: one file under its name, several with ``.0``, ``.1`` ... behind it.
 
     Raises DeviceLost when a file is missing on this host (B79).
@@ -34,7 +34,7 @@ def of_device(device: Device, memory: Memory) -> Grant:
         Mount(
             host_path=str(path.absolute()),
             container_path=f"{place}.{number}" if several else place,
-            read_only=False,
+            read_only=read_only,
         )
         for number, path in enumerate(memory.paths)
     )

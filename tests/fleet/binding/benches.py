@@ -57,7 +57,7 @@ STEP_S = 0.25
 def terms(**changes: object) -> BinderTerms:
     """What is bound by; `changes` replace fields."""
     fields: dict[str, object] = {
-        "rules": Rules(MARKS, binding_timeout_s=600.0, fresh_s=60.0),
+        "rules": Rules(MARKS, binding_timeout_s=600.0, fresh_s=60.0, admins=frozenset({SPACE})),
         "hold_event_after_s": 900.0,
         "unexposed": Unexposed.TAINT,
         "wipe": WipePolicy(),

@@ -34,7 +34,7 @@ from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 
 MARKS = Marks(DRIVER)
-RULES = Rules(MARKS, binding_timeout_s=600.0, fresh_s=60.0)
+RULES = Rules(MARKS, binding_timeout_s=600.0, fresh_s=60.0, admins=frozenset({SPACE}))
 TOKEN = Token(1, 5)
 GATED = {
     "bindingConditions": [MARKS.sanitized, MARKS.healthy],

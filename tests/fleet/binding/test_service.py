@@ -9,6 +9,7 @@ import pytest
 from fleet import errors
 from fleet.binding.deciding import MARGIN_S, UNUSED_S, WATCHED_S
 from fleet.binding.decisions import Undo, Wait
+from fleet.binding.facts import Rules
 from fleet.binding.looking import Case
 from fleet.binding.service import RESYNC_S, words
 from fleet.binding.tracking import Track
@@ -506,6 +507,22 @@ def test_admin_access_takes_nothing() -> None:
     reading = bench.reading("look")
     assert (reading.bound, reading.marked, bench.lease(uid)) == (True, False, None)
     assert len(bench.nodes.orders) == before
+
+
+def test_f60_a_claim_that_may_not_look_is_failed_and_never_bound() -> None:
+    """F60: a claim with adminAccess of a namespace that may not look into devices hears so from its
+    conditions; nothing is leased or wiped for it, also where it holds another device."""
+    rules = Rules(MARKS, binding_timeout_s=600.0, fresh_s=60.0, admins=frozenset({"ops"}))
+    bench = Bench(rules=rules)
+    uid = bench.create("look")
+    bench.allocate("look", "a", request="look", adminAccess=True)
+    bench.reserve("look", bench.pod("p"))
+    bench.run(3.0)
+    reading = bench.reading("look")
+    assert (reading.failed, reading.bound, reading.marked) == (True, False, False)
+    assert (bench.lease(uid), bench.nodes.orders) == (None, [])
+    (entry,) = bench.reading("look").raw["status"]["devices"]
+    assert "may not look into devices (adminAccess)" in entry["conditions"][0]["message"]
 
 
 def test_claims_of_others_are_left_alone() -> None:

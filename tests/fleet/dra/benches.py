@@ -123,7 +123,7 @@ class Bench(Lab):
             cdi_directory=str(self.cdi),
             kubelet_root=str(self.kubelet),
             cgroup_root=str(self.tree.root),
-            **self.kubernetes,
+            **{"admin_namespaces": (SPACE,), **self.kubernetes},
         )
         self.settings = self.settings.model_copy(update={"kubernetes": section})
         self.clock = ManualClock(1_700_000_000.0)

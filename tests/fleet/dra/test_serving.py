@@ -18,6 +18,10 @@ from fleet.admission.tags_list import without_key
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.dra.serving import ENDED, ClaimServing
+from fleet.evidence import layout
+from fleet.evidence.losses import LossLog
+from fleet.evidence.sources import collect
+from fleet.evidence.verify import verify
 from fleet.kube import answers
 from fleet.kube.base import Object
 from fleet.model import HolderKind, State
@@ -202,6 +206,66 @@ def test_a_holder_in_teardown_is_waited_for(site: Bench) -> None:
     rival = site.bound("b", "gpu-0")
     assert site.serving.prepare(rival).devices
     assert 20.0 <= site.clock.monotonic() < 25.0
+
+
+def test_f60_the_node_refuses_admin_access_to_namespaces_that_may_not_look(site: Bench) -> None:
+    """F60: whose claims may look into devices is our setting, asked by the node at prepare:
+    whatever label a namespace has been given, its claims get nothing of anybody's device."""
+    held = site.bound("a", "gpu-0")
+    site.serving.prepare(held)
+    strange = site.create("b")
+    mixed = site.create("c", "gpu", "look")
+    site.allocate(strange, *(result(f"gpu-{one}", adminAccess=True) for one in range(2)))
+    site.allocate(mixed, result("gpu-1"), result("gpu-0", request="look", adminAccess=True))
+    for asked in (strange, mixed):
+        site.reserve(asked, site.pod(f"pod-{asked.name}"))
+    for kubernetes in ({"admin_namespaces": ("ops",)}, {"admin_namespaces": ()}):
+        section = site.settings.kubernetes.model_copy(update=kubernetes)
+        site.restart(settings=site.settings.model_copy(update={"kubernetes": section}))
+        before = durable(site)
+        for asked in (strange, mixed):
+            with pytest.raises(errors.ClaimConfigInvalid, match="adminAccess") as refused:
+                site.serving.prepare(asked)
+            assert "kubernetes.admin_namespaces" in str(refused.value)
+            assert site.record(asked) == "ABSENT"
+        assert durable(site) == before
+    own = site.settings.kubernetes.model_copy(
+        update={"admin_namespaces": (), "agent_namespace": SPACE}
+    )
+    site.restart(settings=site.settings.model_copy(update={"kubernetes": own}))
+    assert site.serving.prepare(strange).devices  # our own namespace: the default
+
+
+def test_f60_every_look_is_signed_before_a_container_can_start(site: Bench) -> None:
+    """F60: a claim let into devices with adminAccess leaves a signed record that names it, its pods
+    and the devices; where the back end can, the devices are given for reading alone."""
+    admin = site.create("b")
+    pod = site.pod("admin")
+    site.allocate(admin, result("gpu-0", adminAccess=True))
+    site.reserve(admin, pod)
+    log = LossLog(layout.losses_directory(site.state, NODE))
+    shutil.rmtree(log.directory, ignore_errors=True)
+    log.directory.write_text("in the way")
+    with pytest.raises(errors.LedgerUnavailable):
+        site.serving.prepare(admin)
+    assert not site.spec(admin).exists()
+    log.directory.unlink()
+    site.serving.prepare(admin)
+    site.serving.prepare(admin)
+    (record,) = log.records()
+    assert (record.looked, record.claim, record.devices) == (
+        True,
+        admin.uid,
+        (site.device().uuid,),
+    )
+    said = record.envelope.predicate
+    assert (said["pods"], said["read_only"], said["claim"]["name"]) == ([pod.uid], True, "b")
+    mounts = json.loads(site.spec(admin).read_text())["devices"][0]["containerEdits"]["mounts"]
+    assert mounts
+    assert all("ro" in mount["options"] for mount in mounts)
+    report = verify(collect(site.state))
+    assert not report.defects
+    assert any("admin-access" in note for note in report.notes)
 
 
 def test_an_attached_administrator_is_no_holder(site: Bench) -> None:

@@ -34,6 +34,8 @@ from tests.fleet.node.trees import POD, Tree
 from tests.scratch import directory
 
 WAIT_S = 30.0
+OPS = "fleet-ops"
+"""The namespace whose claims may look into devices with adminAccess."""
 
 
 def wait_for(fact: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
@@ -56,6 +58,9 @@ class Lab:
     _serial: int = 0
 
     def __post_init__(self) -> None:
+        if not self.settings.kubernetes.admins:
+            looking = self.settings.kubernetes.model_copy(update={"admin_namespaces": (OPS,)})
+            self.settings = self.settings.model_copy(update={"kubernetes": looking})
         self.plan = NodePlan(
             node="n1",
             state=str(self.state),
@@ -99,6 +104,7 @@ class Lab:
             cdi_directory=str(self.directory / "cdi"),
             kubelet_root=str(self.state),
             cgroup_root=str(tree.root),
+            admin_namespaces=(OPS,),
         )
         settings = self.settings.model_copy(update={"kubernetes": kubernetes})
         self.plan = self.plan.model_copy(update={"kubernetes": True})
@@ -128,7 +134,8 @@ class Lab:
 
     def attachment(self, uid: str, *names: str) -> ClaimOrder:
         """A claim order that looks into devices with adminAccess and holds none."""
-        return self.bare(uid, attached=tuple(self.device(name).uuid for name in names))
+        found = tuple(self.device(name).uuid for name in names)
+        return self.bare(uid, attached=found, namespace=OPS)
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:

@@ -15,7 +15,7 @@ from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Uuid
 from fleet.node.admitting import demand_of
 from fleet.profiles import Profile
 from fleet.settings import ResetPolicy, WipePolicy
-from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.conftest import OPS, Lab, wait_for
 from tests.fleet.node.trees import OTHER, POD
 
 SEARCHED = (State.WIPING, State.CHECKING, State.CLEAN)
@@ -232,7 +232,7 @@ def test_an_attachment_survives_a_restart_and_still_keeps_wipes_away(lab: Lab) -
 def test_a_claim_may_hold_one_device_and_look_into_another(lab: Lab) -> None:
     """B35: requests with and without adminAccess in one claim; only the held one has a lease."""
     uuid = lab.device("gpu-1").uuid
-    answer = lab.node.prepare(lab.bare("claim-a", "gpu-0", attached=(uuid,)))
+    answer = lab.node.prepare(lab.bare("claim-a", "gpu-0", attached=(uuid,), namespace=OPS))
     assert set(answer.cdi) == {lab.device().uuid, uuid}
     (lease,) = lab.leases_of("claim-a")
     assert lease.units == {unit.id for unit in lab.units()}
@@ -303,7 +303,7 @@ def test_a_refused_attachment_leaves_no_record_of_the_devices_held(lab: Lab) -> 
     order = lab.order("gpu-1")
     lab.node.scrub([order])
     wait_for(lambda: lab.device("gpu-1").state == State.WIPING)
-    mixed = lab.bare("claim-a", "gpu-0", attached=(lab.device("gpu-1").uuid,))
+    mixed = lab.bare("claim-a", "gpu-0", attached=(lab.device("gpu-1").uuid,), namespace=OPS)
     with pytest.raises(errors.DeviceBusy):
         lab.node.prepare(mixed)
     assert (lab.node.claims(), lab.device("gpu-0").claim) == ([], "")

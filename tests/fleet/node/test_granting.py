@@ -10,7 +10,7 @@ from fleet import errors
 from fleet.claims import Claim, ClaimState
 from fleet.model import ClaimUid, Uuid
 from fleet.node.granting import grants
-from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.node.conftest import OPS, Lab, wait_for
 from tests.fleet.node.parting import parting
 
 
@@ -21,7 +21,9 @@ def record(lab: Lab) -> Claim:
 def test_held_and_attached_devices_are_granted_each_its_own(lab: Lab) -> None:
     """B35: what a claim looks into is in its spec like what it holds; nothing else is."""
     attached = lab.device("gpu-1-1g-0").uuid
-    lab.node.prepare(lab.bare("claim-a", "gpu-0", "gpu-1-1g-3", attached=(attached,)))
+    lab.node.prepare(
+        lab.bare("claim-a", "gpu-0", "gpu-1-1g-3", attached=(attached,), namespace=OPS)
+    )
     found = grants(lab.node._registry, record(lab))
     assert list(found) == [lab.device("gpu-0").uuid, lab.device("gpu-1-1g-3").uuid, attached]
     assert len(set(map(repr, found.values()))) == 3
