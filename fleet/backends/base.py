@@ -307,6 +307,28 @@ class TellsHolders(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why nothing can be wiped on this node, or some accelerators of it: no fault of theirs."""
+
+    detail: str
+    remedy: str
+    accelerators: tuple[Uuid, ...] = ()
+    """Those it concerns; empty: all."""
+
+    def concerns(self, accelerator: Uuid) -> bool:
+        """Whether it keeps this one from being wiped."""
+        return not self.accelerators or accelerator in self.accelerators
+
+
+@runtime_checkable
+class TellsFitness(Protocol):
+    """A back end that knows beforehand what would fail every wipe of this node (F44)."""
+
+    def unfit(self) -> Sequence[Unfit]:
+        """What keeps accelerators from being wiped; empty: nothing. Raises `BackendFailed`."""
+
+
 @runtime_checkable
 class TellsStrays(Protocol):
     """A back end whose sources may speak of devices that its inventory does not have."""

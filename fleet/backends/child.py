@@ -23,6 +23,7 @@ from fleet.backends.base import (
     CanPartition,
     CanReset,
     FindsOne,
+    TellsFitness,
     TellsHolders,
     TellsStrays,
 )
@@ -133,6 +134,10 @@ def _strays(backend: Backend) -> list[str]:
     return list(backend.strays()) if isinstance(backend, TellsStrays) else []
 
 
+def _unfit(backend: Backend) -> Any:
+    return coding.unfit(backend.unfit() if isinstance(backend, TellsFitness) else ())
+
+
 def _divide(backend: Backend, given: Mapping[str, Any]) -> None:
     if not isinstance(backend, CanDivide):
         raise errors.BackendFailed(f"the {backend.kind} back end has no partitioning to switch")
@@ -171,6 +176,7 @@ CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
     "unmake": _unmake,
     "divide": _divide,
     "holders": _holders,
+    "unfit": lambda backend, _given: _unfit(backend),
     "strays": lambda backend, _given: _strays(backend),
 }
 """What the node may ask, by name."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fleet.backends.base import DeviceNode, Grant, Instance, Mount, ResetOutcome
+from fleet.backends.base import DeviceNode, Grant, Instance, Mount, ResetOutcome, Unfit
 from fleet.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
 
 Json = dict[str, Any]
@@ -29,6 +29,19 @@ def accelerators_from(found: Sequence[Mapping[str, Any]]) -> tuple[Accelerator, 
             units=tuple(UnitSpec(**unit) for unit in one["units"]),
             devices=tuple(device_from(device) for device in one["devices"]),
         )
+        for one in found
+    )
+
+
+def unfit(found: Sequence[Unfit]) -> list[Json]:
+    """What keeps accelerators from being wiped, as JSON."""
+    return [asdict(one) for one in found]
+
+
+def unfit_from(found: Sequence[Mapping[str, Any]]) -> tuple[Unfit, ...]:
+    """Rebuild from `unfit`. Raises KeyError or TypeError when malformed."""
+    return tuple(
+        Unfit(one["detail"], one["remedy"], tuple(Uuid(uuid) for uuid in one["accelerators"]))
         for one in found
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fleet import errors
 from fleet.backends import coding
-from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome
+from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
 from fleet.backends.children import FIRST_S, QUICK_S, Children, NoAnswer
 from fleet.health.readings import Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
@@ -116,6 +116,10 @@ class RemoteBackend:
     def strays(self) -> Sequence[str]:
         """Open faults of no device known, in words."""
         return tuple(str(one) for one in self._children.call("", "strays", {}, QUICK_S))
+
+    def unfit(self) -> Sequence[Unfit]:
+        """What keeps accelerators of this node from being wiped, and is no fault of theirs."""
+        return coding.unfit_from(self._children.call("", "unfit", {}, FIRST_S))
 
     def grant(self, device: Device) -> Grant:
         """What a container needs. Raises `DeviceLost`, `BackendFailed`."""

@@ -110,7 +110,7 @@ def _bytes_not_covered(wipe: WipeResult) -> Sequence[Region]:
 
 def _on_chip(reset_method: str, done: str) -> Region:
     """Never covered by a wipe: what was overwritten there cannot be read back."""
-    words = "Registers, shared and local memory of execution units, caches."
+    words = "Registers, shared, local and tensor memory of execution units, caches."
     words += f" By our kernel: {done}." if done else ""
     name = "on-chip-memory"
     if not reset_method:

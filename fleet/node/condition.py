@@ -62,6 +62,7 @@ class Condition:
         found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
         if parts.lingering is not None:
             found += parts.lingering.found
+        found += [f"{one.detail}; {one.remedy}" for one in parts.sweep.unfit]
         copies = parts.registry.copies
         found.extend(text for text in (copies.witness_trouble, copies.reasons_trouble) if text)
         return tuple(found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet import errors, lifecycle
-from fleet.backends.base import NOBODY_SEEN
+from fleet.backends.base import NOBODY_SEEN, Unfit
 from fleet.health import checks
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Event
@@ -76,6 +76,16 @@ def unmet(why: str) -> Finding:
         verdict="fail",
         detail=f"the device cannot meet what the claim demands: {why}",
         remedy="ask for less in the claim's configuration, or leave it to the node's policy",
+    )
+
+
+def unable(why: Unfit) -> Finding:
+    """The node cannot wipe the device, which is not to blame and stays as it is."""
+    return Finding(
+        check="node-unfit",
+        verdict="fail",
+        detail=f"nothing was begun, the node cannot wipe it: {why.detail}",
+        remedy=f"{why.remedy}; what waits goes on by itself",
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fleet import errors, lifecycle
-from fleet.backends.base import FindsOne
+from fleet.backends.base import FindsOne, Unfit
 from fleet.health import checks, reasons
 from fleet.health.readings import Readings
 from fleet.journal.journal import Commit
@@ -57,6 +57,8 @@ class Sweep:
     last: dict[Uuid, Seen] = field(default_factory=dict)
     strays: tuple[str, ...] = ()
     """Faults of no device known, as the last sweep found them; the node's matter (B39)."""
+    unfit: tuple[Unfit, ...] = ()
+    """What keeps devices of this node from being wiped, as the last sweep found it (F44)."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the service ends: the accelerators left are not read any more."""
     _roll: tuple[Uuid, ...] = ()
@@ -77,6 +79,7 @@ class Sweep:
                 if self.stop.is_set():
                     break
                 seen.append(self.look(device))
+        self.unfit = self.validator.unfit()
         with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
             self.strays = tuple(self.validator.strays())
         return seen

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fleet import errors
-from fleet.backends.base import CanReset, TellsHolders, TellsStrays
+from fleet.backends.base import CanReset, TellsFitness, TellsHolders, TellsStrays, Unfit
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
 from fleet.health.readings import Readings, narrowed, risen
@@ -30,6 +30,8 @@ CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
 
 T = TypeVar("T")
 BUSY_PAUSE_S = 0.2
+FIT_FOR_S, UNFIT_FOR_S = 60.0, 2.0
+"""Time, s, for which it counts that nothing keeps the node from wiping, and that something does."""
 RESET_TIMEOUT_S = 160.0
 """A PCI reset may block for about a minute before it answers, the vendor's tool for longer."""
 
@@ -55,6 +57,9 @@ class Validator:
         self._calls = calls
         self.policy = policy
         self._pause = threading.Event()
+        self._fitness = threading.Lock()
+        self._unfit: tuple[Unfit, ...] = ()
+        self._fit_until = float("-inf")
         self.partitions = Partitions(registry, calls)
         """Instances of partitions: they take turns with what is read here."""
 
@@ -131,6 +136,25 @@ class Validator:
             return ()
         timeout_s = self.policy.reading_timeout_s
         return self._calls.run("strays", backend.strays, timeout_s=timeout_s)
+
+    def unfit(self) -> tuple[Unfit, ...]:
+        """What keeps accelerators of this node from being wiped, and is none of their fault (F44).
+
+        Asked of the back end once for all that want to know at the same time. What cannot be asked
+        now is no finding: the wipe meets it.
+        """
+        backend, clock = self._registry.backend, self._registry.clock
+        if not isinstance(backend, TellsFitness):
+            return ()
+        with self._fitness:
+            if clock.monotonic() >= self._fit_until:
+                try:
+                    self._unfit = tuple(self._calls.run("fitness", backend.unfit, timeout_s=READ_S))
+                except (errors.FleetError, OSError):
+                    return self._unfit
+                good_for_s = UNFIT_FOR_S if self._unfit else FIT_FOR_S
+                self._fit_until = clock.monotonic() + good_for_s
+            return self._unfit
 
     def foreign(self, device: Device, *, patient: bool = False) -> Sequence[Process]:
         """Processes on the device that are neither ours nor infrastructure.

@@ -98,6 +98,7 @@ class Wiper:
         started = self._registry.clock.now()
         try:
             self._refuse_unfit(task, self._registry.units(task.device))
+            self._refuse_unable(task)
             self._prove_nobody(task)
             with self._validator.partitions.entered(task.device, task.claim) as visible:
                 worker = self._start(task, visible)
@@ -133,6 +134,13 @@ class Wiper:
             except errors.TokenStale as error:
                 refused = outcomes.of_error(error)
                 raise Stopped(self._tell.result(task.work, Outcome.REFUSED, [refused])) from None
+
+    def _refuse_unable(self, task: WipeTask) -> None:
+        """What would fail any wipe on this node is no fault of a device: none is begun (F44)."""
+        found = [one for one in self._validator.unfit() if one.concerns(task.device.accelerator)]
+        if found:
+            told = [outcomes.unable(one) for one in found]
+            raise Stopped(self._tell.result(task.work, Outcome.REFUSED, told))
 
     def _prove_nobody(self, task: WipeTask) -> None:
         """No process but infrastructure, no consumer's container, no worker of ours left."""

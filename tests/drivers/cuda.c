@@ -11,6 +11,7 @@
  *   gpus/<n>/compute_mode       0 default, 2 prohibited, 3 exclusive process
  *   gpus/<n>/multiprocessors    (4), gpus/<n>/shared_bytes: most dynamic shared memory (232448)
  *   gpus/<n>/lost               every call says 999
+ *   cuda_lacks                  names, one a line, that this library does not have
  *   <CUDA_MPS_PIPE_DIRECTORY>/control   an MPS daemon: each process becomes its client, with at most
  *                                       the bytes in <...>/memory_limit; host/tmp/nvidia-mps if unset
  */
@@ -69,7 +70,8 @@ static struct device *current;
 /* --- every call -------------------------------------------------------------------------- */
 
 static int is_sticky(CUresult code) {
-    static const int CODES[] = {214, 220, 226, 700, 702, 719, 810, 911};
+    static const int CODES[] = {214, 220, 226, 700, 702, 709, 710, 714, 715,
+                                716, 717, 718, 719, 721, 810, 911};
     for (size_t i = 0; i < sizeof CODES / sizeof CODES[0]; i++)
         if (CODES[i] == code) return 1;
     return 0;
@@ -621,7 +623,10 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64
                              int *status) {
     (void)version;
     (void)flags;
+    char lacks[STANDIN_TEXT] = "";
     *out = NULL;
+    standin_text(STANDIN_HOST, "cuda_lacks", lacks, sizeof lacks, NULL);
+    if (strcmp(lacks, symbol) == 0) return NOT_FOUND;
     for (size_t i = 0; i < sizeof FUNCTIONS / sizeof FUNCTIONS[0]; i++)
         if (strcmp(FUNCTIONS[i].name, symbol) == 0) *out = FUNCTIONS[i].function;
     if (status != NULL) *status = *out != NULL ? 0 : 1; /* found, or no such symbol */

@@ -237,6 +237,20 @@ static int cuda_version(int *out) {
     return code;
 }
 
+/* Files `confidential` (1: on) and `confidential_ready` (1: GPUs take work) of the machine. */
+EXPORT int nvmlSystemGetConfComputeState(unsigned *out) {
+    ENTER();
+    out[0] = out[2] = 0;
+    out[1] = (unsigned)standin_number(STANDIN_HOST, "confidential", 0);
+    return SUCCESS;
+}
+
+EXPORT int nvmlSystemGetConfComputeGpusReadyState(unsigned *out) {
+    ENTER();
+    *out = (unsigned)standin_number(STANDIN_HOST, "confidential_ready", 0);
+    return SUCCESS;
+}
+
 EXPORT int nvmlSystemGetCudaDriverVersion(int *out) {
     ENTER();
     return cuda_version(out);

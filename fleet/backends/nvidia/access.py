@@ -16,6 +16,10 @@ from fleet.errors import BackendFailed, DriverRefused, OutOfMemory
 SCRATCH_BYTES = 64 * 1024
 """Device memory of our own, which no pass covers: one frame, overwritten whole before a wipe."""
 ROOM_FOR_RESULT = 1024
+ON_CHIP_DONE = (
+    "registers and the shared memory a block can have overwritten, best effort, not verified; not"
+    " tensor memory (Blackwell), L1 beyond that shared memory, and other caches"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class KernelAccess:
     def overwrite_on_chip(self) -> str:
         """Zero shared memory and registers; what was done, in words for the certificate."""
         problem = self._cannot or self._on_chip()
-        return f"not done: {problem}" if problem else "overwritten, best effort, not verified"
+        return f"not done: {problem}" if problem else ON_CHIP_DONE
 
     def _on_chip(self) -> str:
         """Run that kernel; why it cannot be run, or "". Raises only what ends the process."""

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome
+from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
 from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia import (
     clients,
+    fitness,
     grants,
     layout,
     linkage,
@@ -159,6 +160,18 @@ class NvidiaBackend:
     def strays(self) -> Sequence[str]:
         """Open faults in the kernel log of slots without a GPU of ours (B39, B70)."""
         return self._reader.strays(self._inventory.slots())
+
+    def unfit(self) -> Sequence[Unfit]:
+        """Causes of this node that fail the wipe of any GPU (F44). Raises `BackendFailed`."""
+        open_before = self._library.opened
+        known = [one.accelerator for one in self._identities.all()] or self.inventory()
+        try:
+            return fitness.found(
+                self._library, self._root, known, host_readback=self._settings.host_readback
+            )
+        finally:
+            if not open_before:
+                self.close()
 
     def grant(self, device: Device) -> Grant:
         """What a container needs to use `device`. Raises DeviceLost, BackendFailed."""

@@ -19,12 +19,45 @@ from fleet import errors
 
 SUCCESS = 0
 OUT_OF_MEMORY = 2
+NOT_FOUND = 500
 NOT_READY = 600
 UNKNOWN = 999
 NO_KERNELS = frozenset({221, 222})
 """No compiler for PTX, or PTX of a version it does not know: memory is reached without kernels."""
-STICKY = frozenset({214, 220, 226, 700, 702, 719, 810, 911})
+STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, 810, 911})
 """After these every further call of the process fails; only a new process goes on."""
+NEEDED = (
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetUuid",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuFuncSetAttribute",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemFreeHost",
+    "cuMemGetInfo",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoDAsync",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuStreamQuery",
+)
+"""Every call that a wipe makes."""
 POLL_S = 20e-6
 DRAIN_S = 2.0
 _NON_BLOCKING = 1
@@ -35,6 +68,9 @@ _MULTIPROCESSORS = 16
 _SHARED_BYTES_OPT_IN = 97
 _NEW_PROCESS = "the worker ends with it; the device is quarantined and tested again by itself"
 _UPGRADE = "library and kernel module differ since an upgrade: reload the module or reboot"
+SET_READY = (
+    "set the GPUs ready once they are attested: `nvidia-smi conf-compute -srs 1`, after each boot"
+)
 _MPS = "an MPS daemon took the worker in: stop it, or see the setting hardware.mps"
 _WORDS = {
     34: ("the library is a stub", "install the driver's own libcuda.so.1 before the toolkit's"),
@@ -57,8 +93,22 @@ _WORDS = {
     226: ("a contained memory error", _NEW_PROCESS),
     700: ("a kernel used an illegal address", _NEW_PROCESS),
     702: ("a kernel ran into the driver's time limit", _NEW_PROCESS),
+    709: ("the context of the process is being destroyed", _NEW_PROCESS),
+    710: ("a kernel hit an assertion", _NEW_PROCESS),
+    714: ("a kernel met an error of the hardware's stack", _NEW_PROCESS),
+    715: ("a kernel met an illegal instruction", _NEW_PROCESS),
+    716: ("a kernel used a misaligned address", _NEW_PROCESS),
+    717: ("a kernel used an address in a wrong space", _NEW_PROCESS),
+    718: ("the program counter of a kernel went wild", _NEW_PROCESS),
     719: ("a kernel failed", _NEW_PROCESS),
-    802: ("the system is not ready", "start the fabric manager and wait until it is done"),
+    721: ("a tensor operation left memory in use", _NEW_PROCESS),
+    802: (
+        "the system is not ready",
+        (
+            "on machines with NVSwitch start the fabric manager and wait until it is done; in"
+            f" confidential computing {SET_READY}"
+        ),
+    ),
     803: ("driver and library do not fit", _UPGRADE),
     804: ("the driver does not support this device or library", _UPGRADE),
     805: ("the MPS daemon cannot be reached", _MPS),
@@ -161,6 +211,26 @@ class Driver:
                 raise errors.DriverAbsent("libcuda.so.1 is not installed") from error
             raise errors.DriverAbsent(f"libcuda.so.1 is too old: {error}") from error
         return (int(code), *results)
+
+    def require(self) -> None:
+        """See that the library is there and has every call that a wipe makes; opens no device.
+
+        Raises `DriverAbsent` where it is missing or too old.
+        """
+        version = int(self.call("cuDriverGetVersion"))
+        missing = [name for name in NEEDED if self._lacks(name, version)]
+        if missing:
+            raise errors.DriverAbsent(
+                f"libcuda.so.1 of CUDA {version // 1000}.{version % 1000 // 10} is too old:"
+                f" it has no {', '.join(missing)}"
+            )
+
+    def _lacks(self, name: str, version: int) -> bool:
+        try:
+            code = self._asked("cuGetProcAddress", (name.encode(), version, 0))[0]
+        except errors.FleetError:
+            return False  # from before that question: its calls are found by their names
+        return bool(code == NOT_FOUND)
 
     def preload(self) -> None:
         """Load the binding ahead of its first use; opens no driver and asks for none."""

@@ -57,7 +57,7 @@ def _require_own_memory(accelerator: Accelerator) -> None:
     if kind != attributes.OWN_MEMORY:
         raise BackendFailed(
             f"{accelerator.device.name} cannot be proven clean: its memory is {kind or 'unknown'}",
-            remedy="take the GPU's memory offline as a node of the host, or do not offer the GPU",
+            remedy=attributes.COHERENT_REMEDY,
         )
 
 

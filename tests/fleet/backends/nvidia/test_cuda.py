@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ WORDS = {
     226: "contained",
     700: "the worker ends",
     702: "the worker ends",
-    719: "the worker ends",
+    **dict.fromkeys((709, 710, *range(714, 720), 721), "the worker ends"),
     802: "fabric manager",
     803: "reload the module",
     804: "reload the module",
@@ -85,6 +86,28 @@ def test_every_code_has_its_meaning_and_remedy(bench: OneGpu, code: int, word: s
     assert caught.value.sticky is (code in cuda.STICKY)
     assert word in str(caught.value)
     assert str(code) in caught.value.detail
+
+
+def test_f84_a_system_that_is_not_ready_has_two_causes() -> None:
+    """F84: error 802 names the fabric manager, and the ready state of confidential computing."""
+    remedy = cuda.refused("cuInit", 802).remedy
+    assert "fabric manager" in remedy
+    assert "`nvidia-smi conf-compute -srs 1`" in remedy
+
+
+def test_f88_errors_that_end_the_process_are_known_as_such(bench: OneGpu) -> None:
+    """F88: after a trap of a kernel, an assertion, a lost context or a leak of tensor memory every
+    further call fails, and a new process is what helps."""
+    for code in (709, 710, 714, 715, 716, 717, 718, 721):
+        with contextlib.closing(bench.context()) as context:
+            bench.gpu.fault("cuMemGetInfo", f"times 1 return {code}")
+            for _ in range(2):
+                with pytest.raises(errors.DriverRefused, match=str(code)) as caught:
+                    context.free_bytes()
+                assert caught.value.sticky
+                assert (
+                    "a new process" in caught.value.remedy or "worker ends" in caught.value.remedy
+                )
 
 
 def test_a_code_newer_than_the_binding_is_still_an_error(

@@ -95,4 +95,4 @@ def test_b64_memory_in_doubt_is_refused(
     gpu = host.add_gpu(numa_memory_node=1)
     with pytest.raises(BackendFailed, match="cannot be proven clean") as caught:
         target(backend, library, gpu, [UnitId(f"{gpu.uuid}/all")])
-    assert "offline" in caught.value.remedy
+    assert "NVreg_CoherentGPUMemoryMode=driver" in caught.value.remedy
