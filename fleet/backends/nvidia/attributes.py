@@ -17,8 +17,8 @@ from fleet.backends.nvidia.probe import Probe
 VENDOR = "nvidia"
 OWN_MEMORY = "dedicated"
 COHERENT_REMEDY = (
-    "have the driver keep the memory for itself: `options nvidia NVreg_CoherentGPUMemoryMode=driver`"
-    " in /etc/modprobe.d, then reboot; or do not offer these GPUs"
+    "have the driver keep the memory for itself: `options nvidia"
+    " NVreg_CoherentGPUMemoryMode=driver` in /etc/modprobe.d, then reboot; or do not offer these GPUs"
 )
 ARCHITECTURES = {
     2: "kepler",
