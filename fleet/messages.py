@@ -275,6 +275,8 @@ class NodeView(Message):
     tally: Tally = Tally()
     refused: dict[str, int] = {}
     """Acts refused for their token since the service started, by class of the error."""
+    log_losses: int = 0
+    """Times since then that the kernel log lost records before they were read."""
 
 
 class Acceptance(Message):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 NOBODY_SEEN = "in use by nobody who can be seen"
@@ -335,3 +335,11 @@ class TellsStrays(Protocol):
 
     def strays(self) -> Sequence[str]:
         """Open faults that belong to no device known, in words: the node's matter (B39, B70)."""
+
+
+@runtime_checkable
+class TellsLog(Protocol):
+    """A back end that reads the kernel log of its node."""
+
+    def log_state(self) -> LogState | None:
+        """How far the log was read, now; None: it cannot be read. Asks no device."""

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import IO, Any
 
 from fleet import errors
@@ -25,6 +26,7 @@ from fleet.backends.base import (
     FindsOne,
     TellsFitness,
     TellsHolders,
+    TellsLog,
     TellsStrays,
 )
 from fleet.door import wire
@@ -138,6 +140,11 @@ def _unfit(backend: Backend) -> Any:
     return coding.unfit(backend.unfit() if isinstance(backend, TellsFitness) else ())
 
 
+def _log_state(backend: Backend) -> Any:
+    found = backend.log_state() if isinstance(backend, TellsLog) else None
+    return None if found is None else asdict(found)
+
+
 def _divide(backend: Backend, given: Mapping[str, Any]) -> None:
     if not isinstance(backend, CanDivide):
         raise errors.BackendFailed(f"the {backend.kind} back end has no partitioning to switch")
@@ -177,6 +184,7 @@ CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
     "divide": _divide,
     "holders": _holders,
     "unfit": lambda backend, _given: _unfit(backend),
+    "log_state": lambda backend, _given: _log_state(backend),
     "strays": lambda backend, _given: _strays(backend),
 }
 """What the node may ask, by name."""

@@ -17,8 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fleet.clock import Clock
 from fleet.health import kernel_log
-from fleet.health.kernel_log import Record
+from fleet.health.kernel_log import Fact, Record
+from fleet.health.readings import Logged, LogPlace, LogState
 
 RECORD_BYTES = 16384
 """Above the kernel's largest record (8 KiB): a shorter buffer makes its read fail."""
@@ -46,10 +48,15 @@ class KernelLog:
         self.path = str(path)
         self.why = "" if self.path else "no kernel log is set"
         self.lost = 0
-        """Times the kernel had overwritten records that were not read yet."""
+        """Times, since it was opened, that records were overwritten before they were read."""
         self.newest_at_s: float | None = None
         """When the newest record of any kind was logged, by the log's own clock: where a window
         begins for `kernel_log.window`."""
+        self.newest: int | None = None
+        """Number of that record; None: records have none."""
+        self.first: int | None = None
+        """Number of the first record there was when the log was opened: what came before it was
+        overwritten. None: none was read yet, or it is a plain file, which is never complete."""
         self._read = read
         self._kept: deque[Record] = deque(maxlen=keep)
         self._descriptor: int | None = None
@@ -75,6 +82,11 @@ class KernelLog:
             return None
         self.why = ""
         return tuple(self._kept)
+
+    def state(self, now_s: float) -> LogState:
+        """How far the log was read by the last `records`; `now_s`: s since boot."""
+        place = LogPlace(self.newest, self.newest_at_s, now_s)
+        return LogState(place, self.first, self.lost)
 
     def mark_reset(self, address: str) -> bool:
         """Write down that we reset the device at this PCI address, which ends its open faults.
@@ -105,6 +117,7 @@ class KernelLog:
             os.close(self._descriptor)
             self._descriptor = None
         self._kept.clear()
+        self.lost, self.first = 0, None
 
     def _open(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -139,11 +152,33 @@ class KernelLog:
             if not chunk:
                 break
             chunks.append(chunk)
-        self._take(b"".join(chunks))
+        self._take(b"".join(chunks), followed=True)
 
-    def _take(self, text: bytes) -> None:
+    def _take(self, text: bytes, *, followed: bool = False) -> None:
         for record in kernel_log.records(text.decode("utf-8", "replace")):
+            self.newest = record.sequence
+            if followed and self.first is None:
+                self.first = record.sequence
             if record.at_s is not None:
                 self.newest_at_s = record.at_s
             if kernel_log.relevant(record):
                 self._kept.append(record)
+
+
+def state(log: KernelLog, clock: Clock) -> LogState | None:
+    """How far `log` was read, now; None: it cannot be read."""
+    return log.state(clock.monotonic()) if log.readable() else None
+
+
+def logged(found: Sequence[Fact]) -> tuple[Logged, ...]:
+    """Facts of the log that have no fault code, as readings have them."""
+    return tuple(
+        Logged(str(fact.kind), fact.severity, _told(fact), fact.sequence, fact.at_s)
+        for fact in found
+    )
+
+
+def _told(fact: Fact) -> str:
+    code = f"{fact.code} " if fact.code is not None else ""
+    where = f"slot {fact.slot}: " if fact.kind is kernel_log.Kind.SWITCH else ""
+    return kernel_log.plain(f"{where}{code}{fact.text}")

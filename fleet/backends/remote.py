@@ -17,7 +17,7 @@ from fleet import errors
 from fleet.backends import coding
 from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
 from fleet.backends.children import FIRST_S, QUICK_S, Children, NoAnswer
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings, log_state_from
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 WALK_S = 30.0
@@ -120,6 +120,11 @@ class RemoteBackend:
     def unfit(self) -> Sequence[Unfit]:
         """What keeps accelerators of this node from being wiped, and is no fault of theirs."""
         return coding.unfit_from(self._children.call("", "unfit", {}, FIRST_S))
+
+    def log_state(self) -> LogState | None:
+        """How far the kernel log was read, now; None: it cannot be, or this kind reads none."""
+        found = self._children.call("", "log_state", {}, QUICK_S)
+        return None if found is None else log_state_from(found)
 
     def grant(self, device: Device) -> Grant:
         """What a container needs. Raises `DeviceLost`, `BackendFailed`."""

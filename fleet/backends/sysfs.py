@@ -23,6 +23,9 @@ DEAD_WIDTH = 63
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 """PCIe generation by speed in GT/s."""
 EXTENDED_CAPABILITIES = 0x100
+CONVENTIONAL_BYTES = 256
+"""Configuration space of a function without extended capabilities."""
+ERROR_REPORTING_CAPABILITY = 0x0001
 SERIAL_NUMBER_CAPABILITY = 0x0003
 MEMORY_BAR = 0x200
 PREFETCHABLE_BAR = 0x2000
@@ -119,21 +122,29 @@ class Function:
 
         Needs CAP_SYS_ADMIN: for others the kernel cuts the file before it, and then it is None.
         """
-        config = self.config()
-        offset = EXTENDED_CAPABILITIES
+        found = self._extended() or {}
+        if SERIAL_NUMBER_CAPABILITY not in found:
+            return None
+        number = self.config()[found[SERIAL_NUMBER_CAPABILITY] + 4 :][:8]
+        usable = len(number) == 8 and number.strip(b"\0") and number.strip(b"\xff")
+        return f"{int.from_bytes(number, 'little'):016x}" if usable else None
+
+    def _extended(self) -> dict[int, int] | None:
+        """Offsets of its extended capabilities by id, the first of each. None: not readable."""
+        config, offset = self.config(), EXTENDED_CAPABILITIES
+        found: dict[int, int] = {}
         seen: set[int] = set()
         while offset >= EXTENDED_CAPABILITIES and offset not in seen:
             head = config[offset : offset + 4]
-            if len(head) < 4 or head in (GONE, b"\0\0\0\0"):
-                return None
+            if len(head) < 4 or head == GONE:
+                return found or None
             seen.add(offset)
             value = int.from_bytes(head, "little")
-            if value & 0xFFFF == SERIAL_NUMBER_CAPABILITY:
-                number = config[offset + 4 : offset + 12]
-                usable = len(number) == 8 and number.strip(b"\0") and number.strip(b"\xff")
-                return f"{int.from_bytes(number, 'little'):016x}" if usable else None
+            if not value:
+                break
+            found.setdefault(value & 0xFFFF, offset)
             offset = value >> 20
-        return None
+        return found
 
     # --- whether it lives ---
 
@@ -189,6 +200,22 @@ class Function:
         """The function's own error totals since enumeration; only differences mean anything."""
         kinds = ("correctable", "nonfatal", "fatal")
         return Aer(*(_total(self._text(f"aer_dev_{kind}")) for kind in kinds))
+
+    def reports_errors(self) -> bool | None:
+        """Whether it has the capability of advanced error reporting. None: unknown.
+
+        Who may not read its extended configuration space sees at least whether it has one.
+        """
+        if (self.path / "aer_dev_fatal").exists():
+            return True  # the kernel keeps totals only where there is something to count
+        try:
+            whole = (self.path / "config").stat().st_size
+        except OSError:
+            return None
+        if whole <= EXTENDED_CAPABILITIES:
+            return None if whole < CONVENTIONAL_BYTES else False
+        found = self._extended()
+        return None if found is None else ERROR_REPORTING_CAPABILITY in found
 
     def root_port_aer(self) -> Aer:
         """Totals a root port counted of everything below it; only root ports have them."""

@@ -14,10 +14,10 @@ Decisions:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.health import reasons, tables
+from fleet.health import kernel_log, reasons, tables
 from fleet.health.readings import Readings
 from fleet.health.rules import (
     RECOVERY,
@@ -28,6 +28,7 @@ from fleet.health.rules import (
     Outcome,
     Sight,
     Verdict,
+    outcome,
     remedy_of,
 )
 from fleet.model import Reason, Source
@@ -42,6 +43,7 @@ __all__ = [
     "Check",
     "Finding",
     "Verdict",
+    "counted",
     "judge",
     "needs_reset",
     "passed",
@@ -75,8 +77,9 @@ def judge(
     `before` are readings from the start of the wipe (without them rises are not judged), and
     `under_load` those taken while memory traffic of ours ran. Never raises on any readings.
     """
-    load = under_load or (readings if readings.under_load else None)
-    sight = Sight(readings, before, load, policy)
+    now = counted(readings)
+    load = counted(under_load) if under_load else (now if now.under_load else None)
+    sight = Sight(now, counted(before) if before else None, load, policy)
     return tuple(_finding(check, sight) for check in CHECKS)
 
 
@@ -105,7 +108,7 @@ def reasons_of(findings: Iterable[Finding], *, since: float) -> frozenset[Reason
             Source.HEALTH,
             detail="; ".join(f"{finding.check}: {finding.detail}" for finding in found),
             since=since,
-            remedy=found[0].remedy if code != "health-unknown" else "",
+            remedy=found[0].remedy,
         )
         for code, found in grouped.items()
     )
@@ -116,30 +119,53 @@ def needs_reset(findings: Iterable[Finding]) -> bool:
     return any(finding.action is Action.RESET for finding in findings)
 
 
-def _finding(check: Check, sight: Sight) -> Finding:
-    absent = check.reading in sight.now.not_applicable
-    outcome = (
-        Outcome(Verdict.NOT_APPLICABLE, "the hardware has no such thing")
-        if absent
-        else RULES[check.rule](check, sight)
+def counted(readings: Readings) -> Readings:
+    """The readings with errors of the bus that only the kernel log has counted.
+
+    Where firmware takes the errors first the kernel keeps no totals, or keeps them at zero: a
+    record that names the slot counts (F20). Nothing counted anywhere stays unknown.
+    """
+    logged = kernel_log.counted(
+        (one.kind, one.severity) for one in readings.logged or () if one.kind in kernel_log.BUS
     )
-    unknown = outcome.verdict is Verdict.UNKNOWN
+    found: dict[str, int] = {}
+    for severity, count in logged.items():
+        name = f"aer_{severity}"
+        total = getattr(readings, name)
+        if count and (total is None or total < count):
+            found[name] = count
+    if not found:
+        return readings
+    absent = readings.not_applicable - found.keys()
+    return replace(readings, not_applicable=absent, **found)  # type: ignore[arg-type]
+
+
+def _finding(check: Check, sight: Sight) -> Finding:
+    found = outcome(check, sight)
+    unknown = found.verdict is Verdict.UNKNOWN
     why = sight.now.why.get(check.reading, "") if unknown else ""
     blocked = unknown and check.mandatory
-    failed = outcome.verdict is Verdict.FAIL
-    reason = (outcome.reason or check.reason) if failed else ""
+    failed = found.verdict is Verdict.FAIL
+    reason = (found.reason or check.reason) if failed else ""
     if blocked and sight.policy.unknown_blocks:
         reason = "health-unknown"
-    action = check.action if outcome.action is None else outcome.action
+    action = check.action if found.action is None else found.action
     return Finding(
         check=check.name,
-        verdict=outcome.verdict,
+        verdict=found.verdict,
         mandatory=check.mandatory,
         reason=reason,
-        detail=f"{outcome.detail} ({why})" if why else outcome.detail,
-        remedy=outcome.remedy or check.remedy,
+        detail=f"{found.detail} ({why})" if why else found.detail,
+        remedy=_remedy(check, found, blocked=blocked),
         action=action if failed else Action.NONE,
     )
+
+
+def _remedy(check: Check, found: Outcome, *, blocked: bool) -> str:
+    """What to do, only where something is wrong (F47): a healthy device has nothing to remedy."""
+    if found.verdict in (Verdict.FAIL, Verdict.WARN):
+        return found.remedy or check.remedy
+    return reasons.entry("health-unknown").remedy if blocked else ""
 
 
 _OWN_FIELDS = frozenset({"name", "rule", "reading", "mandatory", "reason", "remedy", "source"})

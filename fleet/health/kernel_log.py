@@ -1,4 +1,4 @@
-"""Facts of the kernel log: fault codes, lost devices, PCIe errors, driver loads, our resets. Pure.
+"""Facts of the kernel log: fault codes, lost devices, switches, PCIe errors, resets. Pure.
 
 Reads the raw form of /dev/kmsg and what dmesg and the journal make of it. A device is told by its
 slot alone (`fleet.pci.slot`), so that this works for one whose driver answers nothing any more.
@@ -8,15 +8,19 @@ Decisions:
 1. Only the kernel's own records, and of a record only its first line, can state a fault: programs
    may write into the log, and a process may have any name.
 2. What is doubtful is kept: a code that is no number is `UNKNOWN_CODE`, a slot that cannot be read
-   is "", which is no device's (`strays`), and a record without a time lies in every window.
-3. A driver load ends what was open on every device, our own mark what was open on one slot.
+   is "", which is no device's (`strays`), a record without a time lies in every window, and a fault
+   in a line of a form nobody knows is the node's matter (F07).
+3. A driver load ends what was open on every device, our own mark what was open on one slot. Neither
+   ends errors of the bus: the kernel's own totals do not go back by them either.
+4. What was closed by a decision or a repair stays in the log: who judges leaves it out by its place
+   there (`Fact.sequence`, `fleet.health.closures`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fleet import errors, pci
@@ -36,13 +40,19 @@ _PLACE = rf"(?:PCI:)?(?:{_HEX}{{4,8}}:)?{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?"
 _RAW = re.compile(r"(?P<priority>\d+),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)")
 _DICTIONARY = re.compile(r"\s[A-Z_0-9]+=")
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
-_PRINTED = re.compile(
-    r"(?:<(?P<priority>\d+)>)?(?:(?P<facility>[a-z0-9]+) *:[a-z]+ *: ?)?"
-    r"(?:\[ *(?P<at>\d+\.\d+)\] ?(?:\S+ kernel: )?|\[[A-Z][a-z]{2} [^\]]*\] ?"
-    r"|(?:[A-Z][a-z]{2} +\d+ [\d:.]+|\d{4}-\d\d-\d\dT\S+) \S+ kernel: "
-    r"(?:\[ *(?P<inner>\d+\.\d+)\] ?)?)?"
-    r"(?P<text>.*)"
+_BEFORE = re.compile(
+    r"<(?P<priority>\d+)>"
+    r"|(?P<facility>[a-z0-9]+) *:[a-z]+ *: ?"
+    r"|\[ *(?P<at>\d+\.\d+)(?: *<[^>\]]*>)?\] ?"
+    r"|\[ *[+<] *[\d.]+>?\] ?|\[[A-Z][a-z]{2} [^\]]*\] ?|\[ *[TC]\d+ *\] ?"
+    r"|(?P<stamp>[A-Z][a-z]{2} +\d+ [\d:.]+|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?) "
+    r"|(?:\S+ )?(?P<kernel>kernel): ?"
+    r"|(?P<program>\S+ \S+\[\d+\]: )"
 )
+"""What the many forms of dmesg and the journal put before a message, one piece at a time: priority,
+facility, the log's clock (with or without the step since), other clocks, the calling thread, host
+and program."""
+_PIECES_MAX = 8
 _XID = re.compile(
     r"NVRM: Xid \((?P<place>[^\s)]*)(?: GPU-I:(?P<gi>\d+))?(?: GPU-CI:(?P<ci>\d+))?[^)]*\): *"
     r"(?P<code>[^\s,]*),?(?P<rest>.*)",
@@ -58,6 +68,22 @@ _NAMED = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?P<place>{_PLACE})(?=[
 _ANY_PLACE = re.compile(
     rf"(?<![\w:.])(?:PCI:)?{_HEX}{{4,8}}:{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?(?![\w.])"
 )
+_HIDDEN = re.compile(r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \(")
+_SWITCH = re.compile(
+    r"nvidia-nvswitch\d+: SXid \((?P<place>[^\s)]*)\): *(?P<code>\d+), (?P<says>(?:Non-)?[Ff]atal"
+    r"\b.*)",
+    re.DOTALL,
+)
+"""The first line of a switch's fault. Those that follow (Severity, Data) say more of the same."""
+_ADAPTER = re.compile(
+    rf"NVRM: GPU (?P<place>{_PLACE}): (?:RmInitAdapter|rm_init_adapter) failed(?P<rest>.*)",
+    re.DOTALL,
+)
+_NEEDS = re.compile(
+    r"reset required|NV_ERR_RESET_REQUIRED|requiring (?:os|node|system) reboot"
+    r"|GPU lost from the bus|NV_ERR_GPU_IS_LOST",
+    re.IGNORECASE,
+)
 _LOADED = re.compile(r"NVRM: loading NVIDIA (?P<text>.*)", re.DOTALL)
 _MARKED = re.compile(rf"{MARK} (?P<place>\S+)")
 _AER = re.compile(
@@ -66,6 +92,19 @@ _AER = re.compile(
 _AER_PORT = re.compile(
     rf"\S+ {_PLACE}: AER: (?:Multiple )?(?P<severity>[\w() -]*?) error (?:message )?received"
     rf"(?::| from) (?P<place>{_PLACE})"
+)
+_FIRMWARE = re.compile(r"(?:\{(?P<event>\d+)\})?\[Hardware Error\]: *(?P<text>.*)")
+"""An error the firmware took first and then told the kernel, in several records."""
+_FIRMWARE_SEVERITY = re.compile(r"(?:event severity|Error \d+, type): (?P<word>[a-z]+)")
+_FIRMWARE_DEVICE = re.compile(rf"device_id: (?P<place>{_PLACE})")
+_FIRMWARE_WORDS = {"fatal": "fatal", "recoverable": "nonfatal", "corrected": "corrected"}
+_STATUS = re.compile(rf"\S+ (?P<place>{_PLACE}): (?:AER: )?aer_status: 0x(?P<bits>[0-9a-f]+)")
+_STATUS_SEVERITY = re.compile(
+    rf"\S+ (?P<place>{_PLACE}): (?:AER: )?aer_uncor_severity: 0x(?P<bits>[0-9a-f]+)"
+)
+_CONTAINED = re.compile(
+    rf"\S+ (?P<place>{_PLACE}): DPC: containment event, status:0x(?P<bits>[0-9a-f]+)"
+    r"(?:,)? source:(?:0x(?P<source>[0-9a-f]{4})\b|(?P<named>\S+))"
 )
 _DIGITS_MAX = 20
 """Digits of the largest number a kernel prints; longer ones are no time and no priority."""
@@ -80,11 +119,21 @@ class Kind(StrEnum):
     FALLEN = "fallen-off-the-bus"
     AER = "aer"
     AER_PORT = "aer-port"
+    FIRMWARE = "aer-firmware"
+    STATUS = "aer-status"
+    CONTAINED = "aer-contained"
+    SWITCH = "switch"
+    NEEDS = "needs"
+    """The driver could not start the adapter, or says what it needs, without a fault code."""
     LOADED = "driver-loaded"
     RESET = "reset"
 
 
 FAULTS = frozenset({Kind.XID, Kind.FALLEN})
+BUS = frozenset({Kind.AER, Kind.AER_PORT, Kind.FIRMWARE, Kind.STATUS, Kind.CONTAINED})
+"""Ways to tell one error of the bus: each may come for the same error, so that the most counts."""
+OF_NODE = FAULTS | {Kind.SWITCH, Kind.NEEDS}
+"""What is told of a slot that is no device's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +148,8 @@ class Record:
     sequence: int | None = None
     kernel: bool = True
     """False for what a program wrote into the log."""
+    clear: bool = True
+    """False for a line that begins as no form of the log known to us does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +172,8 @@ class Fact:
     """Word of recovery.toml a record of code 154 asks for."""
     instance: int | None = None
     compute_instance: int | None = None
+    doubtful: bool = False
+    """Whether it stands in a line whose form nobody knows."""
 
 
 def records(text: str) -> tuple[Record, ...]:
@@ -130,9 +183,7 @@ def records(text: str) -> tuple[Record, ...]:
         if line[:1] in (" ", "\t") and found:
             if not _DICTIONARY.match(line):
                 last = found[-1]
-                found[-1] = Record(
-                    last.text, (*last.more, line.strip()), last.at_s, last.sequence, last.kernel
-                )
+                found[-1] = replace(last, more=(*last.more, line.strip()))
         elif line.strip():
             found.append(_record(line))
     return tuple(found)
@@ -140,7 +191,7 @@ def records(text: str) -> tuple[Record, ...]:
 
 def relevant(record: Record) -> bool:
     """Whether the record may say anything that `facts` reads."""
-    return any(word in record.text for word in ("NVRM:", "AER:", "PCIe Bus Error", MARK))
+    return any(word in record.text for word in _WORDS_OF_INTEREST)
 
 
 def facts(found: Iterable[Record]) -> tuple[Fact, ...]:
@@ -175,21 +226,67 @@ def strays(
 ) -> tuple[Fact, ...]:
     """Open faults of slots that are none of `known`: the node's matter, never another device's."""
     places = {pci.slot(address) for address in known} - {""}
-    return tuple(fact for fact in _open(found, since_s) if fact.slot not in places)
+    return tuple(
+        fact
+        for fact in _all_open(found, since_s)
+        if fact.kind in OF_NODE and fact.slot not in places
+    )
+
+
+def others(found: Iterable[Record], address: str, since_s: float | None = None) -> tuple[Fact, ...]:
+    """What is open and has no code of the driver: errors of the slot's bus, what its driver needs,
+    and faults of any switch of the node.
+
+    Raises `InputInvalid` when `address` is no PCI address.
+    """
+    place = _slot_of(address)
+    kinds = BUS | {Kind.NEEDS}
+    return tuple(
+        fact
+        for fact in _all_open(found, since_s)
+        if fact.kind is Kind.SWITCH or (fact.kind in kinds and fact.slot == place)
+    )
 
 
 def told(strays_found: Iterable[Fact]) -> tuple[str, ...]:
     """Facts of `strays` as a person reads them, each once, with how often."""
     counts: dict[str, int] = {}
     for fact in strays_found:
-        named = f"of slot {fact.slot}, where no device of this node is"
-        where = named if fact.slot else "of no slot"
-        line = f"fault {fact.code or UNKNOWN_CODE} {where}"
+        line = _line(fact)
         counts[line] = counts.get(line, 0) + 1
-    return tuple(
+    told_of = [
         f"the kernel log has {line}" + (f" ({count} times)" if count > 1 else "")
         for line, count in counts.items()
-    )
+    ]
+    more = len(told_of) - _TOLD_MAX
+    rest = [f"the kernel log has {more} more faults of no device of this node"] if more > 0 else []
+    return (*told_of[:_TOLD_MAX], *rest)
+
+
+_TOLD_MAX = 32
+
+
+def plain(text: str) -> str:
+    """Text of a record for a person: in one line, printable, not longer than one reads."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+
+
+_SHOWN_MAX = 160
+
+
+def _line(fact: Fact) -> str:
+    if fact.kind is Kind.SWITCH:
+        said = f"a {fact.severity} fault {fact.code} of a switch"
+        return f"{said} in slot {fact.slot}" if fact.slot else said
+    named = f"of slot {fact.slot}, where no device of this node is"
+    where = named if fact.slot else "of no slot"
+    if fact.kind is Kind.NEEDS:
+        hit = _NEEDS.search(fact.text)
+        says = hit[0] if hit else "the adapter could not be started"
+        return f"a fault without a code {where}: {says}"
+    doubt = f", in a line of a form that is not known: {plain(fact.text)}" if fact.doubtful else ""
+    return f"fault {fact.code or UNKNOWN_CODE} {where}{doubt}"
 
 
 def recovery(found: Iterable[Record], address: str, since_s: float | None = None) -> str | None:
@@ -203,19 +300,33 @@ def recovery(found: Iterable[Record], address: str, since_s: float | None = None
 def aer(found: Iterable[Record], address: str, since_s: float | None = None) -> Mapping[str, int]:
     """PCIe errors logged of the slot, by severity: for devices without counters.
 
-    A port announces what the device then describes; both are one error.
+    A port announces what the device then describes, and firmware what the kernel repeats: one
+    error.
     """
-    place, counts = _slot_of(address), {Kind.AER: dict.fromkeys(_SEVERITIES, 0)}
-    counts[Kind.AER_PORT] = dict.fromkeys(_SEVERITIES, 0)
-    for fact in facts(found):
-        if _before(fact, since_s) or fact.slot != place:
-            continue
-        if fact.kind in counts and fact.severity:
-            counts[fact.kind][fact.severity] += 1
-    return {name: max(counts[Kind.AER][name], counts[Kind.AER_PORT][name]) for name in _SEVERITIES}
+    place = _slot_of(address)
+    return counted(
+        (fact.kind, fact.severity)
+        for fact in _all_open(found, since_s)
+        if fact.kind in BUS and fact.slot == place
+    )
+
+
+def counted(told_of: Iterable[tuple[str, str]]) -> Mapping[str, int]:
+    """Errors of a bus by severity, of (kind, severity) of each record of `BUS`."""
+    counts: dict[str, dict[str, int]] = {}
+    for kind, severity in told_of:
+        if severity in _SEVERITIES:
+            of_kind = counts.setdefault(kind, dict.fromkeys(_SEVERITIES, 0))
+            of_kind[severity] += 1
+    return {
+        name: max((of_kind[name] for of_kind in counts.values()), default=0) for name in _SEVERITIES
+    }
 
 
 _SEVERITIES = ("fatal", "nonfatal", "corrected")
+_WORDS_OF_INTEREST = (
+    "NVRM:", "SXid", "AER:", "PCIe Bus Error", "aer_", "[Hardware Error]", "DPC:", MARK,
+)  # fmt: skip
 _WORDS: Mapping[int, str] = {
     row["number"]: row["word"] for row in tables.rows("recovery", "recovery")
 }
@@ -236,17 +347,26 @@ def _slot_of(address: str) -> str:
 
 
 def _open(found: Iterable[Record], since_s: float | None) -> Sequence[Fact]:
+    return [fact for fact in _all_open(found, since_s) if fact.kind in FAULTS]
+
+
+def _all_open(found: Iterable[Record], since_s: float | None) -> Sequence[Fact]:
     kept: list[Fact] = []
     for fact in facts(found):
         if fact.kind is Kind.LOADED:
-            kept.clear()
+            kept = [one for one in kept if one.kind in BUS]
         elif fact.kind is Kind.RESET:
-            kept = [fault for fault in kept if not fact.slot or fault.slot != fact.slot]
-        elif fact.kind not in FAULTS or _before(fact, since_s):
+            kept = [one for one in kept if not _ended(one, fact)]
+        elif _before(fact, since_s):
             continue
-        elif fact.kind is Kind.XID or not _same(kept, fact):
+        elif fact.kind is not Kind.FALLEN or not _same(kept, fact):
             kept.append(fact)
     return kept
+
+
+def _ended(open_one: Fact, reset: Fact) -> bool:
+    """Whether a reset of ours ends what is open: of its slot, and not of the bus."""
+    return bool(reset.slot) and open_one.slot == reset.slot and open_one.kind not in BUS
 
 
 def _before(fact: Fact, since_s: float | None) -> bool:
@@ -266,14 +386,29 @@ def _record(line: str) -> Record:
         rest, usec = tuple(part.strip() for part in more), _number(raw["usec"])
         at_s = None if usec is None else usec / 1e6
         return Record(text, rest, at_s, _number(raw["sequence"]), kernel)
-    printed = _PRINTED.fullmatch(line)
-    if printed is None:
-        return Record(line)
-    at = printed["at"] or printed["inner"]
-    kernel = (_number(printed["priority"]) or 0) >> 3 == 0
-    kernel = kernel and printed["facility"] in (None, "kern")
-    at_s = None if at is None or len(at) > 2 * _DIGITS_MAX else float(at)
-    return Record(printed["text"], (), at_s, None, kernel)
+    return _printed(line)
+
+
+def _printed(line: str) -> Record:
+    """A line of dmesg or of the journal, without what stands before its message."""
+    at_s, kernel, rest = None, True, line
+    stamped = named = known = False
+    for _ in range(_PIECES_MAX):
+        piece = _BEFORE.match(rest)
+        if piece is None or (piece["program"] and not stamped):
+            break
+        if piece["program"]:  # behind a time it is the journal's word for who wrote the line
+            return Record(line, (), at_s, None, kernel=False)
+        kernel = kernel and (_number(piece["priority"]) or 0) >> 3 == 0
+        kernel = kernel and piece["facility"] in (None, "kern")
+        if at_s is None and piece["at"] and len(piece["at"]) <= 2 * _DIGITS_MAX:
+            at_s = float(piece["at"])
+        stamped, named = stamped or bool(piece["stamp"]), named or bool(piece["kernel"])
+        known, rest = True, rest[piece.end() :]
+    hidden = _HIDDEN.search(rest)
+    understood = named or at_s is not None or (known and not stamped)
+    clear = hidden is None or hidden.start() == 0 or understood
+    return Record(rest, (), at_s, None, kernel, clear)
 
 
 def _number(text: str | None) -> int | None:
@@ -284,6 +419,7 @@ def _number(text: str | None) -> int | None:
 def _facts(found: Iterable[Record]) -> Iterator[Fact]:
     parts: list[str] = []
     place = ""
+    bus = _Bus()
     for record in found:
         marked = _MARKED.match(record.text)
         if marked is not None:
@@ -293,11 +429,14 @@ def _facts(found: Iterable[Record]) -> Iterator[Fact]:
             continue
         if not record.kernel:
             continue
-        stated = _stated(record)
+        stated = _stated(record) or _doubtful(record)
         if stated is not None:
             parts, place = [], ""
             yield stated
             continue
+        told_of_bus = bus.told(record)
+        if told_of_bus is not None:
+            yield told_of_bus
         if not record.text.startswith("NVRM:"):
             continue
         named = _NAMED.match(record.text)
@@ -313,6 +452,10 @@ def _facts(found: Iterable[Record]) -> Iterator[Fact]:
             said = " ".join(parts if place else lines)
             yield Fact(Kind.FALLEN, where, record.at_s, record.sequence, FALLEN_CODE, said)
             parts, place = [], ""
+        elif (needs := _needs(record, lines)) is not None:
+            parts, place = [], ""
+            yield needs
+    yield from bus.rest()
 
 
 def _stated(record: Record) -> Fact | None:
@@ -320,6 +463,19 @@ def _stated(record: Record) -> Fact | None:
     text = record.text
     if (xid := _XID.match(text)) is not None:
         return _xid(record, xid)
+    if (switch := _SWITCH.match(text)) is not None:
+        return Fact(
+            Kind.SWITCH,
+            pci.slot(switch["place"]),
+            record.at_s,
+            record.sequence,
+            _number(switch["code"]),
+            switch["says"],
+            severity=_severity(switch["says"].partition(",")[0]),
+        )
+    if (failed := _ADAPTER.match(text)) is not None:
+        where, said = pci.slot(failed["place"]), text.removeprefix("NVRM:").strip()
+        return Fact(Kind.NEEDS, where, record.at_s, record.sequence, text=said)
     if (loaded := _LOADED.match(text)) is not None:
         return Fact(Kind.LOADED, "", record.at_s, record.sequence, text=loaded["text"])
     for kind, pattern in ((Kind.AER, _AER), (Kind.AER_PORT, _AER_PORT)):
@@ -333,6 +489,123 @@ def _stated(record: Record) -> Fact | None:
                 severity=_severity(hit["severity"]),
             )
     return None
+
+
+def _doubtful(record: Record) -> Fact | None:
+    """A fault in a line nobody can read the beginning of: kept, and held against no device."""
+    hidden = None if record.clear else _HIDDEN.search(record.text)
+    if hidden is None:
+        return None
+    inside = _stated(replace(record, text=record.text[hidden.start() :]))
+    kind = Kind.XID if inside is None else inside.kind
+    code = None if inside is None else inside.code
+    return Fact(
+        kind,
+        "",
+        record.at_s,
+        record.sequence,
+        code,
+        record.text,
+        severity="" if inside is None else inside.severity,
+        doubtful=True,
+    )
+
+
+def _needs(record: Record, lines: Sequence[str]) -> Fact | None:
+    """What the driver says a device, or the machine, needs, where it gives no code for it."""
+    said = " ".join(lines)
+    if _NEEDS.search(said) is None:
+        return None
+    place = _ANY_PLACE.search(said)
+    where = pci.slot(place[0]) if place else ""
+    return Fact(Kind.NEEDS, where, record.at_s, record.sequence, text=said)
+
+
+class _Bus:
+    """Errors of the bus that take several records: those of the firmware, and bare registers."""
+
+    def __init__(self) -> None:
+        self._severity: dict[str, str] = {}
+        """By the number of the firmware's event, the severity last named."""
+        self._status: Fact | None = None
+        self._bits = 0
+
+    def told(self, record: Record) -> Fact | None:
+        """What is complete with this record."""
+        if (firmware := _FIRMWARE.match(record.text)) is not None:
+            return self._of_firmware(record, firmware["event"] or "", firmware["text"])
+        if (status := _STATUS.match(record.text)) is not None:
+            before = self._status
+            place = pci.slot(status["place"])
+            self._bits = int(status["bits"][-8:], 16)
+            self._status = Fact(
+                Kind.STATUS,
+                place,
+                record.at_s,
+                record.sequence,
+                text=record.text,
+                # The kernel prints the severities only of what was not corrected.
+                severity="corrected",
+            )
+            return before
+        severity = _STATUS_SEVERITY.match(record.text)
+        status_open = self._status
+        if severity is not None and status_open and status_open.slot == pci.slot(severity["place"]):
+            fatal = self._bits & int(severity["bits"][-8:], 16)
+            self._status = None
+            return replace(status_open, severity="fatal" if fatal else "nonfatal")
+        if (contained := _CONTAINED.match(record.text)) is not None:
+            return _contained(record, contained)
+        return None
+
+    def rest(self) -> Iterator[Fact]:
+        """What was begun and is as complete as it will be."""
+        if self._status is not None:
+            yield self._status
+
+    def _of_firmware(self, record: Record, event: str, text: str) -> Fact | None:
+        if (said := _FIRMWARE_SEVERITY.match(text)) is not None:
+            if len(self._severity) > _EVENTS_MAX:
+                self._severity.clear()
+            self._severity[event] = said["word"]
+            return None
+        device = _FIRMWARE_DEVICE.match(text)
+        if device is None:
+            return None
+        # A record whose severity was lost or is new to us is taken at its worst but one.
+        word = self._severity.get(event, "")
+        severity = "" if word == "info" else _FIRMWARE_WORDS.get(word, "nonfatal")
+        return Fact(
+            Kind.FIRMWARE,
+            pci.slot(device["place"]),
+            record.at_s,
+            record.sequence,
+            text=f"firmware told of a {word or 'PCIe'} error: {text}",
+            severity=severity,
+        )
+
+
+_EVENTS_MAX = 64
+_DPC_NONFATAL = 1
+"""Trigger reason of downstream port containment: the device sent an ERR_NONFATAL."""
+
+
+def _contained(record: Record, hit: re.Match[str]) -> Fact:
+    """A port cut its link off. Who was the cause is told as bus, device and function."""
+    domain = pci.slot(hit["place"]).partition(":")[0]
+    where = pci.slot(hit["named"] or "")
+    if hit["source"]:
+        source = int(hit["source"], 16)
+        where = f"{domain}:{source >> 8:02x}:{source >> 3 & 0x1F:02x}"
+    reason = int(hit["bits"][-4:], 16) >> 1 & 0b11
+    return Fact(
+        Kind.CONTAINED,
+        where,
+        record.at_s,
+        record.sequence,
+        text=record.text,
+        severity="nonfatal" if reason == _DPC_NONFATAL else "fatal",
+    )
 
 
 def _xid(record: Record, xid: re.Match[str]) -> Fact:

@@ -6,7 +6,7 @@ such thing. The two are judged differently: unknown blocks where a check is mand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ COUNTERS = (
 
 XID_COLUMNS = ("xid_severities", "xid_instances", "xid_times")
 """Readings that go with `xids` position by position."""
+XID_PLACES = ("xid_sequences", "xid_heard", "xid_actions")
+"""More of these; a back end without them lists codes that nobody can tell the age of."""
 
 VENDOR_ONLY = frozenset(
     {
@@ -59,6 +61,7 @@ VENDOR_ONLY = frozenset(
         "power_brake",
         "xids",
         "recovery_action",
+        "recovery_logged",
         "reset_required",
         "scrub_on_free",
         "preserves_memory",
@@ -71,6 +74,43 @@ VENDOR_ONLY = frozenset(
 )
 """Readings that only a vendor's library or driver knows: not applicable to a bare PCI function,
 except those its driver does offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Something the kernel log states that has no fault code of the driver."""
+
+    kind: str
+    """A word of `fleet.health.kernel_log.Kind`."""
+    severity: str = ""
+    """``fatal``, ``nonfatal``, ``corrected`` or ""."""
+    text: str = ""
+    sequence: int | None = None
+    at_s: float | None = None
+    """When, s since boot by the log's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the kernel log stood at one moment: what stands there up to it is older."""
+
+    sequence: int | None = None
+    """Number of the newest record. None: its records have none."""
+    at_s: float | None = None
+    """When that record was logged, s since boot by the log's own clock."""
+    heard_s: float | None = None
+    """That moment itself, s since boot by the node's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """How far the kernel log was read, and what of it the kernel overwrote before."""
+
+    place: LogPlace = LogPlace()
+    first: int | None = None
+    """Number of the first record there was when it was opened."""
+    lost: int = 0
+    """Times, since it was opened, that records were overwritten before they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +155,22 @@ class Readings:
     Empty: not read."""
     xid_times: tuple[float | None, ...] = ()
     """When each was logged, s since boot by the log's clock; None: not known. Empty: not read."""
+    xid_sequences: tuple[int | None, ...] = ()
+    """Number of each one's record in the kernel log; None: it has none. Empty: not read."""
+    xid_heard: tuple[float | None, ...] = ()
+    """When the driver reported it by itself and the log did not, s since boot; None: it is in the
+    log. Empty: not read."""
+    xid_actions: tuple[str, ...] = ()
+    """The recovery action each asks for, ""; Empty: not read."""
+    logged: tuple[Logged, ...] | None = None
+    """What else the kernel log has of the device: errors of its bus, what its driver needs, faults
+    of the switches before it. None: it was not read."""
+    log: LogState | None = None
+    """How far the log was read for this; None: it was not."""
     recovery_action: str | None = None
     """The driver's own verdict: NONE, GPU_RESET, NODE_REBOOT, DRAIN_P2P, DRAIN_AND_RESET ..."""
+    recovery_logged: bool = False
+    """Whether it is only what the kernel log had last, since the driver gives none."""
     reset_required: bool | None = None
     scrub_on_free: bool | None = None
     """Driver posture: whether the driver zeroes memory when it is freed."""
@@ -165,8 +219,9 @@ class Readings:
         found = asdict(self)
         found["xids"] = None if self.xids is None else list(self.xids)
         found["not_applicable"] = sorted(self.not_applicable)
-        for name in XID_COLUMNS:
+        for name in (*XID_COLUMNS, *XID_PLACES):
             found[name] = list(getattr(self, name))
+        found["logged"] = None if self.logged is None else list(found["logged"])
         found["reset_methods"] = None if self.reset_methods is None else list(self.reset_methods)
         return found
 
@@ -177,12 +232,22 @@ class Readings:
         kept = {name: value for name, value in found.items() if name in known}
         xids = kept.get("xids")
         kept["xids"] = None if xids is None else tuple(xids)
-        for name in XID_COLUMNS:
+        for name in (*XID_COLUMNS, *XID_PLACES):
             kept[name] = tuple(kept.get(name, ()))
+        logged, log = kept.get("logged"), kept.get("log")
+        kept["logged"] = None if logged is None else tuple(_made(Logged, one) for one in logged)
+        if log is not None:
+            kept["log"] = log_state_from(log)
         methods = kept.get("reset_methods")
         kept["reset_methods"] = None if methods is None else tuple(methods)
         kept["not_applicable"] = frozenset(kept.get("not_applicable", ()))
         return cls(**kept)
+
+
+def log_state_from(found: Mapping[str, Any]) -> LogState:
+    """Rebuild from `asdict` of it."""
+    state: LogState = _made(LogState, found)
+    return replace(state, place=_made(LogPlace, found["place"]))
 
 
 def narrowed(readings: Readings, concerns: Callable[[int, float | None], bool]) -> Readings:
@@ -200,13 +265,28 @@ def narrowed(readings: Readings, concerns: Callable[[int, float | None], bool]) 
         for position, gi in enumerate(readings.xid_instances)
         if gi is None or concerns(gi, readings.xid_times[position])
     ]
-    return replace(
-        readings,
-        xids=tuple(codes[i] for i in kept),
-        xid_severities=tuple(readings.xid_severities[i] for i in kept),
-        xid_instances=tuple(readings.xid_instances[i] for i in kept),
-        xid_times=tuple(readings.xid_times[i] for i in kept),
-    )
+    return with_codes(readings, kept)
+
+
+def with_codes(readings: Readings, positions: Sequence[int]) -> Readings:
+    """The readings with only the fault codes at these positions, and all that goes with them."""
+    codes = readings.xids or ()
+    columns: dict[str, Any] = {
+        name: tuple(column[i] for i in positions)
+        for name in (*XID_COLUMNS, *XID_PLACES)
+        if len(column := getattr(readings, name)) == len(codes)
+    }
+    kept = replace(readings, xids=tuple(codes[i] for i in positions), **columns)
+    if not readings.recovery_logged or len(kept.xid_actions) != len(kept.xids or ()):
+        return kept
+    asked = [word for word in kept.xid_actions if word]
+    return replace(kept, recovery_action=asked[-1] if asked else None)
+
+
+def _made(kind: type[Any], found: Mapping[str, Any]) -> Any:
+    """An object of `kind`; what a newer writer says besides is left out."""
+    known = {f.name for f in fields(kind)}
+    return kind(**{name: value for name, value in found.items() if name in known})
 
 
 def risen(before: Readings, after: Readings) -> Mapping[str, tuple[int, int]]:

@@ -4,7 +4,10 @@ Decisions:
 
 1. Counters are compared before and after: a rise fails. A counter that got smaller, or reads all
    ones, is a failed read-out and so unknown, never zero.
-2. Link speed and width are judged only under load of ours and at full speed of the device: others
+2. A signal that is absent is unknown, and that is decided in one place (`outcome`), before any
+   rule: a rule is only asked about a reading that is there. "Not applicable" is only what the back
+   end *knows* the hardware not to have, or what is not judged at this moment.
+3. Link speed and width are judged only under load of ours and at full speed of the device: others
    slow their link down. The maximum the slot offers is a fact at any time and must not shrink.
 """
 
@@ -83,6 +86,17 @@ class Outcome:
 
 
 Rule = Callable[[Check, Sight], Outcome]
+
+
+def outcome(check: Check, sight: Sight) -> Outcome:
+    """The verdict of one check. The only place where an absent reading is judged."""
+    if check.reading in sight.now.not_applicable:
+        return Outcome(Verdict.NOT_APPLICABLE, "the hardware has no such thing")
+    there = (sight.now, sight.load)
+    judged_later = check.rules.get("idle") == Verdict.NOT_APPLICABLE and sight.load is None
+    if all(_value(check, readings) is None for readings in there) and not judged_later:
+        return _unknown(check)
+    return RULES[check.rule](check, sight)
 
 
 def _value(check: Check, readings: Readings | None) -> Any:
@@ -309,6 +323,8 @@ def _xids(check: Check, sight: Sight) -> Outcome:
     if told and told[0].severity.serious:
         action, remedy = _XID_ACTIONS[told[0].severity]
         return Outcome(Verdict.FAIL, detail, reason=told[0].reason, remedy=remedy, action=action)
+    if check.reading in sight.now.why:
+        return Outcome(Verdict.UNKNOWN, f"{detail}; what came before is not known")
     if sight.before is not None and sight.before.xids is None:
         return Outcome(Verdict.UNKNOWN, "fault codes were not read at the start of the wipe")
     return Outcome(Verdict.WARN if told else Verdict.PASS, detail)
@@ -328,7 +344,26 @@ def remedy_of(severity: xids.Severity) -> str:
     return _XID_ACTIONS[severity][1]
 
 
+def _logged(check: Check, sight: Sight) -> Outcome:
+    """What the kernel log has of these kinds; of a severity less than the one named only shown."""
+    if sight.now.logged is None:
+        return _unknown(check)
+    kinds, worst = check.rules["kinds"], check.rules.get("severity", "")
+    found = [one for one in sight.now.logged if one.kind in kinds]
+    grave = [one for one in found if not worst or one.severity == worst]
+    told = "; ".join(dict.fromkeys(one.text for one in (grave or found)[-_LOGGED_SHOWN:]))
+    if grave:
+        return Outcome(Verdict.FAIL, f"the kernel log has {len(grave)}: {told}")
+    if found:
+        return Outcome(Verdict.WARN, f"the kernel log has {len(found)}: {told}")
+    return Outcome(Verdict.PASS, "the kernel log has none")
+
+
+_LOGGED_SHOWN = 3
+
+
 RULES: Mapping[str, Rule] = {
+    "logged": _logged,
     "flag": _flag,
     "load-flag": _load_flag,
     "posture": _posture,

@@ -78,6 +78,11 @@ def classify(
     return tuple(sorted(open_codes, key=lambda xid: (-xid.severity, xid.code)))
 
 
+def reason_of(code: int, driver_version: str | None = None) -> str:
+    """Code of the quarantine reason that a fault code gives when it is serious."""
+    return str(_row(code, driver_version, ROWS).get("reason", "xid"))
+
+
 def _row(code: int, driver_version: str | None, rows: Rows) -> Mapping[str, Any]:
     """The last row that fits code and driver branch; rows for newer drivers follow older ones."""
     branch = _branch(driver_version)

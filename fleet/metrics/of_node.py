@@ -109,6 +109,14 @@ NODE_METRICS: tuple[Metric, ...] = (
         {**_NODE, "error": REFUSALS},
         source=Source.PROCESS,
     ),
+    Metric(
+        "fleet_kernel_log_losses_total",
+        Kind.COUNTER,
+        "Times the kernel log lost records before they were read: faults may have been missed.",
+        Exporter.NODE,
+        _NODE,
+        source=Source.PROCESS,
+    ),
     _gauge("fleet_node_claims", "Claim records by state.", state=CLAIM_STATES),
     _gauge("fleet_node_outbox", "Lease releases waiting to be delivered."),
     _gauge("fleet_node_owed", "Claims whose hold or finalizer is still to be taken off."),
@@ -136,6 +144,7 @@ def samples(view: NodeView) -> Iterator[Sample]:
     claims = Counter(claim.state for claim in view.claims)
     yield from tell.each("fleet_node_claims", "state", CLAIM_STATES, claims)
     yield from tell.each("fleet_fencing_refusals_total", "error", REFUSALS, Counter(view.refused))
+    yield tell.one("fleet_kernel_log_losses_total", view.log_losses)
     yield tell.one("fleet_node_outbox", view.outbox)
     yield tell.one("fleet_node_owed", len(view.owed))
     yield tell.one("fleet_node_blocked", bool(view.blocked))

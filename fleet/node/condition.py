@@ -59,7 +59,9 @@ class Condition:
 
     def _lesser(self) -> tuple[str, ...]:
         parts = self._parts
+        lost = parts.sweep.validator.losses.trouble
         found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
+        found += [lost] if lost else []
         if parts.lingering is not None:
             found += parts.lingering.found
         found += [f"{one.detail}; {one.remedy}" for one in parts.sweep.unfit]
@@ -70,7 +72,9 @@ class Condition:
     def notes(self) -> tuple[str, ...]:
         """What cannot be told on this node, what is left over, and faults of no device of it."""
         parts = self._parts
-        found = [*parts.sweep.validator.partitions.troubles, *parts.sweep.strays]
+        validator = parts.sweep.validator
+        found = [*validator.partitions.troubles, *parts.sweep.strays]
+        found += [validator.losses.note] if validator.losses.note else []
         lingering = parts.lingering.notes if parts.lingering else ()
         return (*parts.lacks.off, *lingering, *found)
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from fleet import errors
 from fleet.health import reasons
+from fleet.health.readings import LogPlace
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event
 from fleet.messages import DeviceView
 from fleet.model import Device, OperationId, Reason, Source, State, Unit
-from fleet.node import outcomes, viewing
+from fleet.node import closures, outcomes, viewing
 from fleet.node.registry import Registry, Work
 
 UNTOLD = "taken-over"
@@ -30,6 +31,8 @@ class Decisions:
 
     registry: Registry
     stop_wait_s: float
+    looked_at: Callable[[], LogPlace | None] = lambda: None
+    """Up to where the kernel log was looked at: a decision closes nothing that came later."""
 
     def quarantine_add(
         self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
@@ -99,13 +102,24 @@ class Decisions:
         cleared = frozenset((c, str(s)) for c, s in open_keys if not codes or c in codes)
         self._clearable(found, units, cleared)
         named = ", ".join(sorted(codes)) or "all"
+        record = self._act(
+            "quarantine clear", found, operator, f"{named}: {detail}" if detail else named
+        )
+
+        place = self.looked_at()
+
+        def also(commit: Commit) -> None:
+            record(commit)
+            # What the kernel log has of it stands there for the whole boot (B58).
+            if place is not None:
+                boot = self.registry.boot_id
+                closures.close(commit, found.accelerator, boot, codes, place)
+
         self.registry.move(
             found,
             lambda unit: Event.CLEARED if unit.state is State.QUARANTINED else None,
             Change(cleared=cleared),
-            also=self._act(
-                "quarantine clear", found, operator, f"{named}: {detail}" if detail else named
-            ),
+            also=also,
         )
 
     def _clearable(

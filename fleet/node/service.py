@@ -55,7 +55,12 @@ class NodeService:
         self._condition = Condition(parts)
         self._lost = Lost(parts.registry, parts.recovery.specs, parts.store, parts.holding.flights)
         self._lock = threading.RLock()
-        self._decisions = Decisions(parts.registry, stop_wait_s=parts.policy.kill_wait_s * 2)
+        health = parts.sweep
+        self._decisions = Decisions(
+            parts.registry,
+            stop_wait_s=parts.policy.kill_wait_s * 2,
+            looked_at=lambda: health.log_place or health.validator.log_place(),
+        )
         self._dividing = Dividing(
             parts.registry,
             parts.sweep.validator,
@@ -101,6 +106,7 @@ class NodeService:
             units=viewing.units(registry),
             tally=tallying.read(registry.journal.meta),
             refused=registry.fence.refused(),
+            log_losses=health.validator.losses.count,
         )
 
     def look(self) -> None:

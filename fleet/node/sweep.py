@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fleet import errors, lifecycle
 from fleet.backends.base import FindsOne, Unfit
 from fleet.health import checks, reasons
-from fleet.health.readings import Readings
+from fleet.health.readings import LogPlace, Readings
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
@@ -59,6 +59,8 @@ class Sweep:
     """Faults of no device known, as the last sweep found them; the node's matter (B39)."""
     unfit: tuple[Unfit, ...] = ()
     """What keeps devices of this node from being wiped, as the last sweep found it (F44)."""
+    log_place: LogPlace | None = None
+    """Where the kernel log stood when the last sweep ended: what had been looked at by then."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the service ends: the accelerators left are not read any more."""
     _roll: tuple[Uuid, ...] = ()
@@ -73,15 +75,19 @@ class Sweep:
         with suppress(errors.FleetError):
             if self._is_changed():
                 self.registry.load()
+        begun = self.validator.losses.begin()
         seen = []
         with self.registry.gathered():
             for device in self.registry.whole():
                 if self.stop.is_set():
                     break
                 seen.append(self.look(device))
+            else:
+                self.validator.losses.end(begun)
         self.unfit = self.validator.unfit()
         with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
             self.strays = tuple(self.validator.strays())
+        self.log_place = self.validator.log_place() or self.log_place
         return seen
 
     def _is_changed(self) -> bool:

@@ -24,6 +24,8 @@ from fleet.node.registry import Registry
 LOG = logging.getLogger(__name__)
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
+LOSS_PAUSE_S = 5.0
+"""Least time, s, between two sweeps because of a log that loses records: it may go on losing."""
 SETTLE_S = 5.0
 """Pause, s, between two tries to remove instances of partitions that nobody needs."""
 
@@ -108,11 +110,16 @@ class Tending:
     def _sweep(self, now: float) -> None:
         if self._sweeping is not None and self._sweeping.is_alive():
             return
-        fresh = self._fresh_faults()
+        fresh = self._fresh_faults() or self._lost(now)
         if 0 <= now - self._swept_at < self.cadence.sweep_period_s and not fresh:
             return
         self._sweeping = _started(self._run_sweep, "sweep")
         self._swept_at = now if self._sweeping is not None else self._swept_at
+
+    def _lost(self, now: float) -> bool:
+        """Whether the kernel log lost records that no full sweep has answered yet (B58)."""
+        waited = not 0 <= now - self._swept_at < LOSS_PAUSE_S
+        return waited and bool(self.health.validator.losses.trouble)
 
     def _settle(self, now: float) -> None:
         """Remove instances of partitions that nobody needs; the driver may take its time."""

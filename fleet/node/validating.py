@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fleet import errors
-from fleet.backends.base import CanReset, TellsFitness, TellsHolders, TellsStrays, Unfit
+from fleet.backends.base import CanReset, TellsFitness, TellsHolders, TellsLog, TellsStrays, Unfit
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
-from fleet.health.readings import Readings, narrowed, risen
+from fleet.health.closures import open_only
+from fleet.health.readings import LogPlace, Readings, narrowed, risen
 from fleet.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
-from fleet.node import stays
+from fleet.node import closures, stays
 from fleet.node.bounded import BoundedCalls
+from fleet.node.losses import Losses
 from fleet.node.partitions import READ_S, Partitions, strangers
 from fleet.node.registry import Registry
 from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
@@ -60,20 +62,53 @@ class Validator:
         self._fitness = threading.Lock()
         self._unfit: tuple[Unfit, ...] = ()
         self._fit_until = float("-inf")
+        self.losses = Losses(registry)
+        """Records of the kernel log that were overwritten before anybody read them."""
         self.partitions = Partitions(registry, calls)
         """Instances of partitions: they take turns with what is read here."""
 
     def readings(self, accelerator: Uuid) -> Readings:
-        """Readings now. Raises `DeviceLost`, `BackendFailed` (also when it takes too long)."""
+        """Readings now, without what is closed in the kernel log (B58).
+
+        Raises `DeviceLost`, `BackendFailed` (also when it takes too long).
+        """
         backend = self._registry.backend
-        return self._calls.run(
+        found = self._calls.run(
             str(accelerator),
             lambda: backend.readings(accelerator),
             timeout_s=self.policy.reading_timeout_s,
         )
+        self.losses.read(accelerator, found.log)
+        return self._open(accelerator, found)
+
+    def log_place(self) -> LogPlace | None:
+        """Where the kernel log stands now; None where it cannot be told."""
+        backend = self._registry.backend
+        if not isinstance(backend, TellsLog):
+            return None
+        try:
+            found = self._calls.run(
+                "kernel log", backend.log_state, timeout_s=self.policy.reading_timeout_s
+            )
+        except errors.FleetError:
+            return None
+        return found.place if found is not None else None
+
+    def _open(self, accelerator: Uuid, readings: Readings) -> Readings:
+        known = self._registry
+        return open_only(readings, closures.closed(known.journal, accelerator, known.boot_id))
+
+    def _repaired(self, device: Device, before: Readings | None) -> None:
+        """A reset ends what was logged before it, whether or not the log took our mark of it."""
+        log = before.log if before is not None else None
+        if log is not None:
+            known = self._registry
+            with known.commit() as commit:
+                closures.repair(commit, device.accelerator, known.boot_id, log.place)
 
     def concerning(self, readings: Readings, units: Iterable[UnitId]) -> Readings:
-        """`readings` of an accelerator without what is the matter of other units of it only (B70).
+        """`readings` of an accelerator without what is the matter of other units of it only (B70),
+        and without what is closed in the kernel log (B58).
 
         A fault of an instance concerns the memory that instance had; what names none, or one that
         is not known, concerns all.
@@ -86,7 +121,7 @@ class Validator:
             struck = stays.struck(known.journal, accelerator, known.boot_id, gi=gi, at_s=at_s)
             return struck is None or bool(struck & wanted)
 
-        return narrowed(readings, concerns)
+        return narrowed(self._open(accelerator, readings), concerns)
 
     def processes(self, device: Device) -> Sequence[Process]:
         """Processes on the device: of a partition its own only. Raises `BackendFailed`.
@@ -189,11 +224,14 @@ class Validator:
     ) -> Verdict:
         """Judge the device after a verified wipe, resetting it where policy (or demand) asks."""
         now, wipe = self._now(device), self._own(device, wipe)
+        first = now
         findings = checks.judge(now, self.policy, before=wipe.before, under_load=wipe.under_load)
         asked = checks.needs_reset(findings)
         reset, unmet = _done(wipe) or self._reset(device, policy, asked=asked), ""
         if demand is not None and not reset.performed:
             reset, unmet = self._demanded(device, policy.tightened_by(demand), reset, asked=asked)
+        if reset.performed:
+            self._repaired(device, wipe.before if wipe.scrub is not None else first)
         if reset.performed or unmet:
             now = self._now(device)
             old = _from_before(wipe)

@@ -35,7 +35,7 @@ from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.readings import Reader
 from fleet.clock import Clock, SystemClock
 from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused, FleetError
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class NvidiaBackend:
         self._root = Path(self._settings.root)
         self._library = nvml.Library()
         self._mig = Mig(self._library, tries=self._settings.partition_retries)
-        self._stream = EventStream(self._library)
+        self._stream = EventStream(self._library, clock)
         remembered = self._settings.identities
         self._identities = Identities(Path(remembered) if remembered else None)
         self._inventory = Inventory(self._library, self._root, self._identities, self._shape)
@@ -172,6 +172,10 @@ class NvidiaBackend:
         finally:
             if not open_before:
                 self.close()
+
+    def log_state(self) -> LogState | None:
+        """How far the kernel log was read, now; None: it cannot be read."""
+        return self._reader.log_state()
 
     def grant(self, device: Device) -> Grant:
         """What a container needs to use `device`. Raises DeviceLost, BackendFailed."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet.backends.nvidia import nvml
+from fleet.clock import Clock, SystemClock
 from fleet.errors import DriverRefused
 from fleet.model import Uuid
 
@@ -23,9 +24,13 @@ XID = 0x8
 NO_INSTANCE = 0xFFFFFFFF
 Heard = tuple[int, int | None]
 """A fault code and the GPU instance it is about; None: the whole GPU."""
+HeardAt = tuple[int, int | None, float]
 KEPT = 1024
 """Codes kept for each GPU, and events taken at once: a storm must neither fill memory nor hold up a
 reading."""
+
+
+T = TypeVar("T", Heard, HeardAt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,11 @@ class _Set:
 class EventStream:
     """Fault codes by GPU, for one process."""
 
-    def __init__(self, library: nvml.Library) -> None:
+    def __init__(self, library: nvml.Library, clock: Clock | None = None) -> None:
         self._library = library
+        self._clock = clock or SystemClock()
         self._sets: dict[Uuid, _Set] = {}
-        self._heard: dict[Uuid, deque[Heard]] = {}
+        self._heard: dict[Uuid, deque[HeardAt]] = {}
 
     def listen(self, accelerator: Uuid, handle: Any) -> bool:
         """Register for a GPU's fault codes, once; whether it is registered. Raises `DeviceLost`.
@@ -71,6 +77,11 @@ class EventStream:
 
         None without `listen`. Raises `DeviceLost`.
         """
+        found = self.heard_at(accelerator)
+        return None if found is None else tuple((code, gi) for code, gi, _ in found)
+
+    def heard_at(self, accelerator: Uuid) -> tuple[HeardAt, ...] | None:
+        """The same, each with when it was taken here, s since boot."""
         kept = self._heard.get(accelerator)
         if kept is None:
             return None
@@ -84,7 +95,8 @@ class EventStream:
                 break  # a time-out says that there is none; anything else that there is none now
             if event.eventType & XID:
                 gi = int(event.gpuInstanceId)
-                kept.append((int(event.eventData), None if gi == NO_INSTANCE else gi))
+                about = None if gi == NO_INSTANCE else gi
+                kept.append((int(event.eventData), about, self._clock.monotonic()))
         return tuple(kept)
 
     def forget(self, accelerator: Uuid) -> None:
@@ -109,13 +121,14 @@ class EventStream:
         return None
 
 
-def unlogged(logged: Iterable[int], heard: Iterable[Heard] | None) -> tuple[Heard, ...]:
+def unlogged(logged: Iterable[int], heard: Iterable[T] | None) -> tuple[T, ...]:
     """What was heard beyond the codes `logged`: one event seen by both counts once."""
     counted = Counter(logged)
-    found: list[Heard] = []
-    for code, gi in heard or ():
+    found: list[T] = []
+    for one in heard or ():
+        code = one[0]
         if counted[code]:
             counted[code] -= 1
         else:
-            found.append((code, gi))
+            found.append(one)
     return tuple(found)

@@ -57,8 +57,8 @@ def pcie(probe: Probe, function: Function | None) -> Answers:
 def _aer(found: Answers, fields: dict[Any, int], function: Function | None) -> None:
     """The kernel's totals; without them the device's own counters.
 
-    A kernel that lists the function but keeps no totals for it does no error reporting there (the
-    firmware does, or a hypervisor): that is no reading that failed.
+    Firmware or a hypervisor may do the error reporting, and then there are none: what only the
+    kernel log counts is added by who judges. A card without a place to report errors in has none.
     """
     kept = function.aer() if function else None
     for name, total, field in (
@@ -68,12 +68,17 @@ def _aer(found: Answers, fields: dict[Any, int], function: Function | None) -> N
     ):
         found.values[name] = fields.get(field) if total is None else total
     nothing = all(found.values[name] is None for name in AER)
-    if nothing and function is not None and function.present and not _reports(function):
+    if nothing and function is not None and function.reports_errors() is False:
         found.absent(*AER)
 
 
-def _reports(function: Function) -> bool:
-    return (function.path / "aer_dev_fatal").exists()
+def has_any(probe: Probe) -> bool:
+    """Whether the GPU has NVLinks, up or not."""
+    return any(
+        probe.ask("GetNvLinkState", link) is not None
+        or probe.refused("GetNvLinkState") not in NO_LINK
+        for link in range(MOST_LINKS)
+    )
 
 
 def nvlink(probe: Probe, *, switched: bool, seen: Callable[[int], int]) -> Answers:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet.backends import kmsg
 from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia import attributes, events, links, memory_errors, nvml, posture
 from fleet.backends.nvidia.events import EventStream
@@ -22,7 +23,7 @@ from fleet.backends.sysfs import Function, Life
 from fleet.clock import Clock
 from fleet.errors import DeviceLost
 from fleet.health import kernel_log, tables
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings
 from fleet.model import Uuid
 
 RECOVERY_ACTION, RESET_STATUS, DRAIN_AND_RESET_STATUS = 230, 226, 227
@@ -72,7 +73,10 @@ class Reader:
         )
         found.values["fabric_waited_s"] = self._waited(card, found.values["fabric_state"])
         found.add(_state(probe))
-        found.values["recovery_action"] = _verdict(probe) or logged_action
+        own = _verdict(probe)
+        found.values["recovery_action"] = own or logged_action
+        found.values["recovery_logged"] = own is None and logged_action is not None
+        self._logged(card, probe, found)
         coherent = bool(attributes.host_memory(probe, self.root, function))
         found.add(
             posture.driver(
@@ -95,6 +99,10 @@ class Reader:
         records = self.log.records()
         return () if records is None else kernel_log.told(kernel_log.strays(records, slots))
 
+    def log_state(self) -> LogState | None:
+        """How far the kernel log was read, now; None: it cannot be read."""
+        return kmsg.state(self.log, self.clock)
+
     def _faults(self, card: Card, found: Answers) -> str | None:
         """Fault codes since the driver was loaded; returns the recovery action last logged.
 
@@ -102,20 +110,45 @@ class Reader:
         """
         found.values["xids"] = None
         self.stream.listen(card.uuid, card.handle)
-        heard = self.stream.heard(card.uuid)
+        heard = self.stream.heard_at(card.uuid)
         records = self.log.records()
         if records is None:
-            found.values["why"] = {"xids": f"the kernel log is not read: {self.log.why}"}
+            why = f"the kernel log is not read: {self.log.why}"
+            found.values["why"] = {"xids": why, "logged": why}
+            if heard:  # what the driver said by itself counts; what came before it stays unknown
+                found.values["xids"] = tuple(one[0] for one in heard)
+                found.values["xid_heard"] = tuple(one[2] for one in heard)
+                found.values["xid_sequences"] = (None,) * len(heard)
         if records is None or not card.address:
             return None
         logged = kernel_log.faults(records, card.address)
         codes = kernel_log.codes(records, card.address)
         more = events.unlogged(codes, heard)
-        found.values["xids"] = (*codes, *(code for code, _ in more))
+        found.values["xids"] = (*codes, *(one[0] for one in more))
+        nothing = (None,) * len(more)
         found.values["xid_severities"] = (*(f.severity for f in logged), *("" for _ in more))
-        found.values["xid_instances"] = (*(f.instance for f in logged), *(gi for _, gi in more))
-        found.values["xid_times"] = (*(f.at_s for f in logged), *(None for _ in more))
+        found.values["xid_instances"] = (*(f.instance for f in logged), *(one[1] for one in more))
+        found.values["xid_times"] = (*(f.at_s for f in logged), *nothing)
+        found.values["xid_sequences"] = (*(f.sequence for f in logged), *nothing)
+        found.values["xid_heard"] = (*(None for _ in logged), *(one[2] for one in more))
+        found.values["xid_actions"] = (*(f.recovery for f in logged), *("" for _ in more))
+        found.values["log"] = self.log.state(self.clock.monotonic())
         return kernel_log.recovery(records, card.address)
+
+    def _logged(self, card: Card, probe: Probe, found: Answers) -> None:
+        """What else the log has: of the bus, of what the driver needs, of switches before the GPU.
+
+        Which switches a GPU hangs on is not asked, since a broken one may not answer: every GPU
+        with links is taken for one behind all of them, as it is where there are any.
+        """
+        records = self.log.records()
+        if records is None or not card.address:
+            return
+        facts = kernel_log.others(records, card.address)
+        switches = any(fact.kind is kernel_log.Kind.SWITCH for fact in facts)
+        if switches and "nvlinks_up" in found.not_applicable and not links.has_any(probe):
+            facts = tuple(fact for fact in facts if fact.kind is not kernel_log.Kind.SWITCH)
+        found.values["logged"] = kmsg.logged(facts)
 
     def _waited(self, card: Card, state: str | None) -> float | None:
         """For how long this process has seen the fabric on its way, s."""
@@ -136,7 +169,8 @@ class Reader:
                 f"the device at {function.address} is {life}, whatever its driver says"
             )
         found.values["present"] = True
-        asked = found.values["recovery_action"] in RESETS
+        # What only the log asks for is an event: it may be closed since, and is judged as such.
+        asked = found.values["recovery_action"] in RESETS and not found.values["recovery_logged"]
         found.values["reset_required"] = probe.reset_required or asked or _old_verdict(probe)
         found.values["driver_version"] = self.library.ask("nvmlSystemGetDriverVersion")
         found.values["reset_methods"] = function.reset_methods() if function else None

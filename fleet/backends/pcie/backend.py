@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet.backends import pci_reset
+from fleet.backends import kmsg, pci_reset
 from fleet.backends.base import Grant, MemorySession, Mount, ResetOutcome, ResetScrub
+from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia.identity import Identities
 from fleet.backends.pcie import inventory, nodes, occupancy
 from fleet.backends.pcie.inventory import Slot
@@ -20,7 +21,7 @@ from fleet.backends.pcie.readings import readings
 from fleet.backends.pcie.scrubbing import scrub_of
 from fleet.clock import Clock, SystemClock
 from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 DEFAULT_METHODS = ("flr", "device_specific")
@@ -35,8 +36,8 @@ class PcieBackend:
     def __init__(self, **settings: Any) -> None:
         """`settings` as `fleet.hardware.arguments` gives them; those left out have their default.
 
-        Used are ``root``, ``reset_methods`` and ``identities``; the others concern other back ends
-        and are only passed on. Raises TypeError for one that is unknown.
+        Used are ``root``, ``kernel_log``, ``reset_methods`` and ``identities``; the others concern
+        other back ends and are only passed on. Raises TypeError for one that is unknown.
         """
         if unknown := settings.keys() - _SETTINGS:
             raise TypeError(f"unknown: {', '.join(sorted(unknown))}")
@@ -45,6 +46,7 @@ class PcieBackend:
         self._methods = tuple(settings.get("reset_methods", DEFAULT_METHODS))
         remembered = settings.get("identities", "")
         self._identities = Identities(Path(remembered) if remembered else None)
+        self._log = KernelLog(settings.get("kernel_log", ""))
         self.clock: Clock = SystemClock()
         self.write: pci_reset.Write = pci_reset.write_attribute
         self.settle_s = pci_reset.LINK_WAIT_S
@@ -59,12 +61,21 @@ class PcieBackend:
 
     def readings(self, accelerator: Uuid) -> Readings:
         """Health readings. Raises DeviceLost, DeviceUnknown."""
-        return readings(self._slot(accelerator).function, at=self.clock.now())
+        return readings(
+            self._slot(accelerator).function,
+            at=self.clock.now(),
+            log=self._log,
+            now_s=self.clock.monotonic(),
+        )
 
     def processes(self, accelerator: Uuid) -> Sequence[Process]:
         """Everybody with one of its nodes open. Raises BackendFailed where that is unknown."""
         slot = self._slot(accelerator)
         return occupancy.processes(slot.function, slot.part)
+
+    def log_state(self) -> LogState | None:
+        """How far the kernel log was read, now; None: it cannot be read."""
+        return kmsg.state(self._log, self.clock)
 
     def grant(self, device: Device) -> Grant:
         """The nodes of its driver. Raises DeviceLost where one is missing, and BackendFailed where

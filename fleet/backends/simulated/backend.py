@@ -31,7 +31,7 @@ from fleet.backends.simulated.session import SimulatedSession
 from fleet.backends.simulated.struck import DISTURBING, StruckSession
 from fleet.clock import Clock, SystemClock
 from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
-from fleet.health.readings import Readings
+from fleet.health.readings import LogState, Readings
 from fleet.model import Accelerator, BootId, Device, Process, ProcessKind, UnitId, Uuid
 
 _HANG_STEP_S = 0.05
@@ -89,6 +89,14 @@ class SimulatedBackend:
         if hang is not None:
             register = self._hung(registers, hang)
         return self._readings(register, under_load=False)
+
+    def log_state(self) -> LogState | None:
+        """How far the log was read that the readings of any accelerator speak of; None: of none."""
+        for one in self.inventory():
+            register = self.registers(one.uuid).read()
+            if found := readings(register, at=0.0, under_load=False).log:
+                return found
+        return None
 
     def processes(self, accelerator: Uuid) -> Sequence[Process]:
         """Living processes that have the accelerator, or the partition named, open.

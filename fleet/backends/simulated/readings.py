@@ -35,6 +35,7 @@ HEALTHY: dict[str, Any] = {
     "hw_slowdown": False,
     "thermal_slowdown": False,
     "xids": [],
+    "logged": [],
     "recovery_action": "NONE",
     "reset_required": False,
     "scrub_on_free": True,

@@ -10,6 +10,7 @@ import pytest
 
 from fleet.backends.kmsg import KernelLog
 from fleet.health import kernel_log
+from fleet.health.readings import LogPlace, LogState
 
 GPU = "0000:3b:00.0"
 XID = "4,{0},{0}000000,-;NVRM: Xid (PCI:0000:3b:00): {1}, pid=1, name=x, text\n"
@@ -126,3 +127,39 @@ def test_a_mark_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     assert not log.mark_reset(GPU)
     assert "No such file" in log.why
     assert not KernelLog("").mark_reset(GPU)
+
+
+def test_b58_how_far_the_log_was_read(pipe: Path) -> None:
+    """B58: the first and the newest record by number, of any kind, and how often some were lost;
+    an open that comes later begins to count anew.
+    """
+    answers: list[bytes | int] = [
+        XID.format(903, 48).encode(), b"6,904,904000000,-;eth0: up\n", errno.EAGAIN,
+        errno.EPIPE, XID.format(2000, 94).encode(), errno.EAGAIN,
+        XID.format(2001, 95).encode(), errno.EAGAIN,
+    ]  # fmt: skip
+
+    def read(_descriptor: int, _size: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, int):
+            raise OSError(answer, os.strerror(answer))
+        return answer
+
+    log = KernelLog(pipe, read=read)
+    assert codes(log) == (48,)
+    assert log.state(1.0) == LogState(LogPlace(904, 904.0, 1.0), 903, 0)
+    assert codes(log) == (48, 94)
+    assert log.state(2.0) == LogState(LogPlace(2000, 2000.0, 2.0), 903, 1)
+    log.close()
+    assert codes(log) == (95,)
+    assert log.state(3.0) == LogState(LogPlace(2001, 2001.0, 3.0), 2001, 0)
+    log.close()
+
+
+def test_b58_a_plain_file_has_no_beginning(tmp_path: Path) -> None:
+    """B58: a file is cut and rotated as its owner likes: what it begins with is no gap."""
+    path = tmp_path / "log"
+    path.write_text(XID.format(7, 48) + "[8.5] eth0: up\n")
+    log = KernelLog(path)
+    assert codes(log) == (48,)
+    assert log.state(1.0) == LogState(LogPlace(None, 8.5, 1.0), None, 0)

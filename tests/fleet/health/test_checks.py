@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.health import checks
+from fleet.health import checks, reasons
 from fleet.health.checks import CHECKS, Action, Finding, Verdict, judge, needs_reset, passed
-from fleet.health.readings import COUNTERS, Readings
+from fleet.health.readings import COUNTERS, Logged, Readings
 from fleet.model import Source
 from fleet.settings import HealthPolicy
 
@@ -43,6 +43,7 @@ GOOD = Readings(
     hw_slowdown=False,
     thermal_slowdown=False,
     xids=(),
+    logged=(),
     recovery_action="NONE",
     reset_required=False,
     scrub_on_free=True,
@@ -347,3 +348,65 @@ def test_an_unknown_reading_says_why_where_that_is_known() -> None:
     (xid,) = (judged for judged in judge(found, POLICY) if judged.check == "xid")
     assert xid.verdict is Verdict.UNKNOWN
     assert "/dev/kmsg: no permission" in xid.detail
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
+def test_f47_only_what_is_wrong_has_a_remedy(check: checks.Check) -> None:
+    """F47: a check that passed, does not apply, or got no answer that matters asks for nothing; an
+    unknown that blocks says what to do about the answer, and never to repair the device.
+    """
+    assert one(check.name).remedy == ""
+    assert one(check.name, {"not_applicable": frozenset({check.reading})}).remedy == ""
+    silent = one(check.name, {check.reading: None})
+    expected = reasons.entry("health-unknown").remedy if check.mandatory else ""
+    if silent.verdict is UNKNOWN:
+        assert silent.remedy == expected
+
+
+def test_f47_what_failed_or_warns_keeps_its_own_remedy() -> None:
+    """F47: remedies of faults and warnings are those of their rows."""
+    assert one("aer-fatal", {"aer_fatal": 1}).remedy.startswith("read the kernel log, reseat")
+    assert one("persistence", {"persistence": False}).remedy.startswith("run the driver's")
+
+
+def test_f20_errors_only_the_log_counts_count_before_and_after() -> None:
+    """F20: an error logged during the wipe is a rise, also where nobody keeps totals; totals that
+    count more than the log are believed.
+    """
+    none = {"aer_nonfatal": None, "not_applicable": frozenset({"aer_nonfatal"})}
+    record = Logged("aer-firmware", "nonfatal", sequence=1)
+    quiet = {**none, "logged": (record,)}
+    found = one("aer-nonfatal", {**none, "logged": (record, record)}, before=quiet)
+    assert (found.verdict, found.reason) == (FAIL, "counters-rose")
+    assert one("aer-nonfatal", quiet).verdict is WARN
+    assert one("aer-nonfatal", {"aer_nonfatal": 4, "logged": (record,)}).detail.startswith(
+        "aer_nonfatal is 4"
+    )
+    assert one("aer-corrected", {**quiet}, before={}).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("check", "logged", "verdict", "reason"),
+    [
+        ("switch", (), PASS, ""),
+        ("switch", (Logged("switch", "fatal", "a"),), FAIL, "switch-fault"),
+        ("switch", (Logged("switch", "nonfatal", "a"),), WARN, ""),
+        ("switch", (Logged("needs", "", "a"),), PASS, ""),
+        ("driver-needs", (Logged("needs", "", "a"),), FAIL, "reset-required"),
+        ("driver-needs", (Logged("switch", "fatal", "a"),), PASS, ""),
+    ],
+)
+def test_f04_f06_what_the_log_has_without_a_code(
+    check: str, logged: tuple[Logged, ...], verdict: Verdict, reason: str
+) -> None:
+    """F04, F06: each kind of record is judged by its own row, and a milder one only shown."""
+    found = one(check, {"logged": logged})
+    assert (found.verdict, found.reason) == (verdict, reason)
+
+
+def test_b58_history_that_is_not_known_is_no_pass() -> None:
+    """B58: codes the driver told by itself are judged; without the log the rest stays unknown."""
+    why = {"xids": "the kernel log is not read"}
+    assert one("xid", {"xids": (13,), "why": why}).verdict is UNKNOWN
+    assert one("xid", {"xids": (48,), "why": why}).verdict is FAIL
+    assert one("xid", {"xids": (13,)}).verdict is PASS

@@ -116,7 +116,7 @@ def test_every_form_of_log_and_address_says_the_same(
         "user  :warn  : [ 1.5] NVRM: Xid (PCI:0000:3b:00): 79, written by a program",
         "Oct 01 12:00:00 host app[9]: kernel: NVRM: Xid (PCI:0000:3b:00): 79, a",
         "4,7,1,-;usb 1-1: Product: NVRM: Xid (PCI:0000:3b:00): 79",
-        "4,7,1,-;NVRM: GPU 0000:3b:00.0: rm_init_adapter failed",
+        "4,7,1,-;NVRM: GPU 0000:3b:00.0: some other news",
     ],
 )
 def test_what_the_driver_did_not_say_is_no_fault(line: str) -> None:

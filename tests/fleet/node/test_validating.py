@@ -11,9 +11,9 @@ from fleet import errors
 from fleet.backends.base import ResetOutcome, ResetScrub
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.clock import Clock
 from fleet.health.readings import Readings
 from fleet.model import Uuid
+from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 from fleet.settings import ResetPolicy
 from fleet.wipe.result import Failure, Kind, WipeResult
@@ -102,7 +102,10 @@ class StuckRegistry:
     """The node's registry over that back end."""
 
     backend: StuckReset
-    clock: Clock
+    real: Registry
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
 
 
 @pytest.mark.parametrize("fault", ["", "remap-failed"])
@@ -110,7 +113,7 @@ def test_a_reset_that_only_a_claim_demands_is_no_fault_of_the_device(lab: Lab, f
     """T2: a demanded reset that fails is the claim's trouble; the readings judge the device."""
     if fault:
         lab.fault(fault)
-    registry = StuckRegistry(StuckReset(lab.backend), lab.node._registry.clock)
+    registry = StuckRegistry(StuckReset(lab.backend), lab.node._registry)
     known = validator(lab)
     stuck = Validator(registry, known._calls, known.policy)  # type: ignore[arg-type]
     device, own = lab.node._registry.device("gpu-0"), lab.settings.wipe

@@ -167,3 +167,25 @@ def test_repairs_and_the_inforom(host: Host, backend: NvidiaBackend) -> None:
     gpu.set(repair_tpc=0, inforom_valid=1)
     found = read(backend, gpu)
     assert (found.repair_pending, found.inforom_valid) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "answer", "absent"),
+    [
+        (9, "return 3", True),
+        (10, "return 3", False),
+        (9, "return 999", False),
+        (8, "return 4", False),
+    ],
+)
+def test_b40_a_repair_nobody_tells_is_absent_only_where_parts_have_none(
+    host: Host, backend: NvidiaBackend, architecture: int, answer: str, absent: bool
+) -> None:
+    """B40: "not supported" by a part before Blackwell is no repair at all; by a later one, or any
+    other refusal, it is unknown.
+    """
+    gpu = host.add_gpu(architecture=architecture)
+    gpu.fault("nvmlDeviceGetRepairStatus", answer)
+    found = read(backend, gpu)
+    assert found.repair_pending is None
+    assert ("repair_pending" in found.not_applicable) is absent
