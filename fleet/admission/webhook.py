@@ -3,6 +3,10 @@
 What comes from the network is never trusted and never a reason to fail: what is no review gets a
 4xx, a review that cannot be judged is denied. No review gets a 5xx: a configuration that lets
 objects through when the webhook fails would take one for a yes.
+
+Nothing is spent on a stranger that others could miss (F62): who must show a certificate and has
+none is refused before the body is read, a body that is too much before it is parsed, and what is
+judged next depends on what it costs and on what its source has cost (`fleet.admission.turns`).
 """
 
 from __future__ import annotations
@@ -19,14 +23,22 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar, NoReturn
 
 from fleet import errors
-from fleet.admission.listening import CONNECTION_WAIT_S, Certificates, TlsServer
+from fleet.admission.listening import (
+    CONNECTION_WAIT_S,
+    Certificates,
+    TlsServer,
+    caller_of,
+)
 from fleet.admission.reviewing import FORBIDDEN, Reviewing
+from fleet.admission.turns import Abandoned, Turns, parts
+from fleet.listener import source_of
 
 PATH = "/review"
 BODY_MAX = 3 * 1024 * 1024
 """Bytes of a review: what the API server takes from a client at most."""
-JUDGED_MAX = 4
-"""Reviews judged at once; the rest wait, so that memory stays bounded."""
+PARTS_MAX = 200_000
+"""Lists, objects and entries of a body: what is more is not parsed. A review has an object of
+60,000 values at most, what it was before, and who wrote which field of both."""
 LEAVING_S = 3.0
 """Time, s, that reviews in work have at the end."""
 _DISCARD_MAX = 4 * BODY_MAX
@@ -55,13 +67,17 @@ class Answers:
     """Time, s since the epoch."""
     trouble: Callable[[], str]
     """Why it is not ready; "": it is."""
+    turns: Turns
+    asks: bool
+    """Whether who asks for a review must show a certificate."""
+    callers: frozenset[str]
+    """Common names of those who may; empty: whoever the authority has signed for."""
 
 
 class _Requests(BaseHTTPRequestHandler):
     """One connection."""
 
     answers: ClassVar[Answers]
-    slots: ClassVar[threading.Semaphore]
     protocol_version = "HTTP/1.1"
     server_version = "fleet-admission"
     sys_version = ""
@@ -72,6 +88,8 @@ class _Requests(BaseHTTPRequestHandler):
         connection = self.connection
         if isinstance(connection, ssl.SSLSocket):
             connection.do_handshake()
+            if self.answers.asks and self._refusal() is None and isinstance(self.server, TlsServer):
+                self.server.proven(connection)
 
     def do_GET(self) -> None:
         trouble = ""
@@ -86,10 +104,15 @@ class _Requests(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             body = self._body()
-            with self.slots:
+            cost = _cost(body)
+            source = source_of(self.client_address)
+            with self.answers.turns.turn(self.connection, source, cost, wait_s=self.timeout):
                 answer = self._answer(_parsed(body))
         except _Refused as refused:
             self._say(refused.status, refused.why)
+            return
+        except Abandoned:
+            self.close_connection = True
             return
         self._send(HTTPStatus.OK, json.dumps(answer).encode(), _JSON)
 
@@ -105,6 +128,8 @@ class _Requests(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if self.path.partition("?")[0] != PATH:
             raise _Refused(HTTPStatus.NOT_FOUND, "reviews go to " + PATH)
+        if refusal := self._refusal():
+            raise refusal
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != _JSON:
             raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a review is {_JSON}")
@@ -119,6 +144,21 @@ class _Requests(BaseHTTPRequestHandler):
         if len(body) < length:
             raise _Refused(HTTPStatus.BAD_REQUEST, "the body ends early")
         return body
+
+    def _refusal(self) -> _Refused | None:
+        """Why the caller is not answered; None: he is."""
+        if not self.answers.asks:
+            return None
+        found = caller_of(self.connection) if isinstance(self.connection, ssl.SSLSocket) else None
+        if found is None:
+            return _Refused(
+                HTTPStatus.UNAUTHORIZED,
+                "reviews are for callers with a client certificate of --client-ca: give the API"
+                " server one (docs/isolation-tags.md)",
+            )
+        if self.answers.callers and found not in self.answers.callers:
+            return _Refused(HTTPStatus.FORBIDDEN, f"{found!r} is none of the --client-name")
+        return None
 
     def _discard(self, length: int) -> None:
         left = min(length, _DISCARD_MAX)
@@ -144,6 +184,16 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         _log.debug(format, *args)
+
+
+def _cost(body: bytes) -> int:
+    cost = parts(body)
+    if cost > PARTS_MAX:
+        raise _Refused(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"{cost} lists, objects and entries; at most {PARTS_MAX}",
+        )
+    return cost
 
 
 def _parsed(body: bytes) -> Any:
@@ -176,20 +226,21 @@ class Webhook:
         trouble: Callable[[], str] = lambda: "",
         now: Callable[[], float] = time.time,
         wait_s: float = CONNECTION_WAIT_S,
+        callers: frozenset[str] = frozenset(),
     ) -> None:
         """`place`: host and port, 0 takes a free one. Raises `SocketTaken`.
 
-        `trouble`: why it is not ready; "": it is. `wait_s`: a connection's whole time.
+        `trouble`: why it is not ready; "": it is. `wait_s`: a connection's whole time. `callers`:
+        common names of client certificates, where `certificates` ask for them; empty: all.
         """
-        answers = Answers(reviewing, now, trouble)
-        fields = {
-            "answers": answers,
-            "slots": threading.BoundedSemaphore(JUDGED_MAX),
-            "timeout": wait_s,
-        }
+        turns = Turns()
+        answers = Answers(reviewing, now, trouble, turns, certificates.asks, callers)
+        fields = {"answers": answers, "timeout": wait_s}
         try:
             requests = type("ReviewRequests", (_Requests,), fields)
-            self._server = TlsServer(place, requests, certificates, wait_s=wait_s)
+            self._server = TlsServer(
+                place, requests, certificates, wait_s=wait_s, on_cut=turns.abandon
+            )
         except OSError as error:
             raise errors.SocketTaken(
                 f"{place[0]}:{place[1]} cannot be had: {error}",

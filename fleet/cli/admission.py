@@ -37,6 +37,23 @@ def serve(
         Path, typer.Option("--certificate", metavar="FILE", help="PEM, with its chain.")
     ],
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="PEM, of the certificate.")],
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--client-ca",
+            metavar="FILE",
+            help="PEM of the authority of client certificates: reviews are then for callers with"
+            " one (the API server, once it is given one), probes for all.",
+            show_default=False,
+        ),
+    ] = None,
+    client_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Common name of a client certificate that may ask; again for each. Default: all"
+            " of --client-ca."
+        ),
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -81,9 +98,18 @@ def serve(
     )
     keys = _key_file(settings)
     reviewing = Reviewing(judges(ground, keys.keys), frozenset(ground.own_namespaces))
+    if client_name and client_ca is None:
+        raise errors.InputInvalid(
+            "--client-name without --client-ca: nobody's name could be believed",
+            remedy="name the authority of the client certificates with --client-ca",
+        )
     with ending.awaited() as wait:
         webhook = Webhook(
-            _place(listen), Certificates(certificate, key), reviewing, trouble=Readiness(keys)
+            _place(listen),
+            Certificates(certificate, key, client_ca),
+            reviewing,
+            trouble=Readiness(keys),
+            callers=frozenset(client_name or ()),
         )
         _log.info("serving claims of driver %s at port %d", ground.driver, webhook.port)
         wait()

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from fleet import errors
-from node_plugin.http import CONNECTIONS_MAX, HttpServer, Page, Pages
+from node_plugin.http import (
+    CONNECTIONS_MAX,
+    COSTLY_S,
+    KEPT_TIMES,
+    HttpServer,
+    Page,
+    Pages,
+)
 
 
 def asked(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -174,3 +181,26 @@ def test_a_taken_port_is_named() -> None:
         server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_f62_nobody_has_a_costly_page_made_all_the_time() -> None:
+    """F62: figures that take a while to make are kept for a few times that long, so that who asks
+    for them over and over leaves the processor to kubelet's calls."""
+    made: list[int] = []
+
+    def costly() -> Page:
+        until = time.thread_time() + 5 * COSTLY_S
+        while time.thread_time() < until:
+            pass
+        made.append(len(made))
+        return Page(f"{len(made)}\n")
+
+    server = HttpServer("127.0.0.1", 0, {"/metrics": costly})
+    try:
+        begun = time.monotonic()
+        pages = [asked(server, "/metrics")[2] for _ in range(40)]
+        passed_s = time.monotonic() - begun
+        assert len(made) <= 1 + passed_s / (5 * COSTLY_S * KEPT_TIMES)
+        assert pages == sorted(pages, key=int)
+    finally:
+        server.close()

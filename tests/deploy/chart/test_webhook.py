@@ -76,6 +76,7 @@ def test_b65_certificates_of_others_are_trusted_as_told() -> None:
         (values(tls={"mode": "secret"}), "existingSecret"),
         (values(tls={"mode": "cert-manager"}), "issuerRef"),
         ({**values(), "driver": {"name": "gpu.example"}}, "three parts or more"),
+        (values(clients={"names": ["kube-apiserver"]}), "existingConfigMap"),
     ],
 )
 def test_a_webhook_that_could_judge_nothing_is_not_rendered(given: Values, told: str) -> None:
@@ -157,3 +158,20 @@ def test_the_webhook_is_told_the_lists_that_the_policies_are_told(
         "--spread-class=a.example.com",
         "--spread-class=b",
     ]
+
+
+def test_f62_strangers_are_kept_from_the_webhook_as_told() -> None:
+    """F62: with the addresses of the control plane nobody else reaches the port; with an authority
+    for callers the webhook asks for their certificate, and names without one are refused."""
+    plain = rendering.one("NetworkPolicy", NAME, values())["spec"]["ingress"]
+    assert plain == [{"ports": [{"port": "https", "protocol": "TCP"}]}]
+    peers = [{"ipBlock": {"cidr": "192.0.2.0/28"}}]
+    limited = {**values(), "networkPolicy": {"apiServerFrom": peers}}
+    (rule,) = rendering.one("NetworkPolicy", NAME, limited)["spec"]["ingress"]
+    assert rule["from"] == peers
+    asking = values(clients={"existingConfigMap": "callers", "names": ["kube-apiserver"]})
+    pod = rendering.one("Deployment", NAME, asking)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--client-ca=/etc/fleetscrub-clients/ca.crt" in container["args"]
+    assert "--client-name=kube-apiserver" in container["args"]
+    assert {"name": "clients", "configMap": {"name": "callers"}} in pod["volumes"]

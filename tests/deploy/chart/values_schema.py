@@ -244,6 +244,7 @@ def _webhook() -> Schema:
             "replicas": SECONDS,
             "port": PORT,
             "tls": closed({**names, "caBundle": TEXT}),
+            "clients": closed({"existingConfigMap": NAME, "key": TEXT, "names": listed(TEXT)}),
             "priorityClassName": TEXT,
             "resources": SAME_RESOURCES,
         }
@@ -330,7 +331,9 @@ def _extras() -> Schema:
         ),
         "storeJob": closed({"enabled": FLAG, "ttlSecondsAfterFinished": COUNT}),
         "uninstall": closed({"enabled": FLAG, "activeDeadlineSeconds": SECONDS}),
-        "networkPolicy": closed({"enabled": FLAG, "metricsFrom": listed(PEER)}),
+        "networkPolicy": closed(
+            {"enabled": FLAG, "metricsFrom": listed(PEER), "apiServerFrom": listed(PEER)}
+        ),
         "podMonitor": closed({"enabled": FLAG, "interval": DURATION, "labels": TEXTS}),
         "prometheusRule": closed({"enabled": FLAG, "labels": TEXTS, "runbookBaseUrl": ADDRESS}),
         "dashboards": closed({"enabled": FLAG, "labels": TEXTS, "annotations": TEXTS}),

@@ -70,6 +70,30 @@ class Ca:
             fresh.replace(path)
         return found.serial_number
 
+    @property
+    def authority(self) -> Path:
+        """The authority's own certificate, as a file."""
+        path = self.directory / "ca.crt"
+        path.write_bytes(self.bundle)
+        return path
+
+    def trust_as(self, name: str, signer: Ca | None = None) -> ssl.SSLContext:
+        """A client that trusts this authority, with a certificate for this name by `signer`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        found = (signer or self)._signed(_name(name), key.public_key(), ca=False)
+        path = self.directory / f"{name}.pem"
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            + found.public_bytes(serialization.Encoding.PEM)
+        )
+        made = self.trust()
+        made.load_cert_chain(path)
+        return made
+
     def _signed(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool
     ) -> x509.Certificate:
