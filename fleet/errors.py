@@ -226,6 +226,15 @@ class ApiInvalid(Permanent):
     default_remedy = "nothing was written; this body will never be accepted as it is"
 
 
+class ParametersRespelled(ApiInvalid):
+    """A claim's opaque parameters are spelled so that the API server refuses every other write."""
+
+    default_remedy = (
+        "make the claim (or its template) anew, with the parameters as compact JSON, keys sorted:"
+        " kubectl writes them so, in Python json.dumps(..., sort_keys=True, separators=(',', ':'))"
+    )
+
+
 class ApiForbidden(Permanent):
     """A right is missing. Fields: ``status`` (HTTP), ``causes``."""
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet import errors
-from fleet.binding import bodies, receipt
+from fleet.binding import bodies, receipt, statements
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import Fault
-from fleet.binding.names import MANAGER, Marks
+from fleet.binding.names import Marks
 from fleet.kube.base import CLAIMS, Cluster, Object, PatchKind
 from fleet.messages import DeviceResult
 from fleet.model import Lease
@@ -107,7 +107,7 @@ class Writer:
 
     def _apply(self, body: Object) -> Object:
         self.writes += 1
-        return self.cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
+        return statements.write(self.cluster, body, self.marks)
 
     def _proven(self, one: Allotted, lease: Lease | None, proof: DeviceResult | None) -> Told:
         if one.admin:

@@ -94,6 +94,8 @@ def _without_devices(facts: Facts, rules: Rules) -> Decision:
     if facts.reading.gated and facts.reading.pods and not facts.reading.bound:
         if facts.reading.failed:
             return Rest("it has failed: the scheduler allocates it anew")
+        if facts.unwritable:
+            return Rest(facts.unwritable)
         if strange := _strange(facts.reading, rules):
             return _failing(facts, strange)
         return Bind({}, why="it only looks into devices, with adminAccess")
@@ -132,6 +134,8 @@ def _recorded(facts: Facts, record: ClaimBrief) -> Decision:
         return Rest(told)
     if record.state == "UNPREPARING":
         return _torn_down(facts, told)
+    if not reading.bound and facts.unwritable:
+        return Rest(f"{told}; {facts.unwritable}")
     if not reading.bound:
         proofs = _exposed(facts) if record.state == "PREPARED" else {}
         return Bind(proofs, why="its node exposes it under its lease") if proofs else Wait(told)
@@ -202,6 +206,9 @@ def _bound(facts: Facts) -> Decision:
 
 def _pending(facts: Facts, rules: Rules) -> Decision:
     reading = facts.reading
+    if facts.unwritable:  # no device is kept or wiped for what can never be said
+        leases = facts.leases
+        return Undo(leases, facts.unwritable) if leases else Rest(facts.unwritable)
     if strange := _strange(reading, rules):
         return _failing(facts, strange)
     if facts.misconfigured:

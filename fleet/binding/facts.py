@@ -74,6 +74,8 @@ class Facts:
     """How long its pledge has been seen on it, by our own watching."""
     misconfigured: str = ""
     """Why its configuration must not be served (C2); "": it may."""
+    unwritable: str = ""
+    """Why the server takes no word of ours about the claim, ever (F61); "": it does."""
     pods: tuple[PodFact, ...] | None = None
     """The live pods of the claim; None: not looked up."""
 

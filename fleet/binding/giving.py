@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fleet import errors
-from fleet.binding import allocation, bodies, pledge
+from fleet.binding import allocation, bodies, pledge, statements
 from fleet.binding.choosing import Choice
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.facts import UNDER
 from fleet.binding.leasing import ClaimLeases
-from fleet.binding.names import MANAGER, Marks
+from fleet.binding.names import Marks
 from fleet.binding.pledge import LIFETIME_S, Pledge
 from fleet.binding.proving import Proven
 from fleet.clock import Clock
@@ -193,7 +193,7 @@ class Giving:
                 return None
             return bodies.finalizer(reading, self.marks, present=True)
 
-        self._bring(tell, _apply_status)
+        self._bring(tell, lambda cluster, body: statements.write(cluster, body, self.marks))
         found = self._bring(finalize, self._patch).found
         with suppress(errors.ApiUnavailable, errors.ApiConflict):  # it ends by itself
             found = self._drop_pledge().found
@@ -274,7 +274,3 @@ class Giving:
 
     def _patch_status(self, cluster: Cluster, body: Object) -> Object:
         return cluster.patch(CLAIMS, self.name, body, kind=PatchKind.MERGE, subresource="status")
-
-
-def _apply_status(cluster: Cluster, body: Object) -> Object:
-    return cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")

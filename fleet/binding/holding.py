@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from time import sleep
 
 from fleet import errors
-from fleet.binding import bodies
+from fleet.binding import bodies, statements
 from fleet.binding.claim import ClaimReading, Key, read
-from fleet.binding.names import MANAGER, Marks
+from fleet.binding.names import Marks
 from fleet.clock import Clock
 from fleet.kube.base import (
     CLAIMS,
@@ -123,7 +123,7 @@ class Holds:
                 return None
             body = bodies.status(now, self.marks, told=(), hold=now.nodes[0], now=self.clock.now())
             body["status"]["devices"] = _entries(now, self.marks)
-            return _status(body)
+            return _status(body, self.marks)
 
         def finalize(now: ClaimReading) -> Write | None:
             if now.finalizer or now.terminating or not now.held:
@@ -172,7 +172,7 @@ class Holds:
             told = bodies.status(now, self.marks, told=(), hold=hold, now=self.clock.now())
             over = bodies.stamp(self.clock.now())
             told["status"]["devices"] = _entries(now, self.marks, ended=over)
-            return _status(told)
+            return _status(told, self.marks)
 
         def take_off(now: ClaimReading) -> Write | None:
             if ended.is_over(now) or not now.held:
@@ -325,8 +325,8 @@ class _Call:
         raise error
 
 
-def _status(body: Object) -> Write:
-    return lambda cluster: cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
+def _status(body: Object, marks: Marks) -> Write:
+    return lambda cluster: statements.write(cluster, body, marks)
 
 
 def _taken(now: ClaimReading, body: Object) -> Write:

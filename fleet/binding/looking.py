@@ -69,6 +69,8 @@ class Look:
         self.watch = Watch()
         self.found_at_start: set[str] = set()
         """Claims that were there when we began, as long as none has looked at them."""
+        self.unwritable: dict[str, str] = {}
+        """Why the server takes no status of a claim: that stays so, for its spec is immutable."""
         self.trouble = ""
         """What the clocks of this host and of the API server seem to differ by."""
         self._missed: dict[str, float] = {}
@@ -104,6 +106,7 @@ class Look:
             self.tracks.pop(uid, None)  # leases left over are found by their holders
             if reading is None:
                 self.found_at_start.discard(uid)
+                self.unwritable.pop(uid, None)
             else:
                 self.found_at_start.add(uid)  # should it become ours, we will not have followed it
         return mine, unclear
@@ -245,6 +248,7 @@ class Look:
             pledged_s=watched_s - track.pledged_since,
             pods=case.pods,
             misconfigured=self.demand(reading)[1],
+            unwritable=self.unwritable.get(reading.uid, ""),
         )
 
     def _time(self, reading: ClaimReading, track: Track, now: float) -> None:

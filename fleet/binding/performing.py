@@ -10,6 +10,7 @@ from functools import partial
 from threading import Event
 
 from fleet import errors
+from fleet.binding import statements
 from fleet.binding.acting import Writer
 from fleet.binding.claim import ClaimReading
 from fleet.binding.deciding import POLL_S
@@ -181,6 +182,11 @@ class Performer:
         except errors.ApiUnavailable:
             self._reread(reading)
             case.again_s = BUSY_S
+        except errors.ParametersRespelled as error:
+            LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))
+            self._look.unwritable[reading.uid] = error.detail
+            self._around.tell.claim(reading, statements.REASON, error.told)
+            case.again_s = 0.0
         except errors.ApiInvalid as error:
             LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))
             case.again_s = REFUSED_S if self._reread(reading) else BUSY_S

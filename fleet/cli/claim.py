@@ -23,7 +23,7 @@ from fleet.clock import SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
 from fleet.leases import AcquireRequest
-from fleet.messages import NodeView
+from fleet.messages import Finding, NodeView
 from fleet.model import Holder, Lease
 from fleet.planning import CoordinatorPlan, NodePlan
 from fleet.settings import KubernetesSettings, Settings
@@ -146,7 +146,7 @@ def _has_fleet() -> bool:
 
 
 def _story(name: Name, directory: Path, address: str | None, kubeconfig: Path | None) -> ClaimStory:
-    from fleet.binding import alive, pledge
+    from fleet.binding import alive, pledge, statements
     from fleet.binding.claim import read
     from fleet.binding.explaining import explain, operations
     from fleet.binding.surroundings import BinderTerms
@@ -171,6 +171,10 @@ def _story(name: Name, directory: Path, address: str | None, kubeconfig: Path | 
             rules=rules,
             now=now,
         )
+        if spelled := statements.told(desk.cluster, name, reading.uid):
+            detail, _, remedy = spelled.partition(" — ")
+            found = Finding(check="parameters", verdict="fail", detail=detail, remedy=remedy)
+            story = story.model_copy(update={"missing": (*story.missing, found)})
         if desk.state is not None:
             awaited = reading.gated and not reading.bound and not reading.failed
             trouble = tuple(alive.told(alive.read(desk.state), now, awaited=awaited))

@@ -14,6 +14,7 @@ import pytest
 from fleet.kube.base import Object
 from tests.contracts.api_ground import (
     CLAIMS,
+    DRIVER,
     HEAD,
     LEASES,
     SLICES,
@@ -304,3 +305,35 @@ def test_a_create_is_sent_to_the_collection(ground: Ground) -> None:
     """POST to an object: 405."""
     claim = ground.claim()
     assert ground.send("POST", claim, body()).code == 405
+
+
+PARAMETERS = {"zone": "a", "kind": "K", "apiVersion": "v"}
+"""Not in the order in which the server writes keys."""
+
+
+def configured(ground: Ground) -> str:
+    """A claim with opaque parameters, allocated with a copy of them; its path."""
+    made = body()
+    opaque = {"driver": DRIVER, "parameters": PARAMETERS}
+    made["spec"]["devices"]["config"] = [{"opaque": opaque}]
+    ground.send("POST", CLAIMS, made).ok()
+    path = f"{CLAIMS}/{made['metadata']['name']}"
+    found = ground.get(path)
+    given = allocation("d0")
+    given["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
+    found["status"] = {"allocation": given}
+    ground.put_status(path, found).ok()
+    return path
+
+
+def test_f61_an_apply_changes_the_order_of_keys_in_raw_json(ground: Ground) -> None:
+    """F61: any apply to a claim's status writes its allocation out anew, keys sorted, and is
+    refused because that is immutable; a merge patch leaves the order as it came."""
+    claim = configured(ground)
+    reply = ground.confirm(claim, entry("d0", condition()))
+    assert reply.code == 422
+    assert "status.allocation" in {cause[1] for cause in reply.causes}
+    ground.merge(f"{claim}/status", {"status": {"devices": [entry("d0", condition())]}}).ok()
+    (config,) = ground.status(claim)["allocation"]["devices"]["config"]
+    assert list(config["opaque"]["parameters"]) == list(PARAMETERS)
+    ground.merge(claim, {"metadata": {"labels": {"a": "b"}}}).ok()

@@ -24,6 +24,8 @@ class Caller:
     node: str = ""
     """The node a service account's token is bound to, "" for an unbound one."""
     manager: str = "unknown"
+    exact: bool = False
+    """Speaks protobuf, as the scheduler does: what it does not change stays byte by byte."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ wrong types; server-side apply answers 500 to both.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.kube.base import Object, Resource
 from fleet.kube.memory import quantity, times
+from fleet.kube.memory.ownership import inner_shape
 from fleet.kube.memory.refusal import bad_request, malformed, unpatchable
 from fleet.kube.memory.schema import Free, Leaf, Raw, Series, Shape, Struct, Table
 
@@ -38,7 +40,7 @@ def converted(body: Object, shape: Shape, resource: Resource) -> Object:
     except _Mismatch as error:
         target = f"{resource.api_version}, Kind={resource.kind}"
         raise malformed(f"unable to convert unstructured object to {target}: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return _respelled(found, shape) if isinstance(found, dict) else {}
 
 
 def patched(body: Object, shape: Shape) -> Object:
@@ -56,6 +58,24 @@ def check_typed(body: Object, shape: Shape, *, label: str) -> None:
     _check(body, shape, "", found)
     if found:
         raise malformed(f"failed to create typed patch object ({label}): {'; '.join(found)}")
+
+
+def _respelled(value: Any, shape: Shape) -> Any:
+    """As an apply writes the whole object out: raw JSON with its keys sorted (measured, F61).
+
+    Every other write keeps the order in which the keys were sent.
+    """
+    if isinstance(shape, Raw):
+        return json.loads(json.dumps(value, sort_keys=True))
+    if isinstance(shape, Series) and isinstance(value, list):
+        return [_respelled(item, shape.element) for item in value]
+    if isinstance(shape, Struct | Table) and isinstance(value, Mapping):
+        found = {}
+        for key, item in value.items():
+            inner = inner_shape(shape, key)
+            found[key] = item if inner is None else _respelled(item, inner)
+        return found
+    return value
 
 
 class _Mismatch(Exception):

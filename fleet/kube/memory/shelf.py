@@ -17,6 +17,7 @@ from fleet.kube.memory import refusal, times
 from fleet.kube.memory.access import Access, Caller, status_causes
 from fleet.kube.memory.apply import Holding, Owner, Owners, settled
 from fleet.kube.memory.bodies import written_part
+from fleet.kube.memory.claims import spaced_causes
 from fleet.kube.memory.gates import GRANULAR_STATUS, Features
 from fleet.kube.memory.history import Entry, History
 from fleet.kube.memory.kinds import Kind
@@ -51,6 +52,8 @@ class Shelf:
         self._seed = seed
         self._features = features
         self._count = 0
+        self.spaced: set[str] = set()
+        """UIDs of claims whose opaque parameters were sent as JSON with spaces."""
         self.version = FIRST_VERSION
         resources = [kind.resource for kind in kinds]
         self._objects: dict[Resource, dict[Name, Stored]] = {item: {} for item in resources}
@@ -134,6 +137,8 @@ class Shelf:
         new = kind.rules.prepare(Write(body, old, proposal.subresource, now))
         write = Write(new, old, proposal.subresource, now)
         causes = [*metadata_causes(write), *kind.rules.judge(write)]
+        if live.uid in self.spaced and not caller.exact:
+            causes += spaced_causes(write)
         if not causes and access is not None and self._granular(kind, proposal.subresource):
             causes += status_causes(access, caller, verb, new=new, old=old)
         if causes:

@@ -319,7 +319,7 @@ class Bench:
         access = None if rights is None else Access(list(rights))
         fields = {CLAIMS: tuple(newer)} if newer else None
         self.engine = Engine(clock=self.clock, access=access, extra_fields=fields)
-        self.admin = MemoryCluster(self.engine, caller=Caller(manager="scheduler"))
+        self.admin = MemoryCluster(self.engine, caller=Caller(manager="scheduler", exact=True))
         caller = Caller(manager="fleetscrub") if rights is None else Caller("user")
         self.cluster = MemoryCluster(self.engine, caller=caller)
         self.store = Store(self.clock)
@@ -398,11 +398,14 @@ class Bench:
             self.admin.create(SLICES, body)
         self._published.add(name)
 
-    def create(self, name: str = "c", devices: int = 1) -> str:
-        """A claim of a user; its UID."""
+    def create(self, name: str = "c", devices: int = 1, *, parameters: Object | None = None) -> str:
+        """A claim of a user; its UID. `parameters`: its opaque ones for us."""
         made = scenes.claim(
             scenes.request(count=devices), scenes.request("look", adminAccess=True), name=name
         )
+        if parameters is not None:
+            opaque = {"driver": DRIVER, "parameters": parameters}
+            made["spec"]["devices"]["config"] = [{"opaque": opaque}]
         made["metadata"]["finalizers"] = [BUILTIN]
         return uid_of(self.admin.create(CLAIMS, made))
 
@@ -414,8 +417,10 @@ class Bench:
         results = [
             scenes.result(device, pool=node) | (lists if gated else {}) | more for device in devices
         ]
+        spec = self.admin.get(CLAIMS, Name(name, SPACE))["spec"]["devices"]
+        config = [{"source": "FromClaim", **one} for one in spec.get("config", ())]
         allocation = {
-            "devices": {"results": results},
+            "devices": {"results": results, **({"config": config} if config else {})},
             "allocationTimestamp": bodies.stamp(self.clock.now()),
         }
         self.write(name, allocation=allocation, devices=None)

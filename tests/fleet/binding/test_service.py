@@ -10,10 +10,13 @@ from fleet import errors
 from fleet.binding.deciding import MARGIN_S, UNUSED_S, WATCHED_S
 from fleet.binding.decisions import Undo, Wait
 from fleet.binding.facts import Rules
+from fleet.binding.holding import Holds
 from fleet.binding.looking import Case
 from fleet.binding.service import RESYNC_S, words
 from fleet.binding.tracking import Track
-from fleet.kube.base import CLAIMS, PODS, SLICES, Name
+from fleet.dra.configuration import API_VERSION, KIND
+from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
+from fleet.kube.memory.engine import Target
 from fleet.leases import AcquireRequest
 from fleet.messages import Outcome
 from fleet.model import Holder, HolderKind, UnitId
@@ -523,6 +526,70 @@ def test_f60_a_claim_that_may_not_look_is_failed_and_never_bound() -> None:
     assert (bench.lease(uid), bench.nodes.orders) == (None, [])
     (entry,) = bench.reading("look").raw["status"]["devices"]
     assert "may not look into devices (adminAccess)" in entry["conditions"][0]["message"]
+
+
+CANONICAL = {"apiVersion": API_VERSION, "coverageFloor": 0.999, "kind": KIND, "profile": "strict"}
+REORDERED = {key: CANONICAL[key] for key in ("kind", "profile", "apiVersion", "coverageFloor")}
+
+
+@pytest.mark.parametrize("parameters", [CANONICAL, REORDERED], ids=["canonical", "reordered"])
+def test_f61_a_claim_is_bound_however_the_keys_of_its_parameters_are_ordered(
+    parameters: Object,
+) -> None:
+    """F61: a claim whose opaque parameters have their keys in another order than the API server
+    writes them is bound, held and let go like any other, and what others wrote in its status stays.
+    """
+    bench = Bench()
+    uid = bench.create("c", parameters=parameters)
+    bench.allocate("c", "a")
+    bench.reserve("c", bench.pod("c-pod"))
+    bench.run(3.0)
+    reading = bench.reading("c")
+    assert (reading.bound, reading.held, reading.finalizer) == (True, True, True)
+    (config,) = reading.raw["status"]["allocation"]["devices"]["config"]
+    assert list(config["opaque"]["parameters"]) == list(parameters)
+    (entry,) = reading.raw["status"]["devices"]
+    theirs = {"type": "x.example.com/Net", "status": "True", "reason": "Up", "message": ""}
+    theirs["lastTransitionTime"] = entry["conditions"][0]["lastTransitionTime"]
+    entry = {**entry, "conditions": [*entry["conditions"], theirs]}
+    bench.write("c", devices=[entry])
+    bench.bind("c-pod")
+    bench.prepare("c")
+    bench.run(1.0)
+    assert bench.lease(uid) is not None
+    Holds(bench.cluster, MARKS, bench.clock).ensure(bench.reading("c"))
+    (entry,) = bench.reading("c").raw["status"]["devices"]
+    assert theirs in entry["conditions"]
+
+
+def test_f61_a_claim_that_cannot_be_written_is_told_so_and_leaves_its_device_free() -> None:
+    """F61: where the server keeps no word of ours (parameters sent as JSON with spaces), the owner
+    hears why at once; no lease is kept, and no device wiped for it again."""
+    bench = Bench()
+    uid = bench.create("c", parameters=REORDERED)
+    bench.engine.keep_spaces(Target(CLAIMS, Name("c", SPACE)))
+    bench.allocate("c", "a")
+    bench.reserve("c", bench.pod("c-pod"))
+    bench.run(3.0)
+    assert (bench.lease(uid), bench.reading("c").bound) == (None, False)
+    ((_, event),) = bench.told.claims
+    assert event.startswith("ParametersRespelled: ")
+    assert "spaces" in event
+    assert "json.dumps" in event
+    wipes = len(bench.nodes.orders)
+    for _ in range(3):  # the scheduler gives up, and allocates it anew
+        bench.run(700.0, wait_s=10.0)
+        entries = bench.reserved("c")
+        bench.write("c", allocation=None, devices=None, reservedFor=None)
+        bench.run(1.0)
+        bench.allocate("c", "a")
+        bench.reserve("c", *entries)
+        bench.run(3.0)
+    assert len(bench.nodes.orders) == wipes
+    assert bench.lease(uid) is None
+    bench.given("d", "a")
+    bench.run(3.0)
+    assert bench.reading("d").bound
 
 
 def test_claims_of_others_are_left_alone() -> None:
