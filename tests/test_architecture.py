@@ -142,7 +142,7 @@ HOMES = {
     "numpy": ("fleet/wipe/", "fleet/backends/simulated/"),
     "rich": ("fleet/cli/",),
     "typer": ("fleet/cli/",),
-    "cel": ("fleet/binding/cel.py",),
+    "cel": ("fleet/admission/cel.py",),
 }
 FORBIDDEN_WORDS = frozenset(
     {"manager", "helper", "helpers", "util", "utils", "common", "misc", "handler", "data", "info"}

@@ -16,7 +16,10 @@ from fleet.admission.shapes import ClassSpec
 _EXCLUSIVE = (
     r"allowMultipleAllocations\s*(!=\s*true|==\s*false)|!\s*device\.allowMultipleAllocations"
 )
-_NO_AGENT = r"\.agent\s*(==\s*false|!=\s*true)|!\s*device\.attributes\[[^\]]*\]\.agent"
+NO_AGENT = r"\.agent\s*(==\s*false|!=\s*true)|!\s*device\.attributes\[[^\]]*\]\.agent"
+"""Of a selector that leaves the agent device out."""
+NARROW = r"\bdriver\b|(attributes|capacity)\s*\[|[\"']\s*in\s+device\.(attributes|capacity)"
+"""Of a selector that is about devices of some driver: without one a class selects those of all."""
 _IOMMU = r"\.iommuGroup\s*>=?"
 
 
@@ -70,6 +73,13 @@ def _ungoverned(found: ClassSpec, ground: Ground) -> Iterator[Flaw]:
         yield Flaw(("metadata", "name"), told)
 
 
+def _open(found: ClassSpec, ground: Ground) -> Iterator[Flaw]:
+    known = found.name in ground.classes or found.name in ground.agent_classes
+    if not known and not any(re.search(NARROW, one) for _, one in found.selectors):
+        told = f"class {found.name} selects the devices of every driver, ours among them"
+        yield Flaw((*found.path, "selectors"), told)
+
+
 RULES: tuple[Rule[ClassSpec], ...] = (
     Rule(
         id="C3-class-exclusive",
@@ -87,9 +97,9 @@ RULES: tuple[Rule[ClassSpec], ...] = (
         says="a class for tenants does not leave the agent device out",
         remedy='add a selector with device.attributes["<driver>"].agent == false',
         judge=_selects(
-            _NO_AGENT, "no selector leaves the agent device out", is_asked=lambda *_: True
+            NO_AGENT, "no selector leaves the agent device out", is_asked=lambda *_: True
         ),
-        cel=_selects_cel(_NO_AGENT),
+        cel=_selects_cel(NO_AGENT),
     ),
     Rule(
         id="C4-class-iommu",
@@ -118,6 +128,18 @@ RULES: tuple[Rule[ClassSpec], ...] = (
         judge=_ungoverned,
         cel=Cel(
             "!variables.speaks || variables.name in variables.classes"
+            " || variables.name in variables.agentClasses"
+        ),
+    ),
+    Rule(
+        id="C2-class-open",
+        says="a class selects the devices of every driver, ours among them, and is not among the"
+        " governed ones",
+        remedy="add a selector with the driver it is for, such as"
+        ' device.driver == "nic.example.com"',
+        judge=_open,
+        cel=Cel(
+            "!variables.open || variables.name in variables.classes"
             " || variables.name in variables.agentClasses"
         ),
     ),

@@ -90,6 +90,15 @@ def documents(text: str) -> Iterator[Document | Broken]:
             yield Broken(found.detail, found.remedy, found.line, is_template=template)
 
 
+def values(text: str) -> Mapping[str, Any]:
+    """The values of a chart. Raises `InputInvalid` where they are no mapping."""
+    node = _composed(text, 1)
+    found = _Reading(0).value(node, ()) if node is not None else {}
+    if not isinstance(found, Mapping):
+        raise _broken("values of a chart are a mapping", "name the chart's values file", 1)
+    return found
+
+
 def _broken(wrong: str, remedy: str, line: int) -> errors.InputInvalid:
     return errors.InputInvalid(wrong, remedy=remedy, line=line)
 

@@ -21,7 +21,8 @@ def judges(ground: Ground, keys: Callable[[], TagKeys]) -> tuple[Judge, ...]:
 
     def by_rules(subject: Subject) -> Iterator[Objection]:
         for found in rules.judge(subject.document, ground, requester=subject.user):
-            yield Objection(found.place, found.wrong, found.remedy)
+            if found.refuses:
+                yield Objection(found.place, found.wrong, found.remedy)
 
     def by_tags(subject: Subject) -> Iterator[Objection]:
         document = rules.settled(subject.document)

@@ -3,266 +3,376 @@
 A pod's manifest does not say what its claims are for, so in a governed namespace a pod with any
 claim counts as one of ours; what reaches devices past DRA is refused to every pod.
 
-In CEL ``variables.specs`` is the list of pod specs of the object, ``variables.containers`` the list
-of their containers, one list a spec, and ``variables.claiming`` the specs that have claims.
+In CEL ``p`` is a pod, or the template of one, ``c`` a container of any sort, ``v`` a volume, ``q``
+a claim of a pod; ``variables.pods`` are all pods of the object, ``variables.containers`` their
+containers, a list for each.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-
-from fleet.admission.ground import GRACE_DEFAULT_S, Ground
-from fleet.admission.rule import Cel, Flaw, Rule
-from fleet.admission.shapes import Object, Path, PodSpec, listed, mapping, text, texts
+from fleet.admission.elements import CLAIM, CONTAINER, POD, VOLUME, Ask, asked, only_linted
+from fleet.admission.ground import GRACE_DEFAULT_S
+from fleet.admission.rule import Rule
+from fleet.admission.shapes import Workload
 
 HOST_NAMESPACES = ("hostPID", "hostIPC", "hostNetwork")
 """Fields of a pod that put it among the host's own processes: by /proc/<pid>/root of one of them
 the host's files, and so its devices, are open to it."""
 CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 """Fields of a pod's claim that say which it is: one of them."""
-CAPABILITIES = (
-    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
-    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+_READ_BY_LIBRARIES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+                      "ASCEND_RT_VISIBLE_DEVICES", "GPU_VISIBLE_DEVICES")  # fmt: skip
+"""Variables that choose among the devices a container has; all others of this form give it some."""
+_BY_RUNTIME = (
+    r"^([A-Z_]+_VISIBLE_DEVICES|NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES|NVIDIA_IMEX_CHANNELS)$"
 )
-"""What may be added: the list of Pod Security's level `baseline` but for MKNOD, by which a device
-node can be made."""
-_CAPABILITIES = f"(?i)^(CAP_)?({'|'.join(CAPABILITIES)})$"
-_EXTENDED = (
-    r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu)|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/gaudi"
-    r"|google\.com/tpu|aws\.amazon\.com/neuron|deviceclass\.resource\.kubernetes\.io/)"
+"""Variables by which container runtimes give devices to a container."""
+_RUNTIMES = r"^(nvidia|amd|habana|ascend|neuron|metax|mthreads|cambricon|iluvatar)([-_.]|$)"
+"""Runtime classes whose runtime gives devices by what image and manifest ask for."""
+_ANNOTATIONS = (
+    r"(^|\.)(cdi\.k8s\.io|nri\.io|devices\.noderesource\.dev)/|^io\.kubernetes\.cri-o\.Devices$"
 )
-"""Names of extended resources that stand for accelerators, and those that stand for classes."""
+"""Annotations by which container runtimes give devices or mounts to a container."""
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+_ZERO = r"^[+-]?(0+[.]?0*|[.]0+)([eE][+-]?[0-9]+|[a-zA-Z]*)$"
+"""A quantity of nothing."""
+_CONFINED = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+"""SELinux types that a container may ask for."""
+
+_CLAIMING = "has(p.spec.resourceClaims) && size(p.spec.resourceClaims) > 0"
+_GRACE = f"""(has(p.spec.terminationGracePeriodSeconds)
+  ? p.spec.terminationGracePeriodSeconds : {GRACE_DEFAULT_S})"""
+_SOURCE = " != ".join(f"(has(q.{name}) && q.{name} != '')" for name in CLAIM_SOURCES)
+_USED = """variables.containers.exists(g, g.exists(c, has(c.resources) && has(c.resources.claims)
+  && c.resources.claims.exists(u, u.name == q.name)))"""
+_WRITTEN = """variables.containers.exists(g, g.exists(c, has(c.volumeMounts)
+  && c.volumeMounts.exists(m, m.name == v.name && !(has(m.readOnly) && m.readOnly))))"""
+_EXTENDED = f"""k.contains('/') && !string(<k>).matches(r'{_ZERO}')
+  && !variables.extendedResources.exists(n, n == k || n.endsWith('/') && k.startsWith(n)
+    || n.startsWith('/') && k.endsWith(n))"""
 
 
-def _privileged(container: Object) -> Iterator[tuple[Path, str]]:
-    if mapping(container, "securityContext").get("privileged") is True:
-        yield ("securityContext", "privileged"), ""
+def _listed(values: tuple[str, ...]) -> str:
+    return ", ".join(f"'{one}'" for one in values)
 
 
-def _capabilities(container: Object) -> Iterator[tuple[Path, str]]:
-    context = mapping(container, "securityContext")
-    for index, name in enumerate(texts(mapping(context, "capabilities"), "add")):
-        if not re.fullmatch(_CAPABILITIES, name):
-            yield ("securityContext", "capabilities", "add", index), name
-
-
-def _extended(container: Object) -> Iterator[tuple[Path, str]]:
-    for sort in ("limits", "requests"):
-        for name in mapping(mapping(container, "resources"), sort):
-            if re.search(_EXTENDED, str(name)):
-                yield ("resources", sort, name), name
-
-
-def _in_containers(
-    found: Callable[[Object], Iterator[tuple[Path, str]]], wrong: str
-) -> Callable[[PodSpec, Ground], Iterator[Flaw]]:
-    """A rule over each container; `%s` in `wrong` is what was found there."""
-
-    def judge(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-        for path, container in pod.containers:
-            for place, what in found(container):
-                name = text(container, "name") or "without a name"
-                told = wrong.replace("%s", what)
-                yield Flaw((*path, *place), f"container {name} {told}")
-
-    return judge
-
-
-def _containers_cel(bad: str) -> Cel:
-    """No container `c` is `bad`; the message names the first that is."""
-    return Cel(
-        holds=f"variables.containers.all(g, g.all(c, !({bad})))",
-        culprit=f"'container ' + variables.containers.filter(g, g.exists(c, {bad}))[0]"
-        f".filter(c, {bad})[0].name",
+def _unconfined(of: str) -> str:
+    """CEL: whether the security context of `of` takes a profile off."""
+    context = f"{of}.securityContext"
+    linux = f"{context}.seLinuxOptions"
+    profiles = " || ".join(
+        f"has({context}.{name}) && has({context}.{name}.type)"
+        f" && {context}.{name}.type == 'Unconfined'"
+        for name in ("seccompProfile", "appArmorProfile")
     )
+    return f"""has({context}) && ({profiles}
+  || has({context}.procMount) && {context}.procMount == 'Unmasked'
+  || has({linux}) && (has({linux}.type) && !({linux}.type in [{_listed(_CONFINED)}])
+    || has({linux}.user) && {linux}.user != '' || has({linux}.role) && {linux}.role != ''))"""
 
 
-def _host_paths(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    for path, volume in listed(pod.spec, "volumes", pod.path):
-        if "hostPath" in volume:
-            found = text(mapping(volume, "hostPath"), "path") or "a path"
-            told = f"volume {text(volume, 'name')} mounts {found} of the host"
-            yield Flaw((*path, "hostPath"), told)
-
-
-def _host_namespaces(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    for name in HOST_NAMESPACES:
-        if pod.spec.get(name) is True:
-            yield Flaw((*pod.path, name), f"{name} shares a namespace with the host")
-
-
-def _unused_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    used = set()
-    for path, container in pod.containers:
-        for place, claim in listed(mapping(container, "resources"), "claims", ()):
-            used.add(text(claim, "name"))
-            if not text(claim, "request"):
-                where = (*path, "resources", *place)
-                yield Flaw(where, f"claim {text(claim, 'name')} is used without naming a request")
-    for path, claim in pod.claims:
-        if text(claim, "name") not in used:
-            yield Flaw(path, f"claim {text(claim, 'name')} is used by no container")
-
-
-def _grace(pod: PodSpec) -> int | None:
-    found: Any = pod.spec.get("terminationGracePeriodSeconds")
-    return found if isinstance(found, int) else None
-
-
-def _short_grace(pod: PodSpec, ground: Ground) -> Iterator[Flaw]:
-    if not pod.claims:
-        return
-    grace = _grace(pod)
-    if grace is None and ground.wipe_budget_s > GRACE_DEFAULT_S:
-        told = f"no grace period is set, which means {GRACE_DEFAULT_S} s: shorter than a wipe"
-        yield Flaw(pod.path, told)
-    elif grace is not None and grace < max(ground.wipe_budget_s, 1):
-        where = (*pod.path, "terminationGracePeriodSeconds")
-        yield Flaw(where, f"the grace period of {grace} s is shorter than a wipe")
-
-
-def _implicit_grace(pod: PodSpec, ground: Ground) -> Iterator[Flaw]:
-    if pod.claims and _grace(pod) is None and ground.wipe_budget_s <= GRACE_DEFAULT_S:
-        yield Flaw(pod.path, "no grace period is set")
-
-
-def _shared_claims(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    for path, claim in pod.claims if pod.replicated else ():
-        if isinstance(claim.get("resourceClaimName"), str):
-            told = f"every pod made from this would share claim {claim['resourceClaimName']}"
-            yield Flaw((*path, "resourceClaimName"), told)
-
-
-def _sources(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    for path, claim in pod.claims:
-        given = [name for name in CLAIM_SOURCES if text(claim, name)]
-        if len(given) != 1:
-            told = (
-                "names both a claim and a template" if given else "names no claim and no template"
-            )
-            yield Flaw(path, f"claim {text(claim, 'name') or 'without a name'} {told}")
-
-
-def _old_sources(pod: PodSpec, _ground: Ground) -> Iterator[Flaw]:
-    for path, claim in pod.claims:
-        if isinstance(claim.get("source"), Mapping):
-            yield Flaw((*path, "source"), "a pod's claim has no field source")
-
-
-_PRIVILEGED_CEL = """has(c.securityContext) && has(c.securityContext.privileged)
-  && c.securityContext.privileged"""
-_CAPABILITIES_CEL = f"""has(c.securityContext) && has(c.securityContext.capabilities)
-  && has(c.securityContext.capabilities.add)
-  && c.securityContext.capabilities.add.exists(k, !k.matches(r'{_CAPABILITIES}'))"""
-_EXTENDED_CEL = f"""has(c.resources)
-  && ((has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{_EXTENDED}')))
-  || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{_EXTENDED}'))))"""
-_HOST_PATH_CEL = "has(v.hostPath)"
-_HOST_NAMESPACES_CEL = " || ".join(f"(has(s.{name}) && s.{name})" for name in HOST_NAMESPACES)
-_HOST_MOUNT = f"s.volumes.exists(v, {_HOST_PATH_CEL})"
-_GRACE_CEL = f"""(has(s.terminationGracePeriodSeconds)
-  ? s.terminationGracePeriodSeconds : {GRACE_DEFAULT_S})"""
-_SOURCE_CEL = " != ".join(f"(has(p.{name}) && p.{name} != '')" for name in CLAIM_SOURCES)
-_CLAIMS_OF_CONTAINERS = """variables.specs.all(s, !has(s.resourceClaims) || s.resourceClaims.all(p,
-  variables.containers.exists(g, g.exists(c, has(c.resources) && has(c.resources.claims)
-    && c.resources.claims.exists(u, u.name == p.name)))))
-&& variables.containers.all(g, g.all(c, !has(c.resources) || !has(c.resources.claims)
-  || c.resources.claims.all(u, has(u.request) && u.request != '')))"""
-
-RULES: tuple[Rule[PodSpec], ...] = (
+RULES: tuple[Rule[Workload], ...] = (
     Rule(
         id="A5-privileged",
         says="is privileged and reaches every device of the host",
         remedy="leave privileged out: the device reaches the container through its claim",
-        judge=_in_containers(_privileged, "is privileged and reaches every device of the host"),
-        cel=_containers_cel(_PRIVILEGED_CEL),
+        **asked(
+            Ask(
+                CONTAINER,
+                """has(c.securityContext) && has(c.securityContext.privileged)
+  && c.securityContext.privileged""",
+                "is privileged and reaches every device of the host",
+                at=("securityContext", "privileged"),
+            )
+        ),
     ),
     Rule(
         id="A5-capability",
-        says="adds a capability that is not among those which open nothing of the host",
-        remedy=f"add none but {', '.join(CAPABILITIES)}: a claimed device needs none",
-        judge=_in_containers(
-            _capabilities, "adds %s, which is not among those that open nothing of the host"
+        says="adds a capability that may open something of the host",
+        remedy="add none but <capabilities>: a claimed device needs none",
+        **asked(
+            Ask(
+                CONTAINER,
+                "!variables.capabilities.exists(n, k.matches('(?i)^(CAP_)?' + n + '$'))",
+                "adds %s, which may open something of the host",
+                what="k",
+                inside=(("securityContext", "capabilities", "add"),),
+            )
         ),
-        cel=_containers_cel(_CAPABILITIES_CEL),
     ),
     Rule(
         id="A5-host-namespace",
         says="shares a namespace with the host, whose processes lead to its files and devices",
         remedy="leave out hostPID, hostIPC and hostNetwork",
-        judge=_host_namespaces,
-        cel=Cel(f"variables.specs.all(s, !({_HOST_NAMESPACES_CEL}))"),
+        **asked(
+            *(
+                Ask(
+                    POD,
+                    f"has(p.spec.{name}) && p.spec.{name}",
+                    f"{name} shares a namespace with the host",
+                    at=("spec", name),
+                )
+                for name in HOST_NAMESPACES
+            )
+        ),
     ),
     Rule(
         id="A5-host-path",
         says="mounts a path of the host: whatever its name, a link in it can lead to devices",
         remedy="take the volume out: a claim brings its device nodes and libraries by itself;"
-        " for shared memory use emptyDir with medium Memory",
-        judge=_host_paths,
-        cel=Cel(
-            holds=f"variables.specs.all(s, !(has(s.volumes) && {_HOST_MOUNT}))",
-            culprit=f"'volume ' + variables.specs.filter(s, has(s.volumes) && {_HOST_MOUNT})[0]"
-            f".volumes.filter(v, {_HOST_PATH_CEL})[0].name",
+        " for shared memory use emptyDir with medium Memory; <host paths> may be mounted read-only",
+        **asked(
+            Ask(
+                VOLUME,
+                f"""has(v.hostPath) && (!(v.hostPath.path in variables.hostPaths)
+  || {_WRITTEN})""",
+                "mounts %s of the host",
+                what="v.hostPath.path == '' ? 'a path' : v.hostPath.path",
+                at=("hostPath",),
+            )
+        ),
+    ),
+    Rule(
+        id="A5-volume-driver",
+        says="has a volume whose driver may bring in paths or devices of the host",
+        remedy="use a PersistentVolumeClaim, or a CSI driver of <csi drivers>",
+        **asked(
+            Ask(
+                VOLUME,
+                "has(v.flexVolume) || has(v.gitRepo)"
+                " || has(v.csi) && !(v.csi.driver in variables.csiDrivers)",
+                "is made by %s, which may bring in paths or devices of the host",
+                what="has(v.csi) ? 'CSI driver ' + v.csi.driver"
+                " : has(v.flexVolume) ? 'a flexVolume' : 'gitRepo'",
+            )
+        ),
+    ),
+    Rule(
+        id="A5-runtime-devices",
+        says="asks the container runtime for devices, past every claim",
+        remedy="leave the variable or mount out; where the image sets the variable, write it with"
+        " the value void",
+        **asked(
+            Ask(
+                CONTAINER,
+                f"""k.name.matches(r'{_BY_RUNTIME}') && !(k.name in [{_listed(_READ_BY_LIBRARIES)}])
+  && (has(k.valueFrom) || has(k.value) && !(k.value in ['', 'void', 'none']))""",
+                "asks the container runtime for devices with %s",
+                what="k.name",
+                inside=(("env",),),
+            ),
+            Ask(
+                CONTAINER,
+                "k.mountPath.contains('-container-devices')",
+                "asks the container runtime for devices with a mount at %s",
+                what="k.mountPath",
+                inside=(("volumeMounts",),),
+            ),
+        ),
+    ),
+    Rule(
+        id="A5-runtime-class",
+        says="names a runtime class whose runtime gives devices past every claim",
+        remedy="leave runtimeClassName out: claimed devices come by CDI, in every runtime",
+        **asked(
+            Ask(
+                POD,
+                f"has(p.spec.runtimeClassName) && p.spec.runtimeClassName.matches(r'{_RUNTIMES}')",
+                "runtime class %s gives devices past every claim",
+                what="p.spec.runtimeClassName",
+                at=("spec", "runtimeClassName"),
+            )
+        ),
+    ),
+    Rule(
+        id="A5-runtime-annotation",
+        says="has an annotation by which container runtimes give devices, past every claim",
+        remedy="leave the annotation out: the device reaches the container through its claim",
+        **asked(
+            Ask(
+                POD,
+                f"k.matches(r'{_ANNOTATIONS}')",
+                "annotation %s asks the container runtime for devices",
+                what="k",
+                inside=(("metadata", "annotations"),),
+            )
+        ),
+    ),
+    Rule(
+        id="A5-unconfined",
+        says="takes off what confines its containers (AppArmor, seccomp, SELinux, /proc)",
+        remedy="leave the profile Unconfined, procMount Unmasked and SELinux types of your own out",
+        **asked(
+            Ask(
+                CONTAINER,
+                _unconfined("c"),
+                "takes off what confines it",
+                at=("securityContext",),
+            ),
+            Ask(
+                POD,
+                _unconfined("p.spec"),
+                "the pod takes off what confines its containers",
+                at=("spec", "securityContext"),
+            ),
+            Ask(
+                POD,
+                f"k.startsWith('{_APPARMOR}') && <k> == 'unconfined'",
+                "annotation %s takes AppArmor off",
+                what="k",
+                inside=(("metadata", "annotations"),),
+            ),
+        ),
+    ),
+    Rule(
+        id="A5-host-port",
+        says="takes a port of the node, where services of ours and of the cluster listen",
+        remedy="leave hostPort out; a Service reaches the pod at its own port",
+        **asked(
+            Ask(
+                CONTAINER,
+                "has(k.hostPort) && k.hostPort > 0",
+                "takes port %s of the node",
+                what="string(k.hostPort)",
+                inside=(("ports",),),
+            )
         ),
     ),
     Rule(
         id="C1-extended-resource",
-        says="asks for an accelerator as an extended resource, which nobody wipes",
+        says="asks for a device as an extended resource, which nobody wipes",
         remedy="write a ResourceClaimTemplate and name it in spec.resourceClaims and in the"
-        " container's resources.claims",
-        judge=_in_containers(_extended, "asks for %s, an accelerator that nobody wipes"),
-        cel=_containers_cel(_EXTENDED_CEL),
+        " container's resources.claims; a resource that is no accelerator can be allowed"
+        " (admission.extendedResources in the chart's values)",
+        **asked(
+            Ask(
+                CONTAINER,
+                _EXTENDED,
+                "asks for %s, a device that nobody wipes",
+                what="k",
+                inside=(("resources", "limits"), ("resources", "requests")),
+            )
+        ),
     ),
     Rule(
         id="C4-container-claims",
-        says="a claim of the pod is used by no container, or without naming the request",
+        says="a claim of the pod is used by no container",
         remedy="write name and request of the claim in resources.claims of the container that"
         " uses it",
-        judge=_unused_claims,
-        cel=Cel(_CLAIMS_OF_CONTAINERS),
+        **asked(Ask(CLAIM, f"!{_USED}", "is used by no container")),
+    ),
+    Rule(
+        id="C4-container-request",
+        says="a container uses a claim without naming the request",
+        remedy="write the request beside the claim's name: without it the container gets the"
+        " devices of all requests",
+        **only_linted(
+            Ask(
+                CONTAINER,
+                "!(has(k.request) && k.request != '')",
+                "uses claim %s without naming a request",
+                what="k.name",
+                inside=(("resources", "claims"),),
+            )
+        ),
+        why_lint_only="it is advice: the container gets all devices of its own pod's claim",
+        is_advice=True,
     ),
     Rule(
         id="C4-claim-source",
         says="a claim of the pod names neither a claim nor a template of claims, or both",
         remedy="write one of resourceClaimTemplateName and resourceClaimName beside the claim's"
         " name",
-        judge=_sources,
-        cel=Cel(f"variables.claiming.all(s, s.resourceClaims.all(p, {_SOURCE_CEL}))"),
+        **asked(
+            Ask(
+                CLAIM,
+                f"!({_SOURCE})",
+                "names neither a claim nor a template, or both",
+            )
+        ),
     ),
     Rule(
         id="D1-grace-period",
         says="the grace period of a pod with claims is shorter than a wipe",
         remedy="set terminationGracePeriodSeconds to <budget> or more",
-        judge=_short_grace,
-        cel=Cel(
-            f"variables.claiming.all(s, {_GRACE_CEL} >= variables.wipeBudget && {_GRACE_CEL} > 0)"
+        **asked(
+            Ask(
+                POD,
+                f"{_CLAIMING} && ({_GRACE} < variables.wipeBudget || {_GRACE} < 1)",
+                "the grace period of %s s is shorter than a wipe",
+                what=f"string({_GRACE})",
+                at=("spec", "terminationGracePeriodSeconds"),
+            )
         ),
     ),
     Rule(
         id="D1-explicit",
         says="a pod with claims says no grace period",
         remedy="set terminationGracePeriodSeconds to <budget> or more",
-        judge=_implicit_grace,
-        why_lint_only="the API server fills the default in before admission",
+        **only_linted(
+            Ask(
+                POD,
+                f"{_CLAIMING} && !has(p.spec.terminationGracePeriodSeconds)"
+                f" && variables.wipeBudget <= {GRACE_DEFAULT_S}",
+                "no grace period is set",
+                at=("spec",),
+            )
+        ),
+        why_lint_only="it is advice: the API server writes 30 s before admission",
+        is_advice=True,
+    ),
+    Rule(
+        id="D1-deadline",
+        says="a pod with claims is ended before its device can have been wiped for it",
+        remedy="leave activeDeadlineSeconds out, or set it to <budget> and the time of the work",
+        **asked(
+            Ask(
+                POD,
+                f"{_CLAIMING} && has(p.spec.activeDeadlineSeconds)"
+                " && p.spec.activeDeadlineSeconds < variables.wipeBudget",
+                "the pod is ended after %s s, before its device can have been wiped for it",
+                what="string(p.spec.activeDeadlineSeconds)",
+                at=("spec", "activeDeadlineSeconds"),
+            )
+        ),
     ),
     Rule(
         id="D2-shared-claim",
-        says="every pod made from this would share one claim",
+        says="several pods made from this would share one claim",
         remedy="name a ResourceClaimTemplate instead (resourceClaimTemplateName): each pod gets a"
         " claim of its own, which ends with it",
-        judge=_shared_claims,
-        cel=Cel(
-            "!variables.replicated"
-            " || variables.claiming.all(s, s.resourceClaims.all(p, !has(p.resourceClaimName)))"
+        **asked(
+            Ask(
+                CLAIM,
+                "variables.shared && has(q.resourceClaimName) && q.resourceClaimName != ''",
+                "names claim %s, which several pods made from this would share",
+                what="q.resourceClaimName",
+                at=("resourceClaimName",),
+            )
+        ),
+    ),
+    Rule(
+        id="D3-node-name",
+        says="a pod with claims names its node: no scheduler holds its devices for it",
+        remedy="leave nodeName out and choose the node by nodeSelector or affinity",
+        **asked(
+            Ask(
+                POD,
+                f"{_CLAIMING} && !variables.stored && has(p.spec.nodeName)"
+                " && p.spec.nodeName != ''",
+                "the pod names node %s itself: no scheduler holds its devices for it",
+                what="p.spec.nodeName",
+                at=("spec", "nodeName"),
+            )
         ),
     ),
     Rule(
         id="F-claim-source",
         says="a pod's claim has no field source",
         remedy="write resourceClaimTemplateName (or resourceClaimName) beside the claim's name",
-        judge=_old_sources,
+        **only_linted(
+            Ask(CLAIM, "has(q.source)", "has a field source, which does not exist", at=("source",))
+        ),
         why_lint_only="the API server drops or refuses a field it does not know before admission",
     ),
 )

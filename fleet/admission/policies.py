@@ -16,6 +16,7 @@ Decisions:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,15 @@ from typing import Any
 from fleet.admission import claims, classes, pods
 from fleet.admission.ground import GOVERNED_LABEL, Ground, told
 from fleet.admission.rule import Cel, Rule
-from fleet.admission.shapes import EACH, RESOURCE_GROUP, RESOURCE_VERSIONS, WORKLOADS
+from fleet.admission.shapes import (
+    AUTOSCALERS,
+    EACH,
+    OWNERS,
+    REPLICATED,
+    RESOURCE_GROUP,
+    RESOURCE_VERSIONS,
+    WORKLOADS,
+)
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 _LABELS = {"app.kubernetes.io/name": "fleetscrub", "app.kubernetes.io/component": "admission"}
@@ -35,13 +44,24 @@ _RESOURCES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "apps": (("v1",), ("daemonsets", "deployments", "replicasets", "statefulsets")),
     "batch": (("v1",), ("cronjobs", "jobs")),
-    _RAY: (("v1", "v1alpha1"), ("rayclusters", "rayjobs", "rayservices")),
+    _RAY: (("v1", "v1alpha1"), ("rayclusters", "raycronjobs", "rayjobs", "rayservices")),
 }
 """By group: versions and resources whose objects make pods."""
 _UNCHANGED = """request.operation == 'CREATE' || {changed}"""
 _ALIVE = "!has(object.metadata.deletionTimestamp)"
 _DEBUGGED = "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
 """A pod that is held on its way out still runs, and what is added to it by then runs too."""
+
+
+_MARKS: Mapping[str, str] = {
+    "<driver>": "variables.driver",
+    "<budget>": "string(variables.wipeBudget)",
+    "<capabilities>": "variables.capabilities.join(', ')",
+    "<host paths>": "variables.hostPaths.join(', ')",
+    "<csi drivers>": "variables.csiDrivers.join(', ')",
+}
+"""CEL of the marks that stand in texts of the table for values of the cluster."""
+_MARK = re.compile(f"({'|'.join(_MARKS)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +186,11 @@ def _validation(rule: Rule[Any], cel: Cel, ground: Ground) -> Mapping[str, Any]:
 def _spoken(text: str) -> str:
     """A text of the table as CEL, with the cluster's values in it."""
     parts = []
-    for index, piece in enumerate(text.replace("<budget>", "<driver>\0").split("<driver>")):
-        if piece.startswith("\0"):
-            parts.append("string(variables.wipeBudget)")
-        elif index:
-            parts.append("variables.driver")
-        if kept := piece.removeprefix("\0"):
-            parts.append(_literal(kept))
+    for piece in _MARK.split(text):
+        if piece in _MARKS:
+            parts.append(_MARKS[piece])
+        elif piece:
+            parts.append(_literal(piece))
     return " + ".join(parts)
 
 
@@ -193,6 +211,11 @@ def _values(ground: Ground) -> Mapping[str, str]:
         "agentClasses": _texts(ground.agent_classes),
         "spreadClasses": f"{_texts(ground.spread_classes)} // admission.spreadClasses",
         "requesters": f"{_texts(ground.requesters)} // admission.requesters",
+        "otherClasses": f"{_texts(ground.other_classes)} // admission.otherClasses",
+        "capabilities": f"{_texts(ground.capabilities)} // admission.capabilities",
+        "extendedResources": f"{_texts(ground.extended_resources)} // admission.extendedResources",
+        "hostPaths": f"{_texts(ground.host_paths)} // admission.hostPaths",
+        "csiDrivers": f"{_texts(ground.csi_drivers)} // admission.csiDrivers",
         "wipeBudget": f"{ground.wipe_budget_s} // admission.wipeBudgetSeconds",
         "consumableCapacity": f"{_truth(ground.consumable_capacity)}"
         " // featureGates.DRAConsumableCapacity",
@@ -214,6 +237,16 @@ def _rule(group: str, versions: Sequence[str], resources: Sequence[str]) -> Mapp
     }
 
 
+def _marks(of: str) -> str:
+    """CEL: the names by which an object is marked, in a list."""
+    at = f"{of}.metadata"
+    names = [f"(has({at}.finalizers) ? {at}.finalizers : [])"]
+    names += [
+        f"(has({at}.{field}) ? {at}.{field}.map(k, k) : [])" for field in ("annotations", "labels")
+    ]
+    return f"(has({at}) ? {' + '.join(names)} : [])"
+
+
 _CLAIM_VARIABLES: Mapping[str, str] = {
     "devices": """dyn(object).kind == 'ResourceClaimTemplate'
   ? (has(dyn(object).spec.spec) && has(dyn(object).spec.spec.devices)
@@ -224,6 +257,9 @@ _CLAIM_VARIABLES: Mapping[str, str] = {
   has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])""",
     "entries": """(has(variables.devices.config) ? variables.devices.config : dyn([]))
   .filter(e, has(e.opaque) && e.opaque.driver == variables.driver)""",
+    "marks": f"""request.operation != 'CREATE' ? []
+  : {_marks("dyn(object)")}
+    + (dyn(object).kind == 'ResourceClaimTemplate' ? {_marks("dyn(object).spec")} : [])""",
 }
 _CLASS_VARIABLES: Mapping[str, str] = {
     "name": "dyn(object).metadata.name",
@@ -233,19 +269,25 @@ _CLASS_VARIABLES: Mapping[str, str] = {
   .filter(e, has(e.opaque) && e.opaque.driver == variables.driver)""",
     "speaks": """size(variables.entries) > 0 || variables.selectors.exists(s,
   s.cel.expression.contains(variables.driver))""",
+    "open": f"""!variables.selectors.exists(s,
+  s.cel.expression.matches(r'''{classes.NARROW}'''))""",
     "strict": """variables.entries.exists(e, has(e.opaque.parameters.profile)
   && e.opaque.parameters.profile == 'strict')""",
     "ours": "variables.name in variables.classes || variables.speaks",
 }
+_OWNER = f"""has(o.controller) && o.controller && o.kind in {json.dumps(list(OWNERS))}"""
 _POD_VARIABLES: Mapping[str, str] = {
-    "containers": """variables.specs.map(s,
-  (has(s.containers) ? s.containers : [])
-  + (has(s.initContainers) ? s.initContainers : [])
-  + (has(s.ephemeralContainers) ? s.ephemeralContainers : []))""",
-    "claiming": """variables.specs.filter(s,
-  has(s.resourceClaims) && size(s.resourceClaims) > 0)""",
-    "replicated": """dyn(object).kind != 'Pod' || (has(object.metadata.ownerReferences)
-  && object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller))""",
+    "containers": """variables.pods.map(p,
+  (has(p.spec.containers) ? p.spec.containers : [])
+  + (has(p.spec.initContainers) ? p.spec.initContainers : [])
+  + (has(p.spec.ephemeralContainers) ? p.spec.ephemeralContainers : []))""",
+    "shared": f"""dyn(object).kind == 'Pod'
+  ? has(object.metadata.ownerReferences) && size(object.metadata.ownerReferences) > 0
+    && !object.metadata.ownerReferences.exists(o, {_OWNER})
+: dyn(object).kind in {json.dumps(list(REPLICATED))}
+  ? has(dyn(object).spec.replicas) && dyn(object).spec.replicas > 1
+: true""",
+    "stored": "dyn(object).kind == 'Pod' && request.operation != 'CREATE'",
 }
 
 
@@ -263,32 +305,40 @@ def _pod_policy(name: str, groups: Sequence[str]) -> Policy:
         pods.RULES,
         tuple(_rule(group, *_RESOURCES[group]) for group in groups),
         changed,
-        {"specs": _specs(kinds), **_POD_VARIABLES},
+        {"pods": _templates(kinds), **_POD_VARIABLES},
         alive=f"{_ALIVE}\n|| ({_DEBUGGED})" if "Pod" in kinds else _ALIVE,
     )
 
 
-def _specs(kinds: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """The list of an object's pod specs, whatever its kind."""
+def _templates(kinds: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """The list of an object's pods or templates of pods, whatever its kind."""
     same: dict[str, list[str]] = {}
     for kind, patterns in kinds.items():
-        reached = "\n    + ".join(_reached("dyn(object)", list(pattern)) for pattern in patterns)
-        same.setdefault(reached, []).append(kind)
+        found = [_reached("dyn(object)", [*pattern, "spec"], 1) for pattern in patterns]
+        if kind in AUTOSCALERS:
+            found.append(_only_container("dyn(object)", AUTOSCALERS[kind]))
+        same.setdefault("\n    + ".join(found), []).append(kind)
     rows = [f"dyn(object).kind in {_texts(found)}\n  ? {text}" for text, found in same.items()]
     return "\n: ".join([*rows, "dyn([])"])
 
 
-def _reached(root: str, steps: Sequence[str]) -> str:
-    """A list of what is at the end of the steps, empty where a step is missing."""
+def _only_container(root: str, steps: Sequence[str]) -> str:
+    """A list of a pod with the container at the end of the steps and nothing besides."""
+    pod = f"dyn({{'spec': {{'containers': [{'.'.join([root, *steps])}]}}}})"
+    return f"({_guards(root, steps)} ? [{pod}] : [])"
+
+
+def _reached(root: str, steps: Sequence[str], short: int = 0) -> str:
+    """A list of what is so many steps before the end, empty where any step is missing."""
+    kept = len(steps) - short
     if EACH in steps:
         at = steps.index(EACH)
         path = ".".join([root, *steps[:at]])
-        inner = _reached("g", steps[at + 1 :])
-        guards = _guards(root, steps[:at])
-        last = ".".join(["g", *steps[at + 1 :]])
-        kept = f"{path}.filter(g, size({inner}) > 0).map(g, {last})"
-        return f"({guards} ? {kept} : [])"
-    return f"({_guards(root, steps)} ? [{'.'.join([root, *steps])}] : [])"
+        inner = _guards("g", steps[at + 1 :])
+        last = ".".join(["g", *steps[at + 1 : kept]])
+        found = f"{path}.filter(g, {inner}).map(g, {last})"
+        return f"({_guards(root, steps[:at])} ? {found} : [])"
+    return f"({_guards(root, steps)} ? [{'.'.join([root, *steps[:kept]])}] : [])"
 
 
 def _guards(root: str, steps: Sequence[str]) -> str:

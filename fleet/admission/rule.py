@@ -1,8 +1,10 @@
 """What a rule is: a sentence, a function over the object, and the same in CEL. Pure.
 
 A rule exists once. Its function gives findings with their path, for `fleet lint` and the webhook;
-its CEL goes into the generated policies. Both are judged by one corpus, `tests/corpus`. A rule
-without CEL says why: what the API server drops or fills in before admission cannot be asked there.
+its CEL goes into the generated policies. Rules for pods are written in CEL alone
+(`fleet.admission.elements`); those for claims, which the webhook judges under load, have both, held
+to each other by one corpus, `tests/corpus`. A rule without CEL says why: what the API server drops
+or fills in before admission cannot be asked there, and advice refuses nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Finding:
     path: Path
     wrong: str
     remedy: str
+    refuses: bool = True
+    """Whether anything is refused by it; False: it is advice."""
 
     @property
     def place(self) -> str:
@@ -70,6 +74,8 @@ class Rule(Generic[V]):
     cel: Cel | None = None
     why_lint_only: str = ""
     """Why admission has no part in it; "" where it has."""
+    is_advice: bool = False
+    """Whether nothing is refused by it: `fleet lint` says it, and succeeds."""
     spares_requesters: bool = False
     """Whether the ground's `requesters` may do it."""
 
@@ -84,4 +90,5 @@ class Rule(Generic[V]):
             return
         for flaw in self.judge(view, ground):
             wrong = told(flaw.wrong, ground)
-            yield Finding(self.id, flaw.path, wrong, told(flaw.instead or self.remedy, ground))
+            remedy = told(flaw.instead or self.remedy, ground)
+            yield Finding(self.id, flaw.path, wrong, remedy, not self.is_advice)

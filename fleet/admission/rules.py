@@ -46,8 +46,12 @@ def judge(
 
 def is_judged(document: shapes.Object, ground: Ground) -> bool:
     """Whether the rules hold where the object lives: not in our own namespace, nor kube-system."""
-    namespace = shapes.text(shapes.mapping(document, "metadata"), "namespace")
-    return namespace not in ground.own_namespaces
+    return namespace(document) not in ground.own_namespaces
+
+
+def namespace(document: shapes.Object) -> str:
+    """The namespace an object says it is for."""
+    return shapes.text(shapes.mapping(document, "metadata"), "namespace")
 
 
 def settled(value: Any) -> Any:
@@ -64,7 +68,7 @@ def settled(value: Any) -> Any:
 def _findings(document: shapes.Object, ground: Ground, requester: str | None) -> Iterator[Finding]:
     subjects: Mapping[Subject, list[Any]] = {
         Subject.NAMES: [document],
-        Subject.PODS: list(shapes.pods(document)),
+        Subject.PODS: [made] if (made := shapes.workload(document)) else [],
         Subject.CLAIMS: list(shapes.claims(document)),
         Subject.CLASSES: list(shapes.classes(document)),
     }

@@ -19,15 +19,25 @@ EACH = "*"
 """In the place of a list's index."""
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
-_TEMPLATE = ("spec", "template", "spec")
+_TEMPLATE = ("spec", "template")
 _RAY = (
-    ("headGroupSpec", "template", "spec"),
-    ("workerGroupSpecs", EACH, "template", "spec"),
+    ("headGroupSpec", "template"),
+    ("workerGroupSpecs", EACH, "template"),
 )
+
+
+def _ray_job(*at: str) -> tuple[tuple[str, ...], ...]:
+    """Where a RayJob's spec, itself at a path, has its templates."""
+    return (
+        *((*at, "rayClusterSpec", *part) for part in _RAY),
+        (*at, "submitterPodTemplate"),
+    )
+
+
 WORKLOADS: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "": {
-        "Pod": (("spec",),),
-        "PodTemplate": (("template", "spec"),),
+        "Pod": ((),),
+        "PodTemplate": (("template",),),
         "ReplicationController": (_TEMPLATE,),
     },
     "apps": dict.fromkeys(("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"), (_TEMPLATE,)),
@@ -37,14 +47,41 @@ WORKLOADS: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     },
     "ray.io": {
         "RayCluster": tuple(("spec", *part) for part in _RAY),
-        "RayJob": (
-            *(("spec", "rayClusterSpec", *part) for part in _RAY),
-            ("spec", "submitterPodTemplate", "spec"),
-        ),
+        "RayJob": _ray_job("spec"),
+        "RayCronJob": _ray_job("spec", "jobTemplate"),
         "RayService": tuple(("spec", "rayClusterConfig", *part) for part in _RAY),
     },
 }
-"""By group and kind: where the specs of its pods are."""
+"""By group and kind: where the templates of its pods are, each with ``metadata`` and ``spec``."""
+AUTOSCALERS: Mapping[str, tuple[str, ...]] = {
+    "RayCluster": ("spec", "autoscalerOptions"),
+    "RayJob": ("spec", "rayClusterSpec", "autoscalerOptions"),
+    "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec", "autoscalerOptions"),
+    "RayService": ("spec", "rayClusterConfig", "autoscalerOptions"),
+}
+"""Of kinds of Ray: what its operator makes a further container of the head's pod from."""
+REPLICATED = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet")
+"""Kinds that say how many pods there are at a time."""
+OWNERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
+"""Kinds of them that own pods: they were judged themselves."""
+OWN_GROUPS = frozenset(
+    {
+        *("", "apps", "autoscaling", "batch", "policy"),
+        *("admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"),
+        *("authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io"),
+        *("coordination.k8s.io", "discovery.k8s.io", "events.k8s.io"),
+        *("flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io", "networking.k8s.io"),
+        *("node.k8s.io", "rbac.authorization.k8s.io", RESOURCE_GROUP, "scheduling.k8s.io"),
+        *("storage.k8s.io", "storagemigration.k8s.io"),
+    }
+)
+"""The groups of Kubernetes itself: all of their kinds that make pods are in the table."""
+PODLESS: Mapping[str, frozenset[str]] = {
+    "monitoring.coreos.com": frozenset({"PodMonitor", "Probe", "PrometheusRule", "ServiceMonitor"}),
+    "cert-manager.io": frozenset({"Certificate", "ClusterIssuer", "Issuer"}),
+    "gateway.networking.k8s.io": frozenset({"GRPCRoute", "HTTPRoute", "ReferenceGrant"}),
+}
+"""Of other groups: kinds that are known to make no pods of what somebody wrote into them."""
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
@@ -53,22 +90,73 @@ CLAIMS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """The spec of a pod or of the pods that an object makes."""
+    """A pod, or the template of the pods that an object makes."""
 
-    spec: Object
+    template: Object
+    """With ``metadata``, where there is any, and ``spec``."""
     path: Path
-    replicated: bool
-    """Made by a controller, or by an object that makes pods again and again."""
+    """Of its spec."""
+    container_path: Path = ()
+    """Of its only container, where it stands elsewhere than in the spec; (): it does not."""
 
     @property
-    def claims(self) -> list[tuple[Path, Object]]:
-        """Claims of the pod, each with its path."""
-        return listed(self.spec, "resourceClaims", self.path)
+    def spec(self) -> Object:
+        """The spec of the pod."""
+        return mapping(self.template, "spec")
 
     @property
     def containers(self) -> list[tuple[Path, Object]]:
         """Containers of every sort, each with its path."""
-        return [found for sort in CONTAINERS for found in listed(self.spec, sort, self.path)]
+        if self.container_path:
+            return [(self.container_path, found) for _, found in self.listed("containers")]
+        return [found for sort in CONTAINERS for found in self.listed(sort)]
+
+    def listed(self, field: str) -> list[tuple[Path, Object]]:
+        """The mappings of a list of the spec, each with its path."""
+        return listed(self.spec, field, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An object that is a pod or makes pods."""
+
+    document: Object
+    pods: tuple[PodSpec, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there may be several pods of it at a time, or nobody can tell how many.
+
+        Of a pod that something owns, its owner was judged, where that is of a kind we know.
+        """
+        kind = text(self.document, "kind")
+        metadata, spec = mapping(self.document, "metadata"), mapping(self.document, "spec")
+        if kind == "Pod":
+            owners = [owner for _, owner in listed(metadata, "ownerReferences", ())]
+            return bool(owners) and not any(
+                owner.get("controller") is True and owner.get("kind") in OWNERS for owner in owners
+            )
+        group, _ = group_and_version(self.document)
+        if kind in REPLICATED and group in ("", "apps"):
+            count = spec.get("replicas", 1)
+            return isinstance(count, int) and count > 1
+        return True
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a pod that a server handed out: by then it has its node."""
+        uid = mapping(self.document, "metadata").get("uid")
+        return text(self.document, "kind") == "Pod" and bool(uid)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What rules in CEL see of it, under the names that the policies have for the same."""
+        return {
+            "pods": [pod.template for pod in self.pods],
+            "containers": [[one for _, one in pod.containers] for pod in self.pods],
+            "shared": self.is_shared,
+            "stored": self.is_stored,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +183,11 @@ class Wish:
             else (self.request,)
         )
 
+    @property
+    def selectors(self) -> list[str]:
+        """The CEL text of its own selectors: they count as those of its class do."""
+        return [expression for _, expression in expressions(self.fields, self.path)]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -116,6 +209,10 @@ class ClaimSpec:
 
     devices: Object
     path: Path
+    metadata: tuple[tuple[Path, Object], ...] = ()
+    """Its own, and what a template has for the claims that are made from it."""
+    is_stored: bool = False
+    """Whether a server handed it out: by then it may carry marks of ours."""
 
     @property
     def requests(self) -> list[tuple[Path, Object]]:
@@ -143,12 +240,7 @@ class ClassSpec:
     @property
     def selectors(self) -> list[tuple[Path, str]]:
         """The CEL text of its selectors, each with its path."""
-        found = []
-        for path, selector in listed(self.spec, "selectors", self.path):
-            cel = selector.get("cel")
-            if isinstance(cel, Mapping) and isinstance(cel.get("expression"), str):
-                found.append(((*path, "cel", "expression"), cel["expression"]))
-        return found
+        return expressions(self.spec, self.path)
 
     def entries(self, driver: str) -> list[Entry]:
         """Configuration meant for this driver."""
@@ -159,6 +251,16 @@ class ClassSpec:
         return bool(self.entries(driver)) or any(
             driver in expression for _, expression in self.selectors
         )
+
+
+def expressions(of: Object, path: Path) -> list[tuple[Path, str]]:
+    """The CEL text of the selectors of a class or request, each with its path."""
+    found = []
+    for place, selector in listed(of, "selectors", path):
+        cel = selector.get("cel")
+        if isinstance(cel, Mapping) and isinstance(cel.get("expression"), str):
+            found.append(((*place, "cel", "expression"), cel["expression"]))
+    return found
 
 
 def _entries(of: Object, driver: str, path: Path) -> Iterator[Entry]:
@@ -188,14 +290,54 @@ def group_and_version(document: Object) -> tuple[str, str]:
     return (group, version) if slash else ("", version)
 
 
-def pods(document: Object) -> Iterator[PodSpec]:
-    """The specs of the pods that an object is or makes."""
+def workload(document: Object) -> Workload | None:
+    """An object that is a pod or makes pods; None: it does neither, as far as can be told.
+
+    Of a kind that is not in the table, whatever looks like a pod's spec is one.
+    """
     group, _ = group_and_version(document)
     kind = text(document, "kind")
-    replicated = kind != "Pod" or _controlled(document)
-    for pattern in WORKLOADS.get(group, {}).get(kind, ()):
+    if kind in WORKLOADS.get(group, {}):
+        found = tuple(_pods_of(document, group, kind))
+    elif group in OWN_GROUPS or kind in PODLESS.get(group, ()):
+        found = ()
+    else:
+        found = tuple(_anywhere(document, ()))
+    return Workload(document, found) if found else None
+
+
+def is_understood(document: Object) -> bool:
+    """Whether it can be told that an object makes no pods but those that were found in it."""
+    group, _ = group_and_version(document)
+    kind = text(document, "kind")
+    known = group in OWN_GROUPS or (group in WORKLOADS and kind in WORKLOADS[group])
+    return known or kind in PODLESS.get(group, ()) or workload(document) is not None
+
+
+def _pods_of(document: Object, group: str, kind: str) -> Iterator[PodSpec]:
+    for pattern in WORKLOADS[group][kind]:
         for path, found in _reached(document, pattern, ()):
-            yield PodSpec(found, path, replicated)
+            if isinstance(found.get("spec"), Mapping):
+                yield PodSpec(found, (*path, "spec"))
+    if group == "ray.io":
+        for path, options in _reached(document, AUTOSCALERS[kind], ()):
+            yield PodSpec({"spec": {"containers": [options]}}, path, container_path=path)
+
+
+def _anywhere(of: Any, path: Path) -> Iterator[PodSpec]:
+    """Whatever looks like a pod's spec, at any depth: it has containers."""
+    if _is_list(of):
+        for index, one in enumerate(of):
+            yield from _anywhere(one, (*path, index))
+    elif isinstance(of, Mapping):
+        for key, one in of.items():
+            if not path and key == "status":
+                continue
+            if isinstance(one, Mapping) and listed(one, "containers", ()):
+                template = of if key == "spec" else {"spec": one}
+                yield PodSpec(template, (*path, key))
+            else:
+                yield from _anywhere(one, (*path, key))
 
 
 def claims(document: Object) -> Iterator[ClaimSpec]:
@@ -203,8 +345,13 @@ def claims(document: Object) -> Iterator[ClaimSpec]:
     group, _ = group_and_version(document)
     pattern = CLAIMS.get(text(document, "kind")) if group == RESOURCE_GROUP else None
     if pattern:
+        metadata = mapping(document, "metadata")
+        places: list[tuple[Path, Object]] = [(("metadata",), metadata)]
+        if len(pattern) == 3:
+            inner = mapping(mapping(document, "spec"), "metadata")
+            places.append((("spec", "metadata"), inner))
         for path, found in _reached(document, pattern, ()):
-            yield ClaimSpec(found, path)
+            yield ClaimSpec(found, path, tuple(places), bool(metadata.get("uid")))
 
 
 def classes(document: Object) -> Iterator[ClassSpec]:
@@ -252,11 +399,6 @@ def written(path: Path) -> str:
 
 def _is_list(found: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(found, Sequence) and not isinstance(found, str | bytes)
-
-
-def _controlled(document: Object) -> bool:
-    owners = listed(mapping(document, "metadata"), "ownerReferences", ())
-    return any(owner.get("controller") is True for _, owner in owners)
 
 
 def _reached(of: Any, pattern: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Object]]:

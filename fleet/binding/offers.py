@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.binding.cel import qualified
+from fleet.admission.cel import qualified
 from fleet.binding.wishes import Wish
 from fleet.kube.base import Object
 from fleet.messages import DeviceView, NodeView

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet import errors
-from fleet.binding.cel import Selector
+from fleet.admission.cel import Selector
 from fleet.kube.base import Object, name_of
 
 RESULTS_MAX = 32

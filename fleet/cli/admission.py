@@ -69,7 +69,17 @@ def serve(
     ] = None,
     spread_class: Annotated[
         list[str] | None,
-        typer.Option(help="Class whose devices need not be near each other; again for each."),
+        typer.Option(
+            help="Class whose devices need not be near each other, and may be asked for all at"
+            " once; again for each. Default: the driver's; empty: none."
+        ),
+    ] = None,
+    other_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Class of another driver that may be named although it sounds like accelerators;"
+            " again for each."
+        ),
     ] = None,
     requester: Annotated[
         list[str] | None,
@@ -93,6 +103,7 @@ def serve(
         settings,
         classes=classes,
         spread_classes=spread_class,
+        other_classes=other_class,
         requesters=requester,
         own_namespaces=own_namespace,
     )
@@ -144,19 +155,22 @@ def ground_of(
     *,
     classes: list[str] | None = None,
     spread_classes: list[str] | None = None,
+    other_classes: list[str] | None = None,
     requesters: list[str] | None = None,
     own_namespaces: list[str] | None = None,
 ) -> Ground:
     """The ground that is said in words; where nothing is, the driver's own.
 
-    Requesters that are said to be "" are none: a list in the chart may be empty.
+    Requesters or classes that are said to be "" are none: a list in the chart may be empty.
     """
     ground = Ground.of_driver(settings.kubernetes.driver)
     spared = ground.requesters if requesters is None else filter(None, requesters)
+    spread = ground.spread_classes if spread_classes is None else filter(None, spread_classes)
     return replace(
         ground,
         classes=tuple(classes or ground.classes),
-        spread_classes=tuple(spread_classes or ground.spread_classes),
+        spread_classes=tuple(spread),
+        other_classes=tuple(other_classes or ()),
         requesters=tuple(spared),
         own_namespaces=tuple(own_namespaces or ground.own_namespaces),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +12,16 @@ import typer
 from rich.console import Console
 
 from fleet import errors
-from fleet.admission import rules
-from fleet.admission.documents import Document, documents
-from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, WIPE_BUDGET_S, Ground
+from fleet.admission import documents, rules
+from fleet.admission.documents import Document
+from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, Ground
+from fleet.admission.shapes import is_understood
 from fleet.cli import text
 from fleet.cli.output import AsJson, emit
 
 STANDARD_INPUT = "-"
+REFUSED, INCOMPLETE = 1, 3
+"""Exit codes: something is refused; nothing is, but not all could be judged."""
 BROKEN = "document"
 """Rule id of what cannot be read."""
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -40,12 +43,28 @@ class Remark:
     remedy: str
     source: str
     """The chart's template, where Helm says it."""
+    refuses: bool = True
+    """Whether admission, or the API server, refuses it; False: it is advice."""
 
     def __str__(self) -> str:
         what = " ".join(part for part in (self.object, self.path) if part)
         said = f"{what}: {self.wrong}" if what else self.wrong
+        said = said if self.refuses else f"advice: {said}"
         from_chart = f" ({self.source})" if self.source else ""
         return f"{self.file}:{self.line}: {self.rule} {said} — {self.remedy}{from_chart}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """An object that nothing can be said about."""
+
+    file: str
+    line: int
+    object: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: not judged: {self.object}: {self.why}"
 
 
 @dataclass
@@ -54,8 +73,7 @@ class _Count:
 
     files: int = 0
     objects: int = 0
-    elsewhere: int = 0
-    """Objects of namespaces where the rules do not hold."""
+    unjudged: list[Unjudged] = field(default_factory=list)
 
 
 def lint(
@@ -69,8 +87,11 @@ def lint(
         typer.Option("--class", help="A governed device class; again for each. Default: ours."),
     ] = None,
     wipe_budget: Annotated[
-        int, typer.Option(min=1, help="Grace period, seconds, that pods with claims need.")
-    ] = WIPE_BUDGET_S,
+        int | None,
+        typer.Option(
+            min=1, help="Grace period, seconds, that pods with claims need.", show_default="30"
+        ),
+    ] = None,
     own_namespace: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,22 +99,37 @@ def lint(
             help="Namespace of the chart, never judged; again for each. Default: fleetscrub.",
         ),
     ] = None,
+    podless: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="A kind that makes no pods, where lint cannot tell; again for each.",
+        ),
+    ] = None,
+    values: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Values of our chart, with what the cluster allows."),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Everything is judged as if it were for a governed namespace, except what says it is for
-    kube-system or for the chart's own namespace. Exit code 1 when anything was found.
+    kube-system or for the chart's own namespace.
+
+    Exit code 0: all was judged, and nothing is refused; 1: something is refused; 2: something could
+    not be read; 3: nothing is refused, but not all could be judged.
     """
-    ground = replace(Ground.of_driver(driver), wipe_budget_s=wipe_budget)
+    ground = _ground(values) if values else Ground.of_driver(driver)
+    ground = replace(ground, wipe_budget_s=wipe_budget) if wipe_budget else ground
     if own_namespace:
         ground = replace(ground, own_namespaces=(*own_namespace, CLUSTER_NAMESPACE))
     if classes:
         ground = replace(ground, classes=tuple(classes))
     count, unread = _Count(), list[str]()
-    found = list(_remarks(paths, ground, count, unread))
+    found = list(_remarks(paths, _Judging(ground, frozenset(podless or ()), count), unread))
     document = {
         "files": count.files,
         "objects": count.objects,
-        "not_governed": count.elsewhere,
+        "not_judged": [asdict(one) for one in count.unjudged],
         "findings": [asdict(remark) for remark in found],
         "unread": unread,
     }
@@ -101,6 +137,8 @@ def lint(
     def render(console: Console) -> None:
         for remark in found:
             console.print(text.plain(str(remark)))
+        for one in count.unjudged:
+            console.print(text.plain(str(one)))
         console.print(text.plain(_summary(count, found)))
 
     emit(document, as_json=as_json, render=render)
@@ -109,51 +147,88 @@ def lint(
             f"{len(unread)} could not be read: {'; '.join(unread)}",
             remedy="correct the paths named; the rest was judged",
         )
-    if not count.objects and not count.elsewhere and not found:
+    if not count.objects and not count.unjudged and not found:
         raise errors.InputInvalid(
             f"no Kubernetes object in {', '.join(paths)}",
             remedy="name manifests, or pipe in what `helm template` prints and say -",
         )
-    raise typer.Exit(1 if found else 0)
+    if any(remark.refuses for remark in found):
+        raise typer.Exit(REFUSED)
+    raise typer.Exit(INCOMPLETE if count.unjudged else 0)
+
+
+def _ground(file: str) -> Ground:
+    """What a values file of the chart says of the cluster."""
+    try:
+        content = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.InputInvalid(
+            f"{file} cannot be read: {error}", remedy="name a values file of the chart"
+        ) from error
+    return Ground.of_values(documents.values(content))
 
 
 def _summary(count: _Count, found: Sequence[Remark]) -> str:
-    aside = f", {count.elsewhere} not governed" if count.elsewhere else ""
-    said = f"{len(found)} finding{'' if len(found) == 1 else 's'}"
-    return f"{count.objects} objects in {count.files} files judged{aside}: {said}"
+    refused = sum(remark.refuses for remark in found)
+    advice = len(found) - refused
+    aside = f", {len(count.unjudged)} not judged" if count.unjudged else ""
+    said = f"{refused} finding{'' if refused == 1 else 's'}"
+    more = f", {advice} of advice" if advice else ""
+    return f"{count.objects} objects in {count.files} files judged{aside}: {said}{more}"
 
 
-def _remarks(
-    paths: Sequence[str], ground: Ground, count: _Count, unread: list[str]
-) -> Iterator[Remark]:
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """What documents are judged by, and where it is counted."""
+
+    ground: Ground
+    podless: frozenset[str]
+    count: _Count
+
+    def unjudged(self, document: Document) -> str:
+        """Why nothing can be said about an object; "": it is judged."""
+        namespace = rules.namespace(document.value)
+        if not rules.is_judged(document.value, self.ground):
+            return f"the rules do not hold in namespace {namespace}"
+        kind = str(document.value.get("kind"))
+        if kind in self.podless or is_understood(document.value):
+            return ""
+        return (
+            "no pods were found in a kind that is not known here; their own manifests are judged"
+            " when they are made, or say --podless"
+        )
+
+    def remarks(self, name: str, document: Document) -> Iterator[Remark]:
+        """What there is to say about a document."""
+        if why := self.unjudged(document):
+            self.count.unjudged.append(Unjudged(name, document.line, _called(document), why))
+            return
+        self.count.objects += 1
+        for finding in rules.judge(document.value, self.ground):
+            yield Remark(
+                file=name,
+                line=document.line_of(finding.path),
+                rule=finding.rule,
+                object=_called(document),
+                path=finding.place,
+                wrong=finding.wrong,
+                remedy=finding.remedy,
+                source=document.source,
+                refuses=finding.refuses,
+            )
+
+
+def _remarks(paths: Sequence[str], judging: _Judging, unread: list[str]) -> Iterator[Remark]:
     for name, content in _texts(paths, unread):
-        count.files += 1
+        judging.count.files += 1
         templated = False
-        for found in documents(content):
+        for found in documents.documents(content):
             if isinstance(found, Document):
-                yield from _judged(name, found, ground, count)
+                yield from judging.remarks(name, found)
                 continue
             if not (found.is_template and templated):  # once for a file says it
                 yield Remark(name, found.line, BROKEN, "", "", found.wrong, found.remedy, "")
             templated = templated or found.is_template
-
-
-def _judged(name: str, document: Document, ground: Ground, count: _Count) -> Iterator[Remark]:
-    if not rules.is_judged(document.value, ground):
-        count.elsewhere += 1
-        return
-    count.objects += 1
-    for finding in rules.judge(document.value, ground):
-        yield Remark(
-            file=name,
-            line=document.line_of(finding.path),
-            rule=finding.rule,
-            object=_called(document),
-            path=finding.place,
-            wrong=finding.wrong,
-            remedy=finding.remedy,
-            source=document.source,
-        )
 
 
 def _called(document: Document) -> str:

@@ -34,7 +34,7 @@ PLURALS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "CustomResourceDefinition": "customresourcedefinitions",
 }
-RAY_KINDS = ("RayCluster", "RayJob", "RayService")
+RAY_KINDS = ("RayCluster", "RayCronJob", "RayJob", "RayService")
 DENIED = re.compile(r"denied request: ([A-Z]\d+-[a-z-]+): ")
 WARNED = re.compile(r"with binding '[a-z-]+-warning': ([A-Z]\d+-[a-z-]+): ")
 

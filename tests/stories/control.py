@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fleet import errors
-from fleet.binding.cel import Selector
+from fleet.admission.cel import Selector
 from fleet.clock import SystemClock
 from fleet.kube.base import (
     Change,

@@ -58,12 +58,22 @@ def test_values_fill_the_places_that_are_meant_for_them() -> None:
         "spreadClasses": ["b.example.com"],
         "requesters": ["system:serviceaccount:x:y"],
         "wipeBudgetSeconds": 240,
+        "otherClasses": ["mig.example.com"],
+        "capabilities": ["CHOWN"],
+        "extendedResources": ["example.com/nic"],
+        "hostPaths": [],
+        "csiDrivers": ["csi.example.com"],
     }
     wanted = {
         "classes": '["a.example.com"] // admission.classes',
         "spreadClasses": '["b.example.com"] // admission.spreadClasses',
         "requesters": '["system:serviceaccount:x:y"] // admission.requesters',
         "wipeBudget": "240 // admission.wipeBudgetSeconds",
+        "otherClasses": '["mig.example.com"] // admission.otherClasses',
+        "capabilities": '["CHOWN"] // admission.capabilities',
+        "extendedResources": '["example.com/nic"] // admission.extendedResources',
+        "hostPaths": "[] // admission.hostPaths",
+        "csiDrivers": '["csi.example.com"] // admission.csiDrivers',
     }
     found = installed({"admission": given})
     seen = set()

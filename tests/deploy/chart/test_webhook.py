@@ -158,6 +158,10 @@ def test_the_webhook_is_told_the_lists_that_the_policies_are_told(
         "--spread-class=a.example.com",
         "--spread-class=b",
     ]
+    given["admission"] |= {"spreadClasses": [], "otherClasses": ["mig.example.com"]}
+    (container,) = containers(rendering.one("Deployment", NAME, given)["spec"]["template"])
+    assert "--spread-class=" in container["args"]
+    assert "--other-class=mig.example.com" in container["args"]
 
 
 def test_f62_strangers_are_kept_from_the_webhook_as_told() -> None:

@@ -29,7 +29,10 @@ PLURALS = {
     "DeviceClass": "deviceclasses",
     "RayCluster": "rayclusters",
 }
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"dyn": lambda value: value}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "dyn": lambda value: value,
+    "join": lambda found, by: by.join(found),
+}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
     "apiVersion": API_VERSION,
     "kind": KIND,
     "deallocation": "WipeOnDeallocate",
-    "isolationTag": "fst1.a.b",
+    "isolationTag": "fst1.eyJ9.b",
 }
 SOMETHING = st.sampled_from(
     ["strict", "always", "on-fault", "x", "", 0, 1, 0.5, 2, -1, True, [], {}]
@@ -67,7 +67,9 @@ def test_parameters_that_are_no_object_are_told() -> None:
         assert places == ["d.config[0].opaque.parameters"]
 
 
-@pytest.mark.parametrize("value", ["fst1.a", "fst1..b", "fst2.a.b", "fst1.a.b\n", "x" * 5000, 3])
+@pytest.mark.parametrize(
+    "value", ["fst1.eyJ9", "fst1..b", "fst1.a.b", "fst2.eyJ9.b", "fst1.eyJ9.b\n", "x" * 5000, 3]
+)
 def test_what_is_no_tag_is_refused_by_its_shape(value: Any) -> None:
     """C5: whose signature a tag carries is the webhook's and the node's to say, its shape ours."""
     places = found("C5-isolation-tag", claim({**GOOD, "isolationTag": value}))
@@ -77,7 +79,7 @@ def test_what_is_no_tag_is_refused_by_its_shape(value: Any) -> None:
 def test_the_shape_of_a_tag_is_that_of_its_maker() -> None:
     """C5: prefix and length are those that `fleet tag issue` writes."""
     assert TAG.startswith(f"^{PREFIX}\\.")
-    longest = f"{PREFIX}.a." + "b" * (TAG_MAX - len(PREFIX) - 3)
+    longest = f"{PREFIX}.eyJ9." + "b" * (TAG_MAX - len(PREFIX) - 6)
     assert not found("C5-isolation-tag", claim({**GOOD, "isolationTag": longest}))
     assert found("C5-isolation-tag", claim({**GOOD, "isolationTag": f"{longest}b"}))
 

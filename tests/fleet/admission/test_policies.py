@@ -130,7 +130,12 @@ def test_the_clusters_values_are_where_the_chart_finds_them() -> None:
         if (match := re.search(r" // (\S+)$", variable["expression"]))
     }
     assert marks == {
+        "admission.capabilities",
         "admission.classes",
+        "admission.csiDrivers",
+        "admission.extendedResources",
+        "admission.hostPaths",
+        "admission.otherClasses",
         "admission.requesters",
         "admission.spreadClasses",
         "admission.wipeBudgetSeconds",

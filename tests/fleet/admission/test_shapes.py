@@ -28,14 +28,33 @@ def test_the_pods_of_every_kind_are_found(group: str) -> None:
         found = [value for value in CASES.values() if value["kind"] == kind]
         assert found, kind
         for value in found:
-            for pod in shapes.pods(value):
-                assert pod.containers
-                assert pod.replicated == (kind != "Pod" or "ownerReferences" in value["metadata"])
+            made = shapes.workload(value)
+            assert made
+            assert all(pod.containers for pod in made.pods)
+
+
+@pytest.mark.parametrize(
+    ("document", "is_shared"),
+    [
+        ({"kind": "Pod"}, False),
+        ({"kind": "Deployment", "spec": {"replicas": 1}}, False),
+        ({"kind": "StatefulSet", "spec": {}}, False),
+        ({"kind": "ReplicaSet", "spec": {"replicas": 2}}, True),
+        ({"kind": "DaemonSet", "spec": {"replicas": 1}}, True),
+        ({"kind": "Deployment", "apiVersion": "example.com/v1", "spec": {"replicas": 1}}, True),
+    ],
+)
+def test_one_pod_at_a_time_shares_nothing(document: Any, is_shared: bool) -> None:
+    """D2: only kinds that say how many pods there are can say that there is one."""
+    document = {"apiVersion": "apps/v1", **document}
+    assert shapes.Workload(document, ()).is_shared == is_shared
 
 
 def test_all_groups_of_a_ray_cluster_are_found() -> None:
     """B20: the head's pods and those of every worker group."""
-    paths = [written(pod.path) for pod in shapes.pods(CASES["ray-RayJob-good-rayjob"])]
+    made = shapes.workload(CASES["ray-RayJob-good-rayjob"])
+    assert made
+    paths = [written(pod.path) for pod in made.pods]
     below = "spec.rayClusterSpec."
     assert paths == [
         f"{below}headGroupSpec.template.spec",
@@ -46,7 +65,9 @@ def test_all_groups_of_a_ray_cluster_are_found() -> None:
 
 def test_containers_of_every_sort_are_found() -> None:
     """A5: those that run before the others, and those for debugging, are containers too."""
-    (pod,) = shapes.pods(CASES["pods-Pod-ephemeral"])
+    made = shapes.workload(CASES["pods-Pod-ephemeral"])
+    assert made
+    (pod,) = made.pods
     assert [container["name"] for _, container in pod.containers] == ["work", "debug"]
 
 
@@ -97,8 +118,10 @@ def test_whatever_is_written_is_read(spec: Any, kind: str) -> None:
     devices = {"requests": spec, "config": spec, "constraints": spec}
     for inner in (spec, {"devices": devices}, {"template": {"spec": spec}}, {"selectors": spec}):
         document = {"apiVersion": version, "kind": kind, "metadata": spec, "spec": inner}
-        for pod in shapes.pods(document):
-            assert len(pod.claims) + len(pod.containers) >= 0
+        made = shapes.workload(document)
+        for pod in made.pods if made else ():
+            assert len(pod.listed("volumes")) + len(pod.containers) >= 0
+        assert shapes.is_understood(document)
         for claim in shapes.claims(document):
             assert len(claim.wishes) + len(claim.entries("x")) >= 0
         for found in shapes.classes(document):

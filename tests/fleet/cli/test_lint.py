@@ -13,6 +13,7 @@ from fleet.cli.lint import SIZE_MAX
 from fleet.cli.main import main
 from tests.fleet.admission import corpus
 
+LISTS = corpus.ROOT / "F69-admission"
 GOOD = """apiVersion: v1
 kind: Pod
 metadata: {name: plain}
@@ -48,8 +49,9 @@ def test_findings_say_file_line_rule_and_remedy(
 
 
 def test_the_corpus_is_found_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """A5 B17 B20 B35 B51 C1 C2 C3 C4 C5 D1 D2: a directory, as JSON, with the rules expected."""
-    assert main(["lint", str(corpus.ROOT), "--json"]) == 1
+    """A5 B17 B20 B35 B51 C1 C2 C3 C4 C5 D1 D2: files, as JSON, with the rules expected."""
+    files = sorted(map(str, corpus.ROOT.glob("*.yaml")))
+    assert main(["lint", *files, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     cases = [case for case in corpus.cases() if not case.said(corpus.REQUESTER)]
     found = {(Path(one["file"]).stem, one["object"], one["rule"]) for one in document["findings"]}
@@ -61,13 +63,75 @@ def test_the_corpus_is_found_as_it_says(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_good_manifests_are_exit_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A5: nothing found; what is ours or the cluster's is not judged, and said to be so."""
+    """A5: all was judged, and nothing is refused; advice refuses nothing."""
+    (tmp_path / "good.yml").write_text(GOOD)
+    assert main(["lint", str(tmp_path)]) == 0
+    assert "1 objects in 1 files judged: 0 findings" in capsys.readouterr().out
+    assert main(["lint", str(LISTS / "accept" / "15-uncounted-exactly.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "C3-explicit advice: ResourceClaim/g15" in said
+    assert "1 objects in 1 files judged: 0 findings, 1 of advice" in said
+
+
+def test_f69_what_is_not_judged_is_told_by_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F69: what is for kube-system is not judged, is said to be so, and is no success."""
     (tmp_path / "good.yml").write_text(GOOD)
     (tmp_path / "ours.json").write_text(
         json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "kube-system"}})
     )
-    assert main(["lint", str(tmp_path)]) == 0
-    assert "1 objects in 2 files judged, 1 not governed: 0 findings" in capsys.readouterr().out
+    assert main(["lint", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert "ours.json:1: not judged: Pod: the rules do not hold in namespace kube-system" in said
+    assert "1 objects in 2 files judged, 1 not judged: 0 findings" in said
+
+
+def test_f15_an_object_that_hides_its_pods_is_not_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """F15: pods are found in any kind; where none are, lint says so, and so does its exit code."""
+    file = str(corpus.ROOT / "F15-workload-kinds-not-judged" / "workloads.yaml")
+    assert main(["lint", file, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    named = {one["object"] for one in document["findings"]}
+    assert named == {
+        *("JobSet/train", "LeaderWorkerSet/serve", "PyTorchJob/ddp"),
+        *("RayCronJob/nightly", "RayCluster/rc"),
+    }
+    assert [one["object"] for one in document["not_judged"]] == ["VirtualMachineInstance/vm-gpu"]
+    assert document["objects"] == 5
+
+
+def test_f15_a_kind_can_be_said_to_make_no_pods(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F15: what nobody knows is not judged, unless it is said to make no pods."""
+    file = tmp_path / "route.yaml"
+    file.write_text("apiVersion: example.com/v1\nkind: Route\nmetadata: {name: x}\n")
+    assert main(["lint", str(file)]) == 3
+    assert "not judged: Route/x" in capsys.readouterr().out
+    assert main(["lint", str(file), "--podless", "Route"]) == 0
+
+
+def test_f16_what_a_cluster_allows_is_read_from_the_values_of_the_chart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F16, F69: lint judges by the values that the policies were made with."""
+    values = tmp_path / "values.yaml"
+    claim = str(LISTS / "refuse" / "03-13-ext-github.com_fuse.yaml")
+    values.write_text("admission: {extendedResources: [github.com/fuse]}\n")
+    assert main(["lint", claim]) == 1
+    assert main(["lint", claim, "--values", str(values)]) == 0
+    values.write_text("admission: {capabilities: [], spreadClasses: []}\n")
+    for name in ("03-rdma-IPC_LOCK", "06-2-gpus"):
+        file = str(LISTS / "accept" / f"{name}.yaml")
+        assert main(["lint", file]) == 0
+        assert main(["lint", file, "--values", str(values)]) == 1
+    capsys.readouterr()
+    values.write_text("admission: {capabilities: IPC_LOCK}\n")
+    assert main(["lint", claim, "--values", str(values)]) == 2
+    assert "admission.capabilities is not a list of texts" in capsys.readouterr().err
 
 
 def test_what_helm_printed_is_read_from_standard_input(

@@ -1,4 +1,4 @@
-"""Device selectors of requests and classes, evaluated as the scheduler evaluates them. Pure.
+"""CEL: the conditions of our own rules, and device selectors as the scheduler evaluates them. Pure.
 
 The one home of the CEL library. A selector sees what Kubernetes shows it: ``device.driver``,
 ``device.attributes["<domain>"].<id>``, ``device.capacity["<domain>"].<id>`` and
@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import cel
@@ -99,6 +100,23 @@ class Selector:
             "capacity": capacity,
             "allowMultipleAllocations": device.get("allowMultipleAllocations") is True,
         }
+
+
+class NotEvaluable(ValueError):
+    """A condition that has no value for an object: a field of it is of another type."""
+
+
+@cache
+def _condition(text: str) -> cel.Program:
+    return cel.compile(text)
+
+
+def value(text: str, context: Mapping[str, Any]) -> Any:
+    """What a condition of our own is worth. Raises `NotEvaluable`."""
+    try:
+        return _condition(text).execute(cel.Context(dict(context), dict(_CONDITIONS)))
+    except _FAILURES as error:
+        raise NotEvaluable(str(error)) from error
 
 
 def qualified(name: str, driver: str) -> tuple[str, str]:
@@ -221,4 +239,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "minor": _version_part(2),
     "patch": _version_part(3),
     **{name: stdlib.STDLIB_FUNCTIONS[name] for name in _TEXT_FUNCTIONS},
+}
+_CONDITIONS: Mapping[str, Callable[..., Any]] = {
+    "dyn": lambda value: value,  # it concerns the type check of servers alone
+    "upperAscii": stdlib.STDLIB_FUNCTIONS["upperAscii"],
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet import errors
-from fleet.binding.cel import LENGTH_MAX, Selector, qualified
+from fleet.admission.cel import LENGTH_MAX, Selector, qualified
 from tests.fleet.binding.scenes import DRIVER, device, entry
 
 OURS = f'device.attributes["{DRIVER}"]'
