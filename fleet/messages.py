@@ -6,10 +6,20 @@ an operation id, a token and the node it is meant for; repeating it is harmless.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from fleet.model import Token
 from fleet.settings import WipePolicy
@@ -22,6 +32,31 @@ def _token(text: str) -> str:
 
 
 TokenText = Annotated[str, AfterValidator(_token)]
+
+
+FOR_PEOPLE = "for-people"
+"""Context of serialization for what leaves the fleet: `--json` of the verbs."""
+
+
+def _told(at: float | None, asked: SerializationInfo) -> Any:
+    """Between processes a number, as the clocks have it; for others RFC 3339, null for never."""
+    if asked.context != FOR_PEOPLE:
+        return at
+    if not at:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+_TOLD = (
+    PlainSerializer(_told),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        mode="serialization",
+    ),
+)
+Moment = Annotated[float, *_TOLD]
+"""A time, seconds since the epoch; 0.0: never."""
+MomentOrNone = Annotated[float | None, *_TOLD]
 
 
 class Message(BaseModel):
@@ -92,7 +127,7 @@ class ReasonView(Message):
     liftable: bool
     detail: str = ""
     remedy: str = ""
-    since: float = 0.0
+    since: Moment = 0.0
 
 
 class DeviceResult(Message):
@@ -112,10 +147,10 @@ class DeviceResult(Message):
     findings: tuple[Finding, ...] = ()
     before: str = ""
     """State of the device when the campaign found it; "" outside campaigns."""
-    started_at: float = 0.0
+    started_at: Moment = 0.0
     """When its wipe began, by the node's clock (the campaign's where no wipe is told of), seconds
     since the epoch; 0.0: it was never begun."""
-    ended_at: float = 0.0
+    ended_at: Moment = 0.0
     """When its wipe ended, by the same clock; 0.0: not told."""
 
 
@@ -125,7 +160,7 @@ class WipeProgress(Message):
     phase: str = ""
     done: int = 0
     total: int = 0
-    started_at: float = 0.0
+    started_at: Moment = 0.0
 
 
 class DeviceView(Message):
@@ -151,8 +186,8 @@ class DeviceView(Message):
     """Newest token acted on or closed: what the lease store must not be behind."""
     closed: bool = False
     """Whether `floor` itself is closed."""
-    since: float = 0.0
-    checked_at: float = 0.0
+    since: Moment = 0.0
+    checked_at: Moment = 0.0
     """When its health was last read and judged without a fault; 0.0: not since the service
     started."""
     attached: tuple[str, ...] = ()
@@ -200,7 +235,7 @@ class Replication(Message):
     """Whether whoever goes must have copied all of it before (policy `replicated`)."""
     backlog: int | None = 0
     """What is not in the archive yet; None: it cannot be told, which is no better than some."""
-    oldest_at: float = 0.0
+    oldest_at: Moment = 0.0
     """When the oldest of it was made; 0.0: there is none."""
     error: str = ""
     """Why the last try failed."""
@@ -213,7 +248,7 @@ class UnitsView(Message):
 
     units: int = 0
     bytes: int = 0
-    since: float = 0.0
+    since: Moment = 0.0
     """Since when the one is that came first, s since the epoch; 0.0: there is none."""
     late: int = 0
     """Those longer in it than `fleet.metrics.targets` allows."""
@@ -243,7 +278,7 @@ class NodeView(Message):
     incarnation: str
     """New for every start of the node service; an answer of an older one is stale."""
     boot_id: str
-    at: float
+    at: Moment
     simulated: bool
     backend: str
     epoch: int = 0
@@ -354,7 +389,7 @@ class Published(Message):
     quarantined: dict[str, float] = {}
     """Devices whose quarantine is visible to the scheduler (promise 6): UUID to the `since` of the
     view that was published, so that an earlier quarantine never stands for a later one."""
-    unlisted_at: float = 0.0
+    unlisted_at: Moment = 0.0
     """When the view was taken (`NodeView.at`) that the slices were read back complete for: a device
     it does not list is not in them, or quarantined as lost. 0.0: not read back so."""
 

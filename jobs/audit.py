@@ -22,7 +22,7 @@ from fleet.evidence.segments import Damage
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
-from fleet.messages import DeviceView, Message, NodeView
+from fleet.messages import DeviceView, Message, Moment, NodeView
 from fleet.model import HolderKind, Lease, State, Token, UnitId
 from fleet.node.lost import LOST
 from fleet.repair import auditing
@@ -40,7 +40,7 @@ NEEDS_CERTIFICATE = frozenset({str(State.CLEAN), str(State.IN_USE)})
 class AuditReport(Message):
     """What an audit saw; `findings` empty means all agree."""
 
-    at: float
+    at: Moment
     simulated: bool
     nodes: int
     devices: int

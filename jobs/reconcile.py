@@ -22,7 +22,7 @@ from fleet.cli.reach import Fleet, Node
 from fleet.clock import SystemClock
 from fleet.evidence import layout
 from fleet.leases import Closure
-from fleet.messages import Message, NodeView
+from fleet.messages import Message, Moment, NodeView
 from fleet.planning import NodePlan
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find
@@ -92,7 +92,7 @@ class Bench:
 class Reconciliation(Message):
     """What a repair found and did."""
 
-    at: float
+    at: Moment
     dry_run: bool
     simulated: bool
     outcomes: tuple[Outcome, ...] = ()

@@ -1,7 +1,8 @@
 """``python -m tests.docs``: regenerate what the documents take from the code.
 
 The diagrams of docs/concepts.md from the state tables, docs/cli.md from the verb table,
-docs/settings.md from the settings, docs/compliance.md from the requirements, the table of checks in
+docs/answers.schema.json from what verbs answer, docs/settings.md from the settings,
+docs/compliance.md from the requirements, the table of checks in
 docs/hardware.md from the checks, docs/metrics.md from the metric catalogue, docs/alerts.md from the
 alert rules, docs/admission.md and the chart's policies from the admission rules.
 tests/test_docs.py fails when one of them is stale.
@@ -9,11 +10,12 @@ tests/test_docs.py fails when one of them is stale.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from fleet import diagrams, settings_parse
-from fleet.cli import verbs
+from fleet.cli import schema, verbs
 from fleet.compliance import mapping
 from fleet.health.checks import CHECKS
 from fleet.metrics import page as metrics_page
@@ -30,6 +32,7 @@ def generated() -> dict[Path, str]:
         concepts: diagrams.embed(concepts.read_text()),
         hardware: with_checks(hardware.read_text()),
         ROOT / "docs" / "cli.md": verbs.reference(verbs.build()),
+        ROOT / "docs" / "answers.schema.json": json.dumps(schema.document(), indent=2) + "\n",
         ROOT / "docs" / "settings.md": settings_parse.reference(),
         ROOT / "docs" / "compliance.md": mapping.reference(),
         ROOT / "docs" / "metrics.md": metrics_page.reference(),

@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from fleet.binding.running import BindingView
 from fleet.clock import Clock, SystemClock
 from fleet.evidence import layout
-from fleet.messages import Message
+from fleet.messages import Message, Moment
 
 LOG = logging.getLogger(__name__)
 FILE = "alive.json"
@@ -36,7 +36,7 @@ class Alive(Message):
     """A coordinator of this host. `at`: seconds since the epoch."""
 
     pid: int
-    at: float
+    at: Moment
     binding: BindingView
     others: tuple[Alive, ...] = Field(default=(), exclude=True)
     """Those of other selections of nodes, where `read` found this one."""

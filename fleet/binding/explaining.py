@@ -13,7 +13,15 @@ from fleet.binding.deciding import ATTEMPTS_MAX, decide
 from fleet.binding.decisions import PodFact
 from fleet.binding.facts import Facts, Rules, devices_of
 from fleet.binding.tracking import Track
-from fleet.messages import DeviceResult, DeviceView, Finding, Message, NodeView, ReasonView
+from fleet.messages import (
+    DeviceResult,
+    DeviceView,
+    Finding,
+    Message,
+    MomentOrNone,
+    NodeView,
+    ReasonView,
+)
 from fleet.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.slices.gate import is_quarantined
 
@@ -44,7 +52,7 @@ class ClaimStory(Message):
     uid: str
     terminating: bool
     allocated: bool
-    allocated_at: float | None
+    allocated_at: MomentOrNone
     gated: bool
     """Whether the scheduler waits for our conditions."""
     bound: bool
@@ -56,7 +64,7 @@ class ClaimStory(Message):
     pods: tuple[str, ...]
     others: int
     """Other entries of its reservations."""
-    allocating_until: float | None
+    allocating_until: MomentOrNone
     """Until when somebody allocates it (`fleet claim bind`); None: nobody does."""
     leases: tuple[str, ...]
     """Tokens."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from fleet.campaign.verdict import Verdict, verdict
-from fleet.messages import GOOD, ByteFigures, DeviceResult, Message, Outcome
+from fleet.messages import GOOD, ByteFigures, DeviceResult, Message, Moment, Outcome
 from fleet.wipe.result import PASSES
 
 
@@ -68,7 +68,7 @@ class CampaignStatus(Message):
     """The campaign now, for progress bars and plain lines."""
 
     run: str
-    at: float
+    at: Moment
     simulated: bool = False
     devices: tuple[DeviceStatus, ...] = ()
     """All devices; where there are more than `SHOWN_MAX`, those whose phase changed at the last
@@ -125,8 +125,8 @@ class RunReport(Message):
 
     run: str
     simulated: bool
-    started_at: float
-    ended_at: float
+    started_at: Moment
+    ended_at: Moment
     wall_s: float
     devices: tuple[DeviceResult, ...]
     """One row for each device, but for those `omitted`."""

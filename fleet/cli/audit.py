@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 import typer
 from rich.console import Console
@@ -11,7 +12,14 @@ from rich.text import Text
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
+from jobs.audit import AuditReport
+
+
+class AuditAnswer(AuditReport, VerbAnswer):
+    """Where the sources disagree."""
+
+    kind: Literal["audit"] = "audit"
 
 
 def audit(
@@ -59,5 +67,5 @@ def audit(
             + (f"{len(report.findings)} disagreements" if report.findings else "all agree")
         )
 
-    emit(report.model_dump(mode="json"), as_json=as_json, render=render)
+    emit(AuditAnswer.of(report), as_json=as_json, render=render)
     raise typer.Exit(report.exit_code)

@@ -8,22 +8,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from fleet import bootstrap, errors
+from fleet.binding.explaining import ClaimStory
+from fleet.binding.receipt import ClaimReceipt
 from fleet.cli import reach, receipt, text
 from fleet.cli.cluster import KubeconfigOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.cli.receipt import receipts
 from fleet.clock import SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
 from fleet.leases import AcquireRequest
-from fleet.messages import Finding, NodeView
+from fleet.messages import Finding, Message, NodeView
 from fleet.model import Holder, Lease
 from fleet.planning import CoordinatorPlan, NodePlan
 from fleet.settings import KubernetesSettings, Settings
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from fleet.binding.allocating import Allocated
     from fleet.binding.claim import ClaimReading
     from fleet.binding.decisions import PodFact
-    from fleet.binding.explaining import ClaimStory
     from fleet.binding.leasing import ClaimLeases
     from fleet.binding.ports import Nodes
 
@@ -48,6 +49,43 @@ ClaimArgument = Annotated[
 @app.callback()
 def claim() -> None:
     """Allocate claims where no scheduler does, and explain them."""
+
+
+class BoundDevice(Message):
+    """A device of a claim."""
+
+    request: str
+    device: str
+
+
+class BindAnswer(VerbAnswer):
+    """A claim that is allocated and whose devices are proven."""
+
+    kind: Literal["claim bind"] = "claim bind"
+    namespace: str
+    name: str
+    uid: str
+    already: bool
+    """Whether it was so before, and nothing was done."""
+    token: str
+    node: str
+    devices: tuple[BoundDevice, ...]
+    certificates: tuple[str, ...]
+    tried: tuple[str, ...]
+    """Earlier choices, with why they came to nothing."""
+
+
+class ReceiptsAnswer(VerbAnswer):
+    """What claims themselves say."""
+
+    kind: Literal["claim receipts"] = "claim receipts"
+    claims: tuple[ClaimReceipt, ...]
+
+
+class ClaimStoryAnswer(ClaimStory, VerbAnswer):
+    """What API, store and node say of a claim."""
+
+    kind: Literal["claim show"] = "claim show"
 
 
 @app.command("bind")
@@ -83,7 +121,7 @@ def bind(
             sleep=time.sleep,
         )
         found = allocator.allocate(name)
-    emit(_told(found), as_json=as_json, render=partial(_render_bound, found))
+    emit(_answer(found), as_json=as_json, render=partial(_render_bound, found))
 
 
 @app.command("show")
@@ -131,10 +169,11 @@ def show(
             pod=_name(pod, "pod") if pod else None,
             driver=driver,
         )
-        emit(found, as_json=as_json, render=lambda console: receipt.render(console, found))
+        answer = ReceiptsAnswer(claims=tuple(found))
+        emit(answer, as_json=as_json, render=lambda console: receipt.render(console, found))
         return
     story = _story(_name(claim or ""), state_directory(state), address, kubeconfig)
-    emit(story, as_json=as_json, render=partial(_render_story, story))
+    emit(ClaimStoryAnswer.of(story), as_json=as_json, render=partial(_render_story, story))
 
 
 def _has_fleet() -> bool:
@@ -301,19 +340,21 @@ def _pods(cluster: Cluster, reading: ClaimReading) -> Iterator[PodFact]:
 # --- printing --------------------------------------------------------------------------------
 
 
-def _told(found: Allocated) -> dict[str, object]:
+def _answer(found: Allocated) -> BindAnswer:
     reading = found.reading
-    return {
-        "namespace": reading.name.namespace,
-        "name": reading.name.name,
-        "uid": reading.uid,
-        "already": found.already,
-        "token": found.token,
-        "node": ", ".join(reading.nodes),
-        "devices": [{"request": one.request, "device": one.device} for one in reading.devices],
-        "certificates": list(found.certificates),
-        "tried": list(found.tried),
-    }
+    return BindAnswer(
+        namespace=reading.name.namespace,
+        name=reading.name.name,
+        uid=reading.uid,
+        already=found.already,
+        token=str(found.token),
+        node=", ".join(reading.nodes),
+        devices=tuple(
+            BoundDevice(request=one.request, device=one.device) for one in reading.devices
+        ),
+        certificates=tuple(found.certificates),
+        tried=tuple(found.tried),
+    )
 
 
 def _render_bound(found: Allocated, console: Console) -> None:

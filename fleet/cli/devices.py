@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import typer
 from rich.console import Console
@@ -19,7 +19,7 @@ from fleet.cli.options import (
     operator_name,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, DecidedDevice, DeviceRow, VerbAnswer, emit, fields_of
 from fleet.messages import DeviceView, NodeView
 from fleet.settings import Settings
 
@@ -38,6 +38,36 @@ class Partitions(Protocol):
     """A node that can be told to switch partitioning."""
 
     def partition(self, device: str, *, on: bool, operator: str) -> DeviceView: ...
+
+
+class DevicesAnswer(VerbAnswer):
+    """Every device."""
+
+    kind: Literal["devices"] = "devices"
+    simulated: bool
+    devices: tuple[DeviceRow, ...]
+    retired: dict[str, tuple[str, ...]]
+    """UUIDs of devices taken out of the slices for good, by node, hardware that is gone too."""
+
+
+class RetireAnswer(VerbAnswer):
+    """A device that was taken out for good."""
+
+    kind: Literal["devices retire"] = "devices retire"
+    node: str
+    device: str
+    uuid: str
+    operator: str
+    reason: str
+    simulated: bool
+
+
+class PartitioningAnswer(DecidedDevice):
+    """An accelerator after its partitioning was switched."""
+
+    kind: Literal["devices partitioning"] = "devices partitioning"
+    on: bool
+    operator: str
 
 
 @app.callback()
@@ -69,20 +99,12 @@ def devices(
         planning.plan_fleet(directory, settings=settings)
     with reach.nodes(directory, address=address) as nodes:
         views = [node.view() for node in nodes.values()]
-    document = {
-        "simulated": any(view.simulated for view in views),
-        "devices": [
-            {
-                "node": view.node,
-                **device.model_dump(mode="json"),
-                "retired": text.is_retired(view, device),
-            }
-            for view in views
-            for device in view.devices
-        ],
-        "retired": {view.node: list(view.retired) for view in views if view.retired},
-    }
-    emit(document, as_json=as_json, render=lambda console: _render(console, views))
+    answer = DevicesAnswer(
+        simulated=any(view.simulated for view in views),
+        devices=tuple(DeviceRow.at(view, device) for view in views for device in view.devices),
+        retired={view.node: view.retired for view in views if view.retired},
+    )
+    emit(answer, as_json=as_json, render=lambda console: _render(console, views))
 
 
 @app.command("retire")
@@ -122,8 +144,15 @@ def retire(
         text.banner(console, [found])
         console.print(text.plain(f"{name}/{device} ({uuid}) is retired, recorded for {who}"))
 
-    document = {"node": name, "device": device, "uuid": uuid, "operator": who, "reason": reason}
-    emit({**document, "simulated": found.simulated}, as_json=as_json, render=render)
+    answer = RetireAnswer(
+        node=name,
+        device=device,
+        uuid=uuid,
+        operator=who,
+        reason=reason,
+        simulated=found.simulated,
+    )
+    emit(answer, as_json=as_json, render=render)
 
 
 @app.command("partitioning")
@@ -165,9 +194,10 @@ def partitioning(
             )
         )
 
-    document = {"node": name, "on": on, "operator": who, "simulated": found.simulated}
-    document |= view.model_dump(mode="json")
-    emit(document, as_json=as_json, render=render)
+    answer = PartitioningAnswer(
+        **fields_of(DeviceRow.at(found, view)), on=on, operator=who, simulated=found.simulated
+    )
+    emit(answer, as_json=as_json, render=render)
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

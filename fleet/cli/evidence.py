@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.text import Text
 from fleet import errors
 from fleet.cli import archive, keys, losses, page, text
 from fleet.cli.options import StateOption, moment, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.evidence import export as exporting
 from fleet.evidence import parsed
 from fleet.evidence import verify as verifying
@@ -24,6 +24,7 @@ from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.layout import PUBLIC_SUFFIX, checked_name
 from fleet.evidence.segments import Damage, Entry, Sequence
 from fleet.evidence.sources import Collection, Trust, collect, take_heads
+from fleet.messages import Message
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(keys.app, name="keys")
@@ -88,6 +89,91 @@ HtmlOption = Annotated[
 ]
 
 
+class StoredAt(Message):
+    """Where a certificate lies."""
+
+    file: str
+    offset: int | None
+
+
+class CertificateRow(Message):
+    """What a certificate says first."""
+
+    certificate: str
+    """Its digest."""
+    number: int
+    place: StoredAt
+    node: str
+    device: str
+    uuid: str
+    simulated: bool
+    issued_at: str
+    previous_holder: str
+    token: str | None
+    run: str | None
+    bytes: dict[str, Any]
+    """Figures of the wipe, as they were signed."""
+    key_id: str
+
+
+class CertificatesAnswer(VerbAnswer):
+    """Certificates, oldest first."""
+
+    kind: Literal["evidence list"] = "evidence list"
+    certificates: tuple[CertificateRow, ...]
+
+
+class CertificateAnswer(CertificateRow, VerbAnswer):
+    """One certificate with all it says."""
+
+    kind: Literal["evidence show"] = "evidence show"
+    statement: dict[str, Any]
+    """The signed statement, whose predicate docs/compliance.md describes."""
+
+
+class DefectRow(Message):
+    """Something wrong with the evidence, and where."""
+
+    code: str
+    detail: str
+    file: str
+    offset: int | None
+    entry: int | None
+    unit: str | None
+
+
+class VerifyAnswer(VerbAnswer):
+    """What verification found."""
+
+    kind: Literal["evidence verify"] = "evidence verify"
+    ok: bool
+    verdict: str
+    defects: tuple[DefectRow, ...]
+    notes: tuple[str, ...]
+    ledgers: int
+    certificates: int
+    omitted: int
+    units: int
+    simulated: int
+    """Certificates of simulated devices."""
+    losses: int
+    countersignatures: int
+    countersigned: int
+    countersigned_at: str | None
+    """When the newest countersignature was made: nothing older can be missing unseen."""
+    unsigned_index: bool
+
+
+class ExportAnswer(VerbAnswer):
+    """What was copied."""
+
+    kind: Literal["evidence export"] = "evidence export"
+    directory: str
+    certificates: int
+    omitted: int
+    countersignatures: int
+
+
 @app.command("list")
 def list_(
     place: archive.PlaceArgument = "",
@@ -120,7 +206,8 @@ def list_(
         for line in archive.backlog(state) if not place and directory is None else ():
             console.print(text.plain(line, style="yellow"))
 
-    emit([_row(entry, one) for entry, one in found], as_json=as_json, render=render)
+    answer = CertificatesAnswer(certificates=tuple(_row(entry, one) for entry, one in found))
+    emit(answer, as_json=as_json, render=render)
 
 
 @app.command()
@@ -156,8 +243,8 @@ def show(
         if str(html) != page.STDOUT:
             emit(written, as_json=as_json, render=lambda console: page.told(console, written))
         return
-    document = {**_row(entry, one), "statement": one.envelope.statement}
-    emit(document, as_json=as_json, render=lambda console: _show(console, entry, one))
+    answer = CertificateAnswer.of(_row(entry, one), statement=one.envelope.statement)
+    emit(answer, as_json=as_json, render=lambda console: _show(console, entry, one))
 
 
 @app.command()
@@ -195,7 +282,11 @@ def verify(
     if heads is not None:
         take_heads(collection, heads, ring(coordinator_key))
     report = verifying.verify(collection, demand)
-    emit(report.as_json(), as_json=as_json, render=lambda console: _report(console, report))
+    emit(
+        VerifyAnswer(**report.as_json()),
+        as_json=as_json,
+        render=lambda console: _report(console, report),
+    )
     if not report.ok:
         raise typer.Exit(1)
 
@@ -222,12 +313,12 @@ def export(
         raise errors.InputInvalid("an archive is copied to a directory", remedy="add --to DIR")
     collection = open_evidence(state, directory, place=place)
     done = exporting.export(collection, to or Path(target), node=node, device=device)
-    document = {
-        "directory": str(done.directory),
-        "certificates": done.certificates,
-        "omitted": done.omitted,
-        "countersignatures": done.countersignatures,
-    }
+    answer = ExportAnswer(
+        directory=str(done.directory),
+        certificates=done.certificates,
+        omitted=done.omitted,
+        countersignatures=done.countersignatures,
+    )
 
     def render(console: Console) -> None:
         console.print(
@@ -239,7 +330,7 @@ def export(
             " --coordinator-key FILE (keys from elsewhere)"
         )
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -310,23 +401,23 @@ def _certificates(
                 yield found, one
 
 
-def _row(entry: Entry, one: parsed.Certificate) -> dict[str, Any]:
+def _row(entry: Entry, one: parsed.Certificate) -> CertificateRow:
     predicate = one.predicate
-    return {
-        "certificate": one.digest,
-        "number": entry.number,
-        "place": {"file": entry.place.file, "offset": entry.place.offset},
-        "node": one.node,
-        "device": one.device_name,
-        "uuid": one.device,
-        "simulated": one.simulated,
-        "issued_at": predicate["issued_at"],
-        "previous_holder": predicate["previous_holder"],
-        "token": predicate["token"],
-        "run": predicate["run"],
-        "bytes": predicate["bytes"],
-        "key_id": one.envelope.key_id,
-    }
+    return CertificateRow(
+        certificate=one.digest,
+        number=entry.number,
+        place=StoredAt(file=entry.place.file, offset=entry.place.offset),
+        node=one.node,
+        device=one.device_name,
+        uuid=one.device,
+        simulated=one.simulated,
+        issued_at=predicate["issued_at"],
+        previous_holder=predicate["previous_holder"],
+        token=predicate["token"],
+        run=predicate["run"],
+        bytes=predicate["bytes"],
+        key_id=one.envelope.key_id,
+    )
 
 
 # --- printing -------------------------------------------------------------------------------------

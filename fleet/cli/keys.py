@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -21,7 +21,7 @@ from rich.text import Text
 from fleet import bootstrap, errors
 from fleet.cli import archive, text
 from fleet.cli.options import StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.clock import SystemClock
 from fleet.evidence import dsse, kept_list, key_list, layout
 from fleet.evidence.heads import Countersigner, HeadsLog
@@ -29,6 +29,7 @@ from fleet.evidence.key_list import Chosen, KeyList, Listed
 from fleet.evidence.keys import SHORT_ID, KeyRing, PublicKey, SigningKey
 from fleet.evidence.layout import PUBLIC_SUFFIX
 from fleet.journal.lock import OwnerLock
+from fleet.messages import Message
 
 TRIES, PAUSE_S = 20, 0.1
 """How often, and after how many seconds each, another process is waited for that countersigns."""
@@ -220,6 +221,43 @@ def _coordinator(directory: Path) -> SigningKey:
     return SigningKey.load(path)
 
 
+class RotateAnswer(VerbAnswer):
+    """A key that was replaced where no coordinator works."""
+
+    kind: Literal["evidence keys rotate"] = "evidence keys rotate"
+    simulated: bool
+    node: str
+    old: str
+    new: str
+    at_the_coordinator: str
+    """The command to run on the coordinator's host if anybody else may have the old key."""
+
+
+class KeyRow(Message):
+    """A public key, and when it counted."""
+
+    key_id: str
+    node: str
+    """"": the coordinator's."""
+    since: str
+    until: str | None
+    revoked_at: str | None
+    reason: str
+    told: bool
+
+
+class KeysAnswer(VerbAnswer):
+    """The list of keys."""
+
+    kind: Literal["evidence keys"] = "evidence keys"
+    simulated: bool
+    number: int
+    keys: tuple[KeyRow, ...]
+    not_in_the_archive: str
+    follows: str
+    """What is to be done next; "" for nothing."""
+
+
 def _tell_coordinator(node: str, old: str, new: str, *, simulated: bool, as_json: bool) -> None:
     """What is left to do where the node's keys are listed."""
     act = f"fleet evidence keys revoke {old} --node {node} --reason WHY"
@@ -230,13 +268,7 @@ def _tell_coordinator(node: str, old: str, new: str, *, simulated: bool, as_json
         console.print(Text(f"No coordinator works here, so that no list says key {old} ended."))
         console.print(Text(f"If anybody else may have it, run on the coordinator's host: {act}"))
 
-    found = {
-        "simulated": simulated,
-        "node": node,
-        "old": old,
-        "new": new,
-        "at_the_coordinator": act,
-    }
+    found = RotateAnswer(simulated=simulated, node=node, old=old, new=new, at_the_coordinator=act)
     emit(found, as_json=as_json, render=render)
 
 
@@ -266,13 +298,13 @@ def _show(
         for said in filter(None, (waiting, follows)):
             console.print(Text(said, style="yellow"))
 
-    document = {
-        "simulated": simulated,
-        "number": found.number,
-        "keys": rows,
-        "not_in_the_archive": waiting,
-        "follows": follows,
-    }
-    emit(document, as_json=as_json, render=render)
+    answer = KeysAnswer(
+        simulated=simulated,
+        number=found.number,
+        keys=tuple(KeyRow(**row) for row in rows),
+        not_in_the_archive=waiting,
+        follows=follows,
+    )
+    emit(answer, as_json=as_json, render=render)
     if waiting:
         raise typer.Exit(1)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fleet import errors
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.profiles import Profile
+
+
+class KubeletStory(VerbAnswer):
+    """The story told by kubelet-sim."""
+
+    kind: Literal["kubelet-sim"] = "kubelet-sim"
+    held: bool
+    """Whether every promise held."""
+    lines: tuple[str, ...]
 
 
 def kubelet_sim(
@@ -46,13 +54,8 @@ def kubelet_sim(
     with tempfile.TemporaryDirectory(prefix="fleet-kubelet-") as scratch:
         code = demo.run(directory or Path(scratch), say, profile=_profile(profile))
     if as_json:
-        emit(document(code, lines), as_json=True, render=lambda _: None)
+        emit(KubeletStory(held=code == 0, lines=tuple(lines)), as_json=True, render=lambda _: None)
     raise typer.Exit(code)
-
-
-def document(code: int, lines: Sequence[str]) -> dict[str, object]:
-    """The story for machines: whether every promise held, and what was said."""
-    return {"held": code == 0, "lines": list(lines)}
 
 
 def _profile(name: str) -> Profile:

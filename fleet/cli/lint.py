@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from fleet.admission.documents import Document
 from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, Ground
 from fleet.admission.shapes import is_understood
 from fleet.cli import text
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 
 STANDARD_INPUT = "-"
 REFUSED, INCOMPLETE = 1, 3
@@ -76,6 +76,19 @@ class _Count:
     unjudged: list[Unjudged] = field(default_factory=list)
 
 
+class LintAnswer(VerbAnswer):
+    """What was judged, and what was found."""
+
+    kind: Literal["lint"] = "lint"
+    files: int
+    objects: int
+    """Objects judged."""
+    not_judged: tuple[Unjudged, ...]
+    findings: tuple[Remark, ...]
+    unread: tuple[str, ...]
+    """What could not be read, and why."""
+
+
 def lint(
     paths: Annotated[
         list[str], typer.Argument(help="Files, directories, or - for what Helm printed.")
@@ -126,13 +139,13 @@ def lint(
         ground = replace(ground, classes=tuple(classes))
     count, unread = _Count(), list[str]()
     found = list(_remarks(paths, _Judging(ground, frozenset(podless or ()), count), unread))
-    document = {
-        "files": count.files,
-        "objects": count.objects,
-        "not_judged": [asdict(one) for one in count.unjudged],
-        "findings": [asdict(remark) for remark in found],
-        "unread": unread,
-    }
+    answer = LintAnswer(
+        files=count.files,
+        objects=count.objects,
+        not_judged=tuple(count.unjudged),
+        findings=tuple(found),
+        unread=tuple(unread),
+    )
 
     def render(console: Console) -> None:
         for remark in found:
@@ -141,7 +154,7 @@ def lint(
             console.print(text.plain(str(one)))
         console.print(text.plain(_summary(count, found)))
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
     if unread:
         raise errors.InputInvalid(
             f"{len(unread)} could not be read: {'; '.join(unread)}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,8 +16,23 @@ from rich.text import Text
 
 from fleet import errors
 from fleet.cli.options import StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.evidence import layout, losses
+
+
+class LossesAnswer(VerbAnswer):
+    """Data-loss records, as they were signed."""
+
+    kind: Literal["evidence losses"] = "evidence losses"
+    losses: tuple[dict[str, Any], ...]
+    """Statements of the predicate that docs/compliance.md describes, each with its digest."""
+
+
+class AdminAccessAnswer(VerbAnswer):
+    """Records of claims that looked into devices of others, as they were signed."""
+
+    kind: Literal["evidence admin-access"] = "evidence admin-access"
+    looks: tuple[dict[str, Any], ...]
 
 
 def list_losses(
@@ -37,7 +52,7 @@ def list_losses(
     """
     found = [one for one in _records(state_directory(state), node, claim) if not one.looked]
     rows = [{**one.envelope.predicate, "digest": one.digest} for one in found]
-    emit({"losses": rows}, as_json=as_json, render=partial(_render, rows))
+    emit(LossesAnswer(losses=tuple(rows)), as_json=as_json, render=partial(_render, rows))
 
 
 def list_looks(
@@ -58,7 +73,7 @@ def list_looks(
     """
     found = [one for one in _records(state_directory(state), node, claim) if one.looked]
     rows = [{**one.envelope.predicate, "digest": one.digest} for one in found]
-    emit({"looks": rows}, as_json=as_json, render=partial(_render_looks, rows))
+    emit(AdminAccessAnswer(looks=tuple(rows)), as_json=as_json, render=partial(_render_looks, rows))
 
 
 def _render_looks(rows: list[dict[str, Any]], console: Console) -> None:

@@ -7,7 +7,6 @@ stderr; an error is never shown as a traceback unless FLEET_TRACEBACK is set.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import typer
 
 from fleet import errors
-from fleet.cli import text, verbs
-from fleet.cli.output import error_console
+from fleet.cli import output, text, verbs
 
 EXIT_COULD_NOT_RUN = 2
 PRIVATE_UMASK = 0o077
@@ -69,6 +67,7 @@ def build() -> typer.Typer:
 def main(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     as_json = "--json" in arguments
+    output.begin()
     try:
         outcome = build()(args=list(arguments), prog_name="fleet", standalone_mode=False)
     except typer.Exit as done:
@@ -138,14 +137,8 @@ def _meant(arguments: Sequence[str]) -> str:
 
 def _show(error: errors.FleetError, *, as_json: bool) -> int:
     if as_json:
-        document = {
-            "error": error.detail,
-            "kind": type(error).__name__,
-            "remedy": error.remedy,
-        }
-        sys.stderr.write(json.dumps(document) + "\n")
-        return error.exit_code
-    console = error_console()
+        output.emit_error(error)
+    console = output.error_console()
     console.print(text.joined(("error: ", "bold red"), error.detail))
     for problem in error.fields.get("problems", ()):
         if str(problem) not in error.detail:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -29,7 +29,7 @@ from fleet.cli.options import (
     operator_name,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit, error_console
+from fleet.cli.output import AsJson, DeviceRow, VerbAnswer, emit, error_console, fields_of
 from fleet.cli.standby import standby
 from fleet.messages import NodeView
 from fleet.model import HolderKind, State
@@ -46,6 +46,30 @@ app.command("standby")(standby)
 @app.callback()
 def node() -> None:
     """Decide about a whole node."""
+
+
+class NodeAdoptAnswer(VerbAnswer):
+    """Devices that an operator vouched for."""
+
+    kind: Literal["node adopt"] = "node adopt"
+    operator: str
+    simulated: bool
+    devices: tuple[DeviceRow, ...]
+
+
+class DrainAnswer(Drained, VerbAnswer):
+    """What a drain did, and what is left."""
+
+    kind: Literal["node drain"] = "node drain"
+    simulated: bool
+
+
+class ForgetAnswer(Forgotten, VerbAnswer):
+    """What was given up of a lost node."""
+
+    kind: Literal["node forget"] = "node forget"
+    cluster: bool
+    """Whether a cluster was asked."""
 
 
 @app.command("adopt")
@@ -92,12 +116,12 @@ def adopt(
             console.print(Text.assemble(f"{name}/{view.name}: ", text.coloured(view.state)))
         console.print(f"{len(adopted)} devices adopted, recorded for {who}")
 
-    document = {
-        "operator": who,
-        "simulated": any(view.simulated for view in views),
-        "devices": [{"node": name, **view.model_dump(mode="json")} for name, view in adopted],
-    }
-    emit(document, as_json=as_json, render=render)
+    answer = NodeAdoptAnswer(
+        operator=who,
+        simulated=any(view.simulated for view in views),
+        devices=tuple(DeviceRow(**fields_of(view), node=name) for name, view in adopted),
+    )
+    emit(answer, as_json=as_json, render=render)
 
 
 def _named(
@@ -163,7 +187,7 @@ def drain_node(
         done = settled(nodes[node], done, pause=_until(time.monotonic() + wait))
         view = nodes[node].view()
     emit(
-        {**done.model_dump(mode="json"), "simulated": view.simulated},
+        DrainAnswer.of(done, simulated=view.simulated),
         as_json=as_json,
         render=partial(_show_drained, done, view),
     )
@@ -257,8 +281,11 @@ def forget_node(
             _refuse_alive(node, _life(node, around, address) or life(node, parting))
         done = forget(node, parting, operator=who)
     asked = around.cluster is not None
-    document = {**done.model_dump(mode="json"), "cluster": asked}
-    emit(document, as_json=as_json, render=partial(_show_forgotten, done, asked=asked))
+    emit(
+        ForgetAnswer.of(done, cluster=asked),
+        as_json=as_json,
+        render=partial(_show_forgotten, done, asked=asked),
+    )
     raise typer.Exit(1 if done.failed else 0)
 
 

@@ -8,10 +8,9 @@ lets no control character of it through. JSON needs neither, since it escapes bo
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import typer
 from pydantic import BaseModel
@@ -22,7 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli.text import shown, visible
+from fleet.errors import FleetError
+from fleet.messages import FOR_PEOPLE, DeviceView, Message, NodeView
 
+VERSION: Literal[1] = 1
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
@@ -97,17 +99,84 @@ def error_console() -> Console:
     return PlainConsole(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
-def emit(document: Any, *, as_json: bool, render: Callable[[Console], None]) -> None:
-    """Print `document` as JSON, or call `render` with the result console."""
+def fields_of(message: BaseModel) -> dict[str, Any]:
+    """What a message says, by field."""
+    return {name: getattr(message, name) for name in type(message).model_fields}
+
+
+class VerbAnswer(Message):
+    """What a verb says with --json: one document, whose shape `fleet schema` tells.
+
+    A verb's answer is a class of its own, so that it cannot say what its schema does not.
+    """
+
+    version: Literal[1] = VERSION
+    """Of all shapes: it grows when a field is taken away or means something else."""
+    kind: str
+    """The verb."""
+
+    @classmethod
+    def of(cls, message: BaseModel, **more: Any) -> Self:
+        """The answer that says what `message` says, and `more`."""
+        return cls(**fields_of(message), **more)
+
+
+class DeviceRow(DeviceView):
+    """A device and where it is."""
+
+    node: str
+    retired: bool = False
+    """Whether an operator took it out of the slices for good."""
+
+    @classmethod
+    def at(cls, view: NodeView, device: DeviceView) -> Self:
+        """The row of `device`, one of the node of `view`."""
+        retired = device.uuid in view.retired
+        return cls(**fields_of(device), node=view.node, retired=retired)
+
+
+class DecidedDevice(DeviceRow, VerbAnswer):
+    """One device after an operator's decision about it."""
+
+    simulated: bool
+
+
+class ErrorAnswer(VerbAnswer):
+    """Why a verb could not run: on standard output, where its answer would have been."""
+
+    kind: Literal["error"] = "error"
+    error: str
+    """Name of the error, as documented in `fleet/errors.py`."""
+    detail: str
+    remedy: str
+    problems: tuple[str, ...] = ()
+
+
+_said = False
+"""Whether standard output has its one document."""
+
+
+def begin() -> None:
+    """A verb begins: nothing was answered yet."""
+    global _said  # noqa: PLW0603
+    _said = False
+
+
+def emit(answer: VerbAnswer, *, as_json: bool, render: Callable[[Console], None]) -> None:
+    """Print `answer` as JSON, or call `render` with the result console."""
     if not as_json:
         render(console())
         return
-    sys.stdout.write(json.dumps(document, default=_jsonable, indent=2, sort_keys=False) + "\n")
+    global _said  # noqa: PLW0603  a process prints one document
+    _said = True
+    sys.stdout.write(answer.model_dump_json(indent=2, context=FOR_PEOPLE) + "\n")
 
 
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, set | frozenset | tuple):
-        return sorted(value) if isinstance(value, set | frozenset) else list(value)
-    return str(value)
+def emit_error(error: FleetError) -> None:
+    """Print the error as the one JSON document, unless the verb has answered already."""
+    if not _said:
+        problems = tuple(str(one) for one in error.fields.get("problems", ()))
+        answer = ErrorAnswer(
+            error=type(error).__name__, detail=error.detail, remedy=error.remedy, problems=problems
+        )
+        emit(answer, as_json=True, render=lambda _: None)

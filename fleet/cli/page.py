@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from rich.console import Console
 
@@ -29,6 +29,7 @@ from fleet.cli.markup import document, put
 from fleet.cli.markup import row as _row
 from fleet.cli.markup import table as _table
 from fleet.cli.markup import text as _text
+from fleet.cli.output import VerbAnswer
 from fleet.compliance.mapping import values
 from fleet.evidence import by_hand, dsse
 from fleet.evidence.findings import Demand
@@ -124,7 +125,19 @@ def check_asked(file: Path | None, *, as_json: bool, with_keys: bool) -> None:
     markup.check_place(file, as_json=as_json)
 
 
-def write(file: Path, collection: Collection, digest: Digest) -> dict[str, Any]:
+class PageAnswer(VerbAnswer):
+    """The page of a certificate that was written."""
+
+    kind: Literal["evidence page"] = "evidence page"
+    file: str
+    bytes: int
+    certificate: str
+    verified: bool
+    chain: int
+    """Certificates in the chain back to the first."""
+
+
+def write(file: Path, collection: Collection, digest: Digest) -> PageAnswer:
     """Write the page of a certificate to `file` ("-": stdout); what was written.
 
     Raises `InputInvalid` when the certificate is not there or the file cannot be written.
@@ -138,22 +151,22 @@ def write(file: Path, collection: Collection, digest: Digest) -> dict[str, Any]:
     key = next((found for ring in rings if (found := ring.get(key_id))), None)
     source = Source(evidence, one, key)
     size = put(file, render(source))
-    return {
-        "file": str(file),
-        "bytes": size,
-        "certificate": digest,
-        "verified": not source.problems(),
-        "chain": len(evidence.lineage(digest)),
-    }
+    return PageAnswer(
+        file=str(file),
+        bytes=size,
+        certificate=digest,
+        verified=not source.problems(),
+        chain=len(evidence.lineage(digest)),
+    )
 
 
-def told(console: Console, written: Mapping[str, Any]) -> None:
+def told(console: Console, written: PageAnswer) -> None:
     """Say what `write` did."""
-    verdict = "verified" if written["verified"] else "NOT verified: the page says why"
+    verdict = "verified" if written.verified else "NOT verified: the page says why"
     console.print(
         text.plain(
-            f"certificate {text.digest(written['certificate'])} ({verdict}) with a chain of"
-            f" {written['chain']} written to {written['file']}"
+            f"certificate {text.digest(written.certificate)} ({verdict}) with a chain of"
+            f" {written.chain} written to {written.file}"
         )
     )
 

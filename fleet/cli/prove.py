@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,7 +20,7 @@ from rich.console import Console
 from fleet import errors
 from fleet.cli import places, reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit, error_console
+from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, DeviceView, Message
 from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
@@ -60,6 +60,12 @@ class Proof(Message):
         return self.planted > 0 and not self.after_release and self.after_handover == 0
 
 
+class ProveAnswer(Proof, VerbAnswer):
+    """What the proof saw."""
+
+    kind: Literal["prove"] = "prove"
+
+
 def prove(
     *,
     device: Annotated[
@@ -81,7 +87,7 @@ def prove(
     directory = state_directory(state)
     with reach.fleet(directory, address=address, ticking=True) as fleet:
         proof = _Attempt(fleet, directory, content).run(device)
-    emit(proof, as_json=as_json, render=lambda console: _render(console, proof))
+    emit(ProveAnswer.of(proof), as_json=as_json, render=lambda console: _render(console, proof))
     raise typer.Exit(0 if proof.holds else 1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from fleet.cli.options import (
     operator_name,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, DecidedDevice, DeviceRow, VerbAnswer, emit, fields_of
 from fleet.messages import DeviceView, NodeView, ReasonView
 
 app = typer.Typer(no_args_is_help=True)
@@ -28,6 +28,20 @@ NodeOption = Annotated[
 ]
 
 
+class QuarantineAnswer(VerbAnswer):
+    """The devices with reasons against them."""
+
+    kind: Literal["quarantine list"] = "quarantine list"
+    simulated: bool
+    devices: tuple[DeviceRow, ...]
+
+
+class QuarantineDecision(DecidedDevice):
+    """The device after reasons were added or lifted."""
+
+    kind: Literal["quarantine"] = "quarantine"
+
+
 @app.command("list")
 def list_devices(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
@@ -35,16 +49,16 @@ def list_devices(
     """List the devices with reasons against them, with remedies. Exit code 0."""
     with reach.nodes(state_directory(state), address=address) as nodes:
         views = [node.view() for node in nodes.values()]
-    document = {
-        "simulated": any(view.simulated for view in views),
-        "devices": [
-            {"node": view.node, **device.model_dump(mode="json")}
+    answer = QuarantineAnswer(
+        simulated=any(view.simulated for view in views),
+        devices=tuple(
+            DeviceRow.at(view, device)
             for view in views
             for device in view.devices
             if device.reasons
-        ],
-    }
-    emit(document, as_json=as_json, render=lambda console: _render(console, views))
+        ),
+    )
+    emit(answer, as_json=as_json, render=lambda console: _render(console, views))
 
 
 @app.command("add")
@@ -123,9 +137,8 @@ def _show(
             back = text.taken_back(node, view.name)
             console.print(text.plain(f"  it stays retired, and is offered to nobody: {back}"))
 
-    document = {"node": node, "simulated": of.simulated, **view.model_dump(mode="json")}
-    document["retired"] = retired
-    emit(document, as_json=as_json, render=render)
+    answer = QuarantineDecision(**fields_of(DeviceRow.at(of, view)), simulated=of.simulated)
+    emit(answer, as_json=as_json, render=render)
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

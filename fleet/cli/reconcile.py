@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -12,11 +12,17 @@ from rich.console import Console
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
+from jobs.reconcile import Reconciliation
 
 if TYPE_CHECKING:
     from fleet.repair.fixing import Outcome
-    from jobs.reconcile import Reconciliation
+
+
+class ReconcileAnswer(Reconciliation, VerbAnswer):
+    """What a repair found and did."""
+
+    kind: Literal["reconcile"] = "reconcile"
 
 
 def reconcile(
@@ -41,7 +47,7 @@ def reconcile(
     around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
     with reach.fleet(directory, address=address) as fleet:
         report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
-    emit(report.model_dump(mode="json"), as_json=as_json, render=partial(_render, report))
+    emit(ReconcileAnswer.of(report), as_json=as_json, render=partial(_render, report))
     raise typer.Exit(report.exit_code)
 
 

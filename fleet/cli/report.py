@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -23,7 +23,7 @@ from fleet.cli.evidence import (
     trust,
 )
 from fleet.cli.options import AddressOption, StateOption, moment, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.compliance import report as reporting
 from fleet.compliance.mapping import requirement as named
 from fleet.compliance.report import Asked, ComplianceReport, DeviceAnswer, Missing, Period
@@ -64,6 +64,12 @@ UntilOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class RequirementAnswer(ComplianceReport, VerbAnswer):
+    """Device by device, whether the evidence answers a requirement."""
+
+    kind: Literal["report requirement"] = "report requirement"
 
 
 def report(
@@ -116,7 +122,9 @@ def report(
     )
     asked = reporting.known(evidence) if asked is None else asked
     found = reporting.compare(wanted, evidence, asked, period=period)
-    emit(found, as_json=as_json, render=lambda console: _render(console, found))
+    emit(
+        RequirementAnswer.of(found), as_json=as_json, render=lambda console: _render(console, found)
+    )
     raise typer.Exit(found.exit_code)
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from fleet import errors
-from fleet.campaign.verdict import COVERED
+from fleet.campaign.verdict import COVERED, Verdict
 from fleet.cli import markup, reach, run_page, text
 from fleet.cli.evidence import open_evidence
 from fleet.cli.options import state_directory
-from fleet.cli.output import emit
+from fleet.cli.output import VerbAnswer, emit, fields_of
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.sources import Trust
+from fleet.messages import DeviceResult, Moment, MomentOrNone
 from fleet.model import RunId
 from fleet.reports.run import Read, Row, RunFigures, figures, standing
+from fleet.stores.base import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,11 @@ def tell(run: str, place: Place, *, html: Path | None, as_json: bool) -> int:
     with reach.coordinator(state_directory(place.state), address=place.address) as coordinator:
         record = coordinator.run(RunId(run))
     found = figures(record, _read(place), now=time.time())
-    document = _document(found)
-    if html is not None:
-        document |= {"file": str(html), "bytes": markup.put(html, run_page.render(found))}
-        if str(html) == markup.STDOUT:
-            return found.exit_code
-    emit(document, as_json=as_json, render=lambda console: _show(console, found, html))
+    size = None if html is None else markup.put(html, run_page.render(found))
+    if html is not None and str(html) == markup.STDOUT:
+        return found.exit_code
+    answer = _answer(found, file="" if html is None else str(html), size=size)
+    emit(answer, as_json=as_json, render=lambda console: _show(console, found, html))
     return found.exit_code
 
 
@@ -67,32 +68,68 @@ def _read(place: Place) -> Read:
     return Read(judged, str(where), notes=tuple(judged.report.notes))
 
 
-def _document(found: RunFigures) -> dict[str, Any]:
+class ResultRow(DeviceResult):
+    """What became of a device, and what the evidence says of it."""
+
+    verdict: Verdict
+    verified: bool | None
+    """Whether its certificate was verified; null: it names none, or no evidence was read."""
+    wrong: tuple[str, ...]
+    """What is wrong with its certificate."""
+
+
+class RunReportAnswer(VerbAnswer):
+    """One campaign run, held against the evidence."""
+
+    kind: Literal["report run"] = "report run"
+    run: str
+    simulated: bool
+    state: RunState
+    exit_reason: str
+    exit_code: int
+    started_at: Moment
+    finished_at: MomentOrNone
+    verdicts: dict[Verdict, int]
+    covered: int
+    """Devices that are covered."""
+    unproven: tuple[str, ...] | None
+    """Devices called covered whose certificate was not verified; null: no evidence was read."""
+    evidence: str
+    """Where evidence was read; "": nowhere."""
+    devices: tuple[ResultRow, ...]
+    file: str = ""
+    """The page that was written."""
+    bytes: int | None = None
+
+
+def _answer(found: RunFigures, *, file: str, size: int | None) -> RunReportAnswer:
     record = found.record
-    return {
-        "run": record.id,
-        "simulated": record.simulated,
-        "state": record.state,
-        "exit_reason": record.exit_reason,
-        "exit_code": found.exit_code,
-        "started_at": record.started_at,
-        "finished_at": record.finished_at,
-        "verdicts": {str(word): count for word, count in found.counts.items()},
-        "covered": found.covered,
-        "unproven": [row.place for row in found.unproven] if found.evidence else None,
-        "evidence": found.evidence,
-        "devices": [_told(row) for row in found.rows],
-    }
+    return RunReportAnswer(
+        run=record.id,
+        simulated=record.simulated,
+        state=record.state,
+        exit_reason=record.exit_reason,
+        exit_code=found.exit_code,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        verdicts=dict(found.counts),
+        covered=found.covered,
+        unproven=tuple(row.place for row in found.unproven) if found.evidence else None,
+        evidence=found.evidence,
+        devices=tuple(_row(row) for row in found.rows),
+        file=file,
+        bytes=size,
+    )
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> ResultRow:
     proof = row.proof
-    return {
-        **row.result.model_dump(mode="json"),
-        "verdict": row.verdict,
-        "verified": None if proof is None else proof.sound,
-        "wrong": [] if proof is None else list(proof.wrong),
-    }
+    return ResultRow(
+        **fields_of(row.result),
+        verdict=row.verdict,
+        verified=None if proof is None else proof.sound,
+        wrong=() if proof is None else tuple(proof.wrong),
+    )
 
 
 def _show(console: Console, found: RunFigures, html: Path | None) -> None:

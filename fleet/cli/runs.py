@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,9 +13,23 @@ from rich.table import Table
 
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.model import RunId
 from fleet.stores.base import RunRecord, RunState
+
+
+class RunsAnswer(VerbAnswer):
+    """Campaign runs, newest first."""
+
+    kind: Literal["runs"] = "runs"
+    simulated: bool
+    runs: tuple[RunRecord, ...]
+
+
+class RunAnswer(RunRecord, VerbAnswer):
+    """One campaign run with its results."""
+
+    kind: Literal["run"] = "run"
 
 
 def runs(
@@ -33,17 +47,15 @@ def runs(
         if run is not None:
             record = coordinator.run(RunId(run))
             emit(
-                record.model_dump(mode="json"),
+                RunAnswer.of(record),
                 as_json=as_json,
                 render=lambda console: _show(console, record),
             )
             return
         records = coordinator.runs(limit)
-    document = {
-        "simulated": any(record.simulated for record in records),
-        "runs": [record.model_dump(mode="json") for record in records],
-    }
-    emit(document, as_json=as_json, render=lambda console: _list(console, records))
+    simulated = any(record.simulated for record in records)
+    answer = RunsAnswer(simulated=simulated, runs=tuple(records))
+    emit(answer, as_json=as_json, render=lambda console: _list(console, records))
 
 
 def _list(console: Console, records: Sequence[RunRecord]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -27,8 +27,8 @@ from fleet.cli.options import (
     parse_size,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit, error_console
-from fleet.messages import NodeView
+from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
+from fleet.messages import Message, NodeView
 from fleet.model import RunId
 from fleet.settings import CampaignPolicy, Settings
 
@@ -97,6 +97,31 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Scrub real devices witho
 SettingsJsonOption = Annotated[str, typer.Option("--settings-json", hidden=True)]
 
 
+class ScrubAnswer(RunReport, VerbAnswer):
+    """What a campaign came to."""
+
+    kind: Literal["scrub"] = "scrub"
+
+
+class TargetRow(Message):
+    """A device that a campaign would wipe."""
+
+    node: str
+    device: str
+    uuid: str
+    state: str
+    memory_bytes: int
+
+
+class ScrubPlanAnswer(VerbAnswer):
+    """What a campaign would do."""
+
+    kind: Literal["scrub plan"] = "scrub plan"
+    simulated: bool
+    waves: tuple[tuple[TargetRow, ...], ...]
+    blocked: tuple[TargetRow, ...]
+
+
 def scrub(
     context: typer.Context,
     *,
@@ -138,7 +163,7 @@ def scrub(
     choices = _Choices(selection, resume, operator_name(operator), dashboard=dashboard, yes=yes)
     report = _run(fleet_plan, settings, choices, address=address)
     emit(
-        report,
+        ScrubAnswer.of(report),
         as_json=as_json,
         # As typed: what is told to be run next is run from the same place.
         render=lambda console: reporting.render(console, report, state=state or directory),
@@ -273,11 +298,11 @@ def _dry_run(
     listed = [scope.listing(view) for view in views]
     targets = [target_of(view, device) for view in listed for device in view.devices]
     waves = plan.plan(targets, budget.in_service(views), policy)
-    document = {
-        "simulated": any(view.simulated for view in views),
-        "waves": [[_told(target) for target in wave] for wave in waves.waves],
-        "blocked": [_told(target) for target in waves.blocked],
-    }
+    answer = ScrubPlanAnswer(
+        simulated=any(view.simulated for view in views),
+        waves=tuple(tuple(_row(target) for target in wave) for wave in waves.waves),
+        blocked=tuple(_row(target) for target in waves.blocked),
+    )
 
     def render(console: Console) -> None:
         text.banner(console, views)
@@ -298,17 +323,17 @@ def _dry_run(
             console.print(text.plain(f"  {target.node}/{target.name}: no limit lets it start now"))
         console.print(f"{len(targets)} devices in {len(waves.waves)} waves; nothing was touched")
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
 
 
-def _told(target: Target) -> dict[str, object]:
-    return {
-        "node": target.node,
-        "device": target.name,
-        "uuid": target.uuid,
-        "state": target.state,
-        "memory_bytes": target.memory_bytes,
-    }
+def _row(target: Target) -> TargetRow:
+    return TargetRow(
+        node=target.node,
+        device=target.name,
+        uuid=target.uuid,
+        state=target.state,
+        memory_bytes=target.memory_bytes,
+    )
 
 
 _NOT_HANDED_ON = frozenset({"address", "dashboard", "policy", "max_parallel"})

@@ -6,20 +6,22 @@ as a tenant or a hardware fault needs none either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 from rich.console import Console
 
 from fleet.backends.simulated import clients, faults, memory, search
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.cli.options import StateOption, parse_size, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.errors import DeviceUnknown, InputInvalid
 from fleet.evidence import layout
+from fleet.messages import Message
 from fleet.model import Accelerator, Device
 
 FOUND = 1
@@ -67,9 +69,96 @@ class Place:
             end = unit.offset_bytes + unit.size_bytes
         yield start, end - start
 
-    def named(self) -> dict[str, str]:
+    def named(self) -> dict[str, Any]:
         """Identity for documents."""
         return {"node": self.node, "device": self.device.name, "uuid": self.device.uuid}
+
+
+class Located(Message):
+    """Where a simulated device is."""
+
+    node: str
+    device: str
+    uuid: str
+
+
+class WriteAnswer(Located, VerbAnswer):
+    """What was written."""
+
+    kind: Literal["sim write"] = "sim write"
+    offset: int
+    bytes: int
+
+
+class ReadAnswer(Located, VerbAnswer):
+    """What was read."""
+
+    kind: Literal["sim read"] = "sim read"
+    offset: int
+    hex: str
+
+
+class FoundRow(Located):
+    """How often it was found on a device."""
+
+    found: int
+    offsets: tuple[int, ...]
+
+
+class SearchAnswer(VerbAnswer):
+    """What a search of all memory found."""
+
+    kind: Literal["sim search"] = "sim search"
+    simulated: Literal[True] = True
+    searched_blocks: int
+    searched_bytes: int
+    found: int
+    devices: tuple[FoundRow, ...]
+
+
+class FaultAnswer(Located, VerbAnswer):
+    """A fault that was set or taken back."""
+
+    kind: Literal["sim fault"] = "sim fault"
+    fault: str
+    cleared: bool | None = None
+    """Whether it was there to be taken back; null: it was set."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    times: int = 0
+    """How often it strikes; 0: always."""
+    seed: int = 0
+
+
+class FaultRow(Message):
+    """A kind of fault."""
+
+    text: str
+    outcome: str
+    times: int
+    parameters: dict[str, Any]
+
+
+class FaultsAnswer(VerbAnswer):
+    """The faults there are, by name."""
+
+    kind: Literal["sim faults"] = "sim faults"
+    faults: dict[str, FaultRow]
+
+
+class HolderAnswer(Located, VerbAnswer):
+    """A process that holds a device, or those that were ended."""
+
+    kind: Literal["sim holder"] = "sim holder"
+    pid: int | None = None
+    name: str = ""
+    ended: tuple[int, ...] = ()
+
+
+class RebootAnswer(VerbAnswer):
+    """The new boot of each node."""
+
+    kind: Literal["sim reboot"] = "sim reboot"
+    boots: Mapping[str, str]
 
 
 @app.command("write")
@@ -94,9 +183,8 @@ def write(
             remedy="choose a smaller offset or file, or cut the file",
         )
     memory.write(place.memory, start + at, content)
-    document = {**place.named(), "offset": at, "bytes": len(content)}
     emit(
-        document,
+        WriteAnswer(**place.named(), offset=at, bytes=len(content)),
         as_json=as_json,
         render=lambda console: console.print(
             f"{place.node}/{place.device.name}: {len(content)} B written at offset {at}"
@@ -128,7 +216,8 @@ def read(
             shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
             console.print(f"{at + row:012x}  {piece.hex(' '):<47}  {shown}", markup=False)
 
-    emit({**place.named(), "offset": at, "hex": content.hex()}, as_json=as_json, render=render)
+    answer = ReadAnswer(**place.named(), offset=at, hex=content.hex())
+    emit(answer, as_json=as_json, render=render)
 
 
 @app.command("search")
@@ -154,16 +243,15 @@ def search_memory(
         (place, search.search(needles, place.memory, within=[*place.spans()])) for place in places
     ]
     hits = sum(one.blocks for _, one in found)
-    document = {
-        "simulated": True,
-        "searched_blocks": needles.searched,
-        "searched_bytes": needles.size,
-        "found": hits,
-        "devices": [
-            {**place.named(), "found": one.blocks, "offsets": list(one.places)}
+    answer = SearchAnswer(
+        searched_blocks=needles.searched,
+        searched_bytes=needles.size,
+        found=hits,
+        devices=tuple(
+            FoundRow(**place.named(), found=one.blocks, offsets=tuple(one.places))
             for place, one in found
-        ],
-    }
+        ),
+    )
 
     def render(console: Console) -> None:
         what = f"{needles.searched} blocks of 64 B" if needles.searched else f"{needles.size} B"
@@ -175,7 +263,7 @@ def search_memory(
                     f" the first at offset {one.places[0]}"
                 )
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
     raise typer.Exit(FOUND if hits else 0)
 
 
@@ -210,16 +298,22 @@ def fault(
     place = _one(state_directory(state), node, device)
     units = [str(unit) for unit in place.device.units]
     made = faults.make(name, units=units, parameters=_pairs(setting), times=times, seed=seed)
-    document: dict[str, Any] = {**place.named(), "fault": name}
     if clear:
-        document["cleared"] = place.backend.clear_fault(place.device.uuid, name)
-        words = "taken back" if document["cleared"] else "was not set"
+        cleared = place.backend.clear_fault(place.device.uuid, name)
+        answer = FaultAnswer(**place.named(), fault=name, cleared=cleared)
+        words = "taken back" if cleared else "was not set"
     else:
         place.backend.set_fault(place.device.uuid, made)
-        document |= {"parameters": made.parameters, "times": made.remaining or 0, "seed": seed}
+        answer = FaultAnswer(
+            **place.named(),
+            fault=name,
+            parameters=dict(made.parameters),
+            times=made.remaining or 0,
+            seed=seed,
+        )
         words = f"set, {made.remaining or 'no limit of'} times"
     emit(
-        document,
+        answer,
         as_json=as_json,
         render=lambda console: console.print(f"{place.node}/{place.device.name}: {name} {words}"),
     )
@@ -241,16 +335,16 @@ def holder(
     registers = place.backend.registers(place.accelerator.uuid)
     if end:
         ended = clients.stop(clients.alive(registers.read(), place.device.units))
-        document: dict[str, Any] = {**place.named(), "ended": ended}
+        answer = HolderAnswer(**place.named(), ended=tuple(ended))
         words = f"{len(ended)} processes ended"
     else:
         pid = clients.start(
             registers, place.memory, name=name, units=place.device.units, seconds=seconds
         )
-        document = {**place.named(), "pid": pid, "name": name}
+        answer = HolderAnswer(**place.named(), pid=pid, name=name)
         words = f"held by {name} (pid {pid}) for {seconds:g} s"
     emit(
-        document,
+        answer,
         as_json=as_json,
         render=lambda console: console.print(f"{place.node}/{place.device.name}: {words}"),
     )
@@ -265,20 +359,22 @@ def reboot(*, node: NodeOption = None, state: StateOption = None, as_json: AsJso
         for name, boot in booted.items():
             console.print(f"{name}: new boot {boot}")
 
-    emit({"boots": booted}, as_json=as_json, render=render)
+    emit(RebootAnswer(boots=dict(booted)), as_json=as_json, render=render)
 
 
 def _list_faults(*, as_json: bool) -> None:
     kinds = faults.catalogue()
-    document = {
-        name: {
-            "text": kind.text,
-            "outcome": kind.outcome,
-            "times": kind.times,
-            "parameters": dict(kind.parameters),
+    answer = FaultsAnswer(
+        faults={
+            name: FaultRow(
+                text=kind.text,
+                outcome=kind.outcome,
+                times=kind.times,
+                parameters=dict(kind.parameters),
+            )
+            for name, kind in kinds.items()
         }
-        for name, kind in kinds.items()
-    }
+    )
 
     def render(console: Console) -> None:
         for name, kind in kinds.items():
@@ -288,7 +384,7 @@ def _list_faults(*, as_json: bool) -> None:
                 console.print(f"    --set {settings}", markup=False)
             console.print(f"    then: {kind.outcome}", markup=False)
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
 
 
 def _backends(state: Path, node: str | None) -> Sequence[tuple[str, SimulatedBackend]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import typer
 from rich.console import Console
@@ -15,12 +16,30 @@ from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import is_awaited
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit, fields_of
 from fleet.messages import NodeView
 from fleet.model import OUT_OF_SERVICE, State
 
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}
 """A dirty device is not lost, but nobody can have it before it is wiped."""
+
+
+class NodeRow(NodeView):
+    """A node, and how many of its devices are in which state."""
+
+    states: dict[str, int]
+
+
+class StatusAnswer(VerbAnswer):
+    """Whether the fleet is fit, and why not."""
+
+    kind: Literal["status"] = "status"
+    simulated: bool
+    fit: bool
+    nodes: tuple[NodeRow, ...]
+    coordinator: alive.Alive | None
+    """As the coordinator of this host reported last."""
+    coordinator_trouble: tuple[str, ...]
 
 
 def status(
@@ -39,19 +58,18 @@ def status(
     unfit = any(view.degraded for view in views) or any(
         device.state in UNFIT for view in views for device in view.devices
     )
-    document = {
-        "simulated": any(view.simulated for view in views),
-        "fit": not unfit,
-        "nodes": [
-            {
-                **view.model_dump(mode="json", exclude={"results"}),
-                "states": dict(Counter(device.state for device in view.devices)),
-            }
+    answer = StatusAnswer(
+        simulated=any(view.simulated for view in views),
+        fit=not unfit,
+        nodes=tuple(
+            NodeRow(
+                **fields_of(view), states=dict(Counter(device.state for device in view.devices))
+            )
             for view in views
-        ],
-        "coordinator": None if found is None else found.model_dump(mode="json"),
-        "coordinator_trouble": list(trouble),
-    }
+        ),
+        coordinator=found,
+        coordinator_trouble=trouble,
+    )
 
     def render(console: Console) -> None:
         _render(console, views)
@@ -60,7 +78,7 @@ def status(
         for why in trouble:
             console.print(text.plain(f"  {why}", style="yellow"))
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)
     raise typer.Exit(1 if unfit else 0)
 
 

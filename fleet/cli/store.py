@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 import typer
 from pydantic import Field
@@ -27,7 +27,7 @@ from fleet.cli.options import (
     operator_name,
     state_directory,
 )
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.clock import SystemClock
 from fleet.founding import is_founded
 from fleet.messages import Message, NodeView, TokenText
@@ -65,6 +65,18 @@ def store() -> None:
     """Make or adopt the lease store of this host or cluster."""
 
 
+class StoreAnswer(VerbAnswer):
+    """The store that is there now."""
+
+    kind: Literal["store init"] = "store init"
+    store: str
+    made: bool
+    """Whether it was made now."""
+    epoch: int
+    newest: str
+    """The last token issued."""
+
+
 @app.command("init")
 def init(
     *,
@@ -87,13 +99,8 @@ def init(
         if made and founded:
             console.print(Text("its nodes do not follow it yet: now run `fleet store adopt`"))
 
-    document = {
-        "store": place.named,
-        "made": made,
-        "epoch": newest.epoch,
-        "newest": str(newest),
-    }
-    emit(document, as_json=as_json, render=render)
+    answer = StoreAnswer(store=place.named, made=made, epoch=newest.epoch, newest=str(newest))
+    emit(answer, as_json=as_json, render=render)
 
 
 @app.command("adopt")
@@ -145,7 +152,7 @@ def adopt(
             unreached = str(error)
         terms = Terms(who, at_least=floor, nodes_only=nodes_only, unreached=unreached)
         adoption = follow(stores, nodes, terms)
-    emit(adoption, as_json=as_json, render=partial(_render, adoption))
+    emit(AdoptAnswer.of(adoption), as_json=as_json, render=partial(_render, adoption))
     if adoption.failed or adoption.conflicts:
         raise typer.Exit(1)
 
@@ -174,6 +181,12 @@ class Adoption(Message):
     """Nodes that follow the new epoch."""
     failed: dict[str, str]
     """Nodes that refuse our tokens until told again, with the reason; "" for all of them."""
+
+
+class AdoptAnswer(Adoption, VerbAnswer):
+    """What an adoption came to."""
+
+    kind: Literal["store adopt"] = "store adopt"
 
 
 _ELSEWHERE = (

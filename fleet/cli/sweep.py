@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
+from jobs import sweep as job
+
+
+class SweepAnswer(job.SweepReport, VerbAnswer):
+    """What a sweep saw."""
+
+    kind: Literal["sweep"] = "sweep"
 
 
 def sweep(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
 ) -> None:
     """Tenants are not disturbed. Exit code 1 when a device fails or cannot be read."""
-    from jobs import sweep as job
-
     with reach.nodes(state_directory(state), address=address) as nodes:
         report = job.run(nodes)
 
@@ -36,5 +43,5 @@ def sweep(
         for node, error in report.silent.items():
             console.print(Text(f"{node} did not answer: {error}", style="red"))
 
-    emit(report.model_dump(mode="json"), as_json=as_json, render=render)
+    emit(SweepAnswer.of(report), as_json=as_json, render=render)
     raise typer.Exit(1 if report.found else 0)

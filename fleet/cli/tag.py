@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -20,9 +20,10 @@ from fleet.admission.tags_authority import Authority, Right
 from fleet.admission.tags_file import TagKeyFile
 from fleet.cli import text
 from fleet.cli.options import moment
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence.keys import SHORT_ID
+from fleet.messages import Message
 
 DEFAULT_DIRECTORY = "~/.local/share/fleetscrub-tags"
 SKEW_S = 300
@@ -148,7 +149,69 @@ def issue(
     def render(console: Console) -> None:
         console.print(text.plain(issued), soft_wrap=True)
 
-    emit({"tag": issued, **said}, as_json=as_json, render=render)
+    emit(TagAnswer(tag=issued, **said), as_json=as_json, render=render)
+
+
+class TagContent(Message):
+    """What a tag gives a right to."""
+
+    id: str
+    issued_at: str
+    key_id: str
+    minimum: str
+    namespaces: tuple[str, ...]
+    not_after: str
+    not_before: str
+    profiles: tuple[str, ...]
+
+
+class TagAnswer(TagContent, VerbAnswer):
+    """A tag that was issued."""
+
+    kind: Literal["tag"] = "tag"
+    tag: str
+
+
+class TagVerdictAnswer(TagContent, VerbAnswer):
+    """Whether a tag is good for a use."""
+
+    kind: Literal["tag verify"] = "tag verify"
+    list_number: int
+    """Number of the list of tag keys it was judged by."""
+    problems: tuple[str, ...]
+    """Why it is not good; empty: it is."""
+
+
+class TagKeyRow(Message):
+    """A key that signs tags."""
+
+    id: str
+    public: str
+    since: str
+    until: str | None
+    revoked_at: str | None
+    reason: str
+
+
+class RevokedTag(Message):
+    """A tag that was revoked."""
+
+    id: str
+    reason: str
+    revoked_at: str
+
+
+class TagKeysAnswer(VerbAnswer):
+    """The list of tag keys."""
+
+    kind: Literal["tag key"] = "tag key"
+    root: str
+    issuer: str
+    file: str
+    issued_at: str
+    number: int
+    keys: tuple[TagKeyRow, ...]
+    revoked_tags: tuple[RevokedTag, ...]
 
 
 @app.command()
@@ -194,7 +257,7 @@ def verify(
         profile=profile or None,
     )
     found = [f"{wrong}; write {write}" for wrong, write in tags.judge(signed, known, use)]
-    said: dict[str, Any] = {**signed.tag.as_json(), "list": known.number, "problems": found}
+    said = TagVerdictAnswer(**signed.tag.as_json(), list_number=known.number, problems=tuple(found))
 
     def render(console: Console) -> None:
         for name, value in signed.tag.as_json().items():
@@ -248,12 +311,10 @@ def _now() -> int:
 
 def _show(authority: Authority, *, as_json: bool) -> None:
     keys = authority.keys()
-    document = {
-        "root": authority.root,
-        "issuer": authority.issuer,
-        "file": str(authority.list_path),
-        **tags_list.as_json(keys),
-    }
+    document = tags_list.as_json(keys)
+    answer = TagKeysAnswer(
+        root=authority.root, issuer=authority.issuer, file=str(authority.list_path), **document
+    )
 
     def render(console: Console) -> None:
         table = Table("key", "listed", "replaced", "revoked", "why")
@@ -265,7 +326,7 @@ def _show(authority: Authority, *, as_json: bool) -> None:
         for row in document["revoked_tags"]:
             told = f"tag {row['id']} revoked {row['revoked_at']}: {row['reason']}"
             console.print(text.plain(told))
-        console.print(text.plain(f"list {document['number']}: {document['file']}"))
-        console.print(text.plain(f"root: {document['root']}"))
+        console.print(text.plain(f"list {document['number']}: {answer.file}"))
+        console.print(text.plain(f"root: {answer.root}"))
 
-    emit(document, as_json=as_json, render=render)
+    emit(answer, as_json=as_json, render=render)

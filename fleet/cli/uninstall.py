@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, NoClusterOption, PolicyOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
-from fleet.cli.output import AsJson, emit
+from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.messages import Message
 from fleet.model import HolderKind
 from fleet.repair import removing
@@ -48,6 +48,12 @@ class Uninstall(Message):
     state: str
     """The directory that stays: evidence, keys, journals."""
     notes: tuple[str, ...] = ()
+
+
+class UninstallAnswer(Uninstall, VerbAnswer):
+    """What there is, what stands in the way, what was done."""
+
+    kind: Literal["uninstall"] = "uninstall"
 
 
 def uninstall(
@@ -104,7 +110,7 @@ def uninstall(
         notes=job.notes(facts, around.unasked),
     )
     emit(
-        report.model_dump(mode="json"),
+        UninstallAnswer.of(report),
         as_json=as_json,
         render=lambda console: _render(console, report, directory, wanted=apply),
     )

@@ -51,6 +51,7 @@ VERBS = (
         "kubelet_sim",
         "kubelet_sim",
     ),
+    Verb("schema", "The shape of what verbs answer with --json.", "schema", "schema"),
     Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
 )
 

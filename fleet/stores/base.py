@@ -21,7 +21,7 @@ from pydantic import Field, JsonValue
 
 from fleet import errors
 from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceResult, Message
+from fleet.messages import DeviceResult, Message, Moment, MomentOrNone
 from fleet.model import Holder, Lease, RunId, Token, UnitId
 
 HISTORY_KEPT = 10_000
@@ -173,8 +173,8 @@ class RunRecord(Message):
 
     id: str
     state: RunState = RunState.RUNNING
-    started_at: float
-    finished_at: float | None = None
+    started_at: Moment
+    finished_at: MomentOrNone = None
     policy: dict[str, JsonValue] = Field(default_factory=dict)
     plan: dict[str, JsonValue] = Field(default_factory=dict)
     targets: tuple[Target, ...] = ()

@@ -18,7 +18,8 @@ VENDOR = "nvidia"
 OWN_MEMORY = "dedicated"
 COHERENT_REMEDY = (
     "have the driver keep the memory for itself: `options nvidia"
-    " NVreg_CoherentGPUMemoryMode=driver` in /etc/modprobe.d, then reboot; or do not offer these GPUs"
+    " NVreg_CoherentGPUMemoryMode=driver` in /etc/modprobe.d, then reboot; or do not offer these"
+    " GPUs"
 )
 ARCHITECTURES = {
     2: "kepler",

@@ -49,7 +49,7 @@ def test_an_archive_is_listed_verified_and_copied(
     code, out, _ = run("verify", place, *state, "--json")
     assert (code, json.loads(out)["certificates"]) == (0, 2)
     code, out, _ = run("list", place, "--device", "node-1-a", *state, "--json")
-    (row,) = json.loads(out)
+    (row,) = json.loads(out)["certificates"]
     assert row["place"]["file"].startswith(f"{place}/ledgers/node-1/")
     assert run("export", place, "--to", tmp_path / "copy", *state)[0] == 0
     code, out, _ = run("verify", "--directory", tmp_path / "copy")

@@ -14,8 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fleet import errors
-from fleet.binding.explaining import ClaimStory
-from fleet.cli.claim import _render_story
+from fleet.cli.claim import ClaimStoryAnswer, _render_story
 from fleet.cli.main import build
 from fleet.kube.base import CLASSES
 from fleet.messages import ClaimOrder
@@ -117,7 +116,7 @@ def test_whoever_says_nothing_is_not_taken_for_a_no(
     host.pending("a")
     told = verb(host, "show", "tenant/a")
     assert "no coordinator reports on this host" in told["coordinator_trouble"][0]
-    found = ClaimStory.model_validate(told)
+    found = ClaimStoryAnswer.model_validate(told)
     _render_story(found, Console(width=200))
     assert "n1: no record" in capsys.readouterr().out
     _render_story(found.model_copy(update={"node_answers": False}), Console(width=200))

@@ -86,16 +86,16 @@ def test_a_state_that_cannot_be_written_is_told(
         assert "fault of the product" not in told
 
 
-def test_an_error_with_json_is_json_on_stderr(
+def test_f56_an_error_with_json_is_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --json an error is one JSON object on stderr and stdout stays empty."""
+    """F56: with --json an error is the one document on stdout, and words on stderr."""
     assert main(["devices", "--state", str(tmp_path), "--json"]) == 2
     found = capsys.readouterr()
-    assert found.out == ""
-    document = json.loads(found.err)
-    assert document["kind"] == "DriverAbsent"
-    assert document["remedy"]
+    document = json.loads(found.out)
+    assert (document["version"], document["kind"]) == (1, "error")
+    assert document["error"] == "DriverAbsent"
+    assert document["remedy"] in found.err
 
 
 def test_an_error_cannot_write_to_the_terminal(

@@ -5,27 +5,47 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli.output import PlainConsole, console, emit, error_console
-from fleet.messages import ByteFigures
+from fleet.cli.output import (
+    PlainConsole,
+    VerbAnswer,
+    begin,
+    console,
+    emit,
+    emit_error,
+    error_console,
+)
+from fleet.errors import DeviceUnknown
+from fleet.messages import Moment
 
 
-def test_a_document_is_plain_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json models, sets and tuples become one JSON document and nothing is rendered."""
+class Example(VerbAnswer):
+    """An answer with times."""
+
+    kind: Literal["example"] = "example"
+    since: Moment
+    until: Moment = 0.0
+
+
+def test_f56_a_document_is_plain_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """F56: a verb answers one document with version and kind, times as text, and no lines."""
 
     def render(_: object) -> None:
         raise AssertionError("text was rendered beside the document")
 
-    document = {"bytes": ByteFigures(total=1), "names": frozenset({"b", "a"}), "pair": (2, 1)}
-    emit(document, as_json=True, render=render)
+    begin()
+    emit(Example(since=1_700_000_000.25), as_json=True, render=render)
     found = json.loads(capsys.readouterr().out)
-    assert found["bytes"]["total"] == 1
-    assert (found["names"], found["pair"]) == (["a", "b"], [2, 1])
+    assert list(found) == ["version", "kind", "since", "until"]
+    assert (found["since"], found["until"]) == ("2023-11-14T22:13:20.250Z", None)
+    emit_error(DeviceUnknown("gone"))
+    assert capsys.readouterr().out == "", "a verb that has answered has had its document"
 
 
 def test_a_pipe_gets_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_a_claim_is_read_and_nothing_else(ground: Any, capsys: Capture) -> None:
     """E3: one GET of the claim; no slice, node, pod, list or discovery is asked for."""
     standin, options = ground
     assert main(["claim", "show", "tenant/c", *options, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["claims"]
     assert [one["standing"] for one in found["devices"]] == ["proven", "proven"]
     assert [one["uuid"] for one in found["devices"]] == ["a", "b"]
     assert {one["token"] for one in found["devices"]} == {"1.5"}
@@ -173,7 +173,7 @@ def test_a_real_wipe_is_told_to_the_tenant(host: Host, tmp_path: Path, capsys: C
     host.until(lambda: host.reading(claim).bound, loop.turn, said=loop.view())
     options = ["--receipt", "--kubeconfig", kubeconfig(host.standin, tmp_path / "kubeconfig")]
     assert main(["claim", "show", "tenant/mine", *options, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["claims"]
     (one,) = found["devices"]
     host.standin.engine.access = None
     loop.stop()

@@ -38,7 +38,7 @@ def sim(state: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*arguments: str) -> tuple[int, Any]:
         code = main(["sim", *arguments, "--state", str(state), "--json"])
         seen = capsys.readouterr()
-        return code, json.loads(seen.out or seen.err)
+        return code, json.loads(seen.out)
 
     return call
 
@@ -97,7 +97,7 @@ def test_all_faults_are_listed_with_their_outcome(sim: Run) -> None:
     """`--list` is documentation: what it does, its parameters, what must follow."""
     code, found = sim("fault", "--list")
     assert code == 0
-    assert all(one["text"] and one["outcome"] for one in found.values())
+    assert all(one["text"] and one["outcome"] for one in found["faults"].values())
 
 
 def test_a_holder_is_a_real_process_and_a_reboot_ends_it(state: Path, sim: Run) -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_run_is_exit_2_with_a_remedy(
     """Errors go to stderr, name the fact, and say what to do."""
     code, error = sim(*arguments)
     assert code == 2
-    assert words in error["error"]
+    assert words in error["detail"]
     assert error["remedy"]
 
 
