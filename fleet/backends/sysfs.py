@@ -289,7 +289,10 @@ class Function:
     # --- its memory ---
 
     def bars(self) -> tuple[Bar, ...]:
-        """Its memory windows, as far as they have a size."""
+        """Its memory windows, as far as they have a size; empty where that is unknown, too.
+
+        A window is how much the processor can see at once, and no measure of a card's memory.
+        """
         found = []
         for index, line in enumerate((self._text("resource") or "").splitlines()[:BAR_COUNT]):
             try:
@@ -299,6 +302,11 @@ class Function:
             if flags & MEMORY_BAR and end > start:
                 found.append(Bar(index, end - start + 1, bool(flags & PREFETCHABLE_BAR)))
         return tuple(found)
+
+    @property
+    def windowless(self) -> bool:
+        """Whether the kernel tells its windows, and none of them has a size."""
+        return bool(self._text("resource")) and not self.bars()
 
     def memory_only_node(self) -> int | None:
         """Bytes of its NUMA node where that has memory and no processor: the device's own memory,

@@ -212,7 +212,7 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
                 view.node,
                 device.name,
                 device.uuid,
-                text.size(device.memory_bytes),
+                text.memory(device.memory_bytes),
                 device.profile or "whole",
                 text.coloured(device.state),
                 _against(view, device),

@@ -316,7 +316,7 @@ def _dry_run(
                     target.node,
                     target.name,
                     text.coloured(target.state),
-                    text.size(target.memory_bytes),
+                    text.memory(target.memory_bytes),
                 )
         console.print(table)
         for target in waves.blocked:

@@ -84,6 +84,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def memory(count: float) -> str:
+    """As `size`; a device of which nobody tells how much memory it has says so."""
+    return size(count) if count else "unknown"
+
+
 def rate(bytes_per_s: float) -> str:
     """Bytes per second, decimal as vendors quote it; "-" when unknown."""
     return f"{bytes_per_s / 1e9:.2f} GB/s" if bytes_per_s else "-"

@@ -155,10 +155,14 @@ def _of_reset(found: Mapping[str, Any]) -> bool:
 
 
 def unread_problems(total: int, reserved: int, covered: int, *, memory_bytes: int) -> Iterator[str]:
-    """What is wrong with the figures of a device of `memory_bytes` that was only reset."""
+    """What is wrong with the figures of a device of `memory_bytes` that was only reset.
+
+    Both are 0 where nobody tells how much memory the device has (F46).
+    """
     if covered or reserved:
         yield f"{covered} bytes covered and {reserved} reserved by a reset, which reads no memory"
-    if memory_bytes <= 0 or total < memory_bytes:
+    untold = total == memory_bytes == 0
+    if not untold and (memory_bytes <= 0 or total < memory_bytes):
         yield f"the reset was of {total} bytes, the device has {memory_bytes}"
 
 

@@ -206,6 +206,8 @@ class Readings:
     """Driver posture: process accounting, which tells one tenant of another, is on."""
     reset_methods: tuple[str, ...] | None = None
     """What the kernel offers to reset the device by (PCI)."""
+    obstacles: tuple[str, ...] | None = ()
+    """What keeps the device from being wiped or handed out as it is, in words, with what to do."""
     why: Mapping[str, str] = field(default_factory=dict)
     """Why a reading is unknown, where that is known, by its name."""
     not_applicable: frozenset[str] = frozenset()
@@ -222,6 +224,7 @@ class Readings:
         for name in (*XID_COLUMNS, *XID_PLACES):
             found[name] = list(getattr(self, name))
         found["logged"] = None if self.logged is None else list(found["logged"])
+        found["obstacles"] = None if self.obstacles is None else list(self.obstacles)
         found["reset_methods"] = None if self.reset_methods is None else list(self.reset_methods)
         return found
 
@@ -238,6 +241,8 @@ class Readings:
         kept["logged"] = None if logged is None else tuple(_made(Logged, one) for one in logged)
         if log is not None:
             kept["log"] = log_state_from(log)
+        obstacles = kept.get("obstacles", ())
+        kept["obstacles"] = None if obstacles is None else tuple(obstacles)
         methods = kept.get("reset_methods")
         kept["reset_methods"] = None if methods is None else tuple(methods)
         kept["not_applicable"] = frozenset(kept.get("not_applicable", ()))

@@ -135,6 +135,16 @@ def _posture(check: Check, sight: Sight) -> Outcome:
     return replace(found, verdict=Verdict.WARN) if found.verdict is Verdict.FAIL else found
 
 
+def _obstacles(check: Check, sight: Sight) -> Outcome:
+    """Whatever the back end says keeps the device from being used as it is."""
+    found = _value(check, sight.now)
+    if found is None:
+        return _unknown(check)
+    if found:
+        return Outcome(Verdict.FAIL, "; ".join(found))
+    return Outcome(Verdict.PASS, "nothing is in the way")
+
+
 def _partitioned(check: Check, sight: Sight) -> Outcome:
     """Partitions are made for each wipe and claim: none is no fault unless the mode is in doubt."""
     now = _value(check, sight.now)
@@ -367,6 +377,7 @@ RULES: Mapping[str, Rule] = {
     "flag": _flag,
     "load-flag": _load_flag,
     "posture": _posture,
+    "obstacles": _obstacles,
     "partitioned": _partitioned,
     "count": _count,
     "link": _link,

@@ -132,6 +132,8 @@ def render(
             _PCIE_ROOT: _text(found.get("pcie_root", "")),
             _PCI_BUS_ID: _text(pci.address(found.get("pci", ""))),
         },
+        # 0 where nobody tells the size. It is not left out: a selector that asks for memory would
+        # fail on such a device, and with it the allocation of its neighbours.
         "capacity": {"memory": {"value": quantity_text(device.memory_bytes)}},
         "allowMultipleAllocations": False,
     }

@@ -173,11 +173,36 @@ class PciTree:
                 path = f"{base}/accel/{name}{minor}"
                 self.node(f"dev/accel/{name}{minor}", path, (261, number))
         elif driver == "amdgpu":
-            name = f"renderD{128 + minor}"
-            for registered in (f"{base}/drm/{name}", f"sys/class/drm/{name}"):
-                self.node(f"dev/dri/{name}", registered, (226, 128 + minor))
-            self.node(f"dev/dri/card{minor}", f"{base}/drm/card{minor}", (226, minor))
+            for name, number in ((f"renderD{128 + minor}", 128 + minor), (f"card{minor}", minor)):
+                self.node(f"dev/dri/{name}", f"{base}/drm/{name}", (226, number))
+                self._classed(name, self._home(address) / "drm" / name)
             self.node("dev/kfd", "sys/class/kfd/kfd", (235, 0))
+            self.topology(address, 128 + minor, number=minor + 1)
+
+    def topology(self, address: str, minor: int, *, number: int, part: int = 0) -> None:
+        """What the compute driver says of one card, or of one part of a card."""
+        bus, device, function = address.replace(".", ":").split(":")[1:]
+        place = int(bus, 16) << 8 | int(device, 16) << 3 | int(function) | part << 28
+        facts = {"simd_count": 304, "domain": int(address.split(":", maxsplit=1)[0], 16)}
+        facts |= {"location_id": place, "drm_render_minor": minor}
+        text = "".join(f"{name} {value}\n" for name, value in facts.items())
+        self.put(f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text)
+
+    def partition(self, address: str, *minors: int, mode: str = "CPX", told: bool = True) -> None:
+        """Switch a partition mode on: further parts have nodes below no PCI function."""
+        self.write(address, "current_compute_partition", mode)
+        for part, minor in enumerate(minors, start=1):
+            home = f"sys/devices/platform/amdgpu_xcp_{minor - 128}/drm"
+            for name, number in ((f"renderD{minor}", minor), (f"card{minor - 128}", minor - 128)):
+                self.node(f"dev/dri/{name}", f"{home}/{name}", (226, number))
+                self._classed(name, self.root / home / name)
+            if told:
+                self.topology(address, minor, number=minor, part=part)
+
+    def _classed(self, name: str, home: Path) -> None:
+        entry = self.root / "sys/class/drm" / name
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.symlink_to(os.path.relpath(home, entry.parent))
 
     def module(self, name: str, version: str, parameters: Mapping[str, str]) -> None:
         """A loaded driver."""

@@ -72,7 +72,7 @@ class Holders:
         instance = within.instance if within else None
         gi = None if instance is None else instance.ids["gi"]
         own = (
-            [nodes.of_gpu(minor, root=self.root)]
+            [nodes.of_gpu(minor, root=self.root), *nodes.rendering(self.root, card.address)]
             if instance is None
             else self._capabilities(minor, instance)
         )

@@ -17,6 +17,7 @@ from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia.identity import Identities
 from fleet.backends.pcie import inventory, nodes, occupancy
 from fleet.backends.pcie.inventory import Slot
+from fleet.backends.pcie.obstacles import obstacles
 from fleet.backends.pcie.readings import readings
 from fleet.backends.pcie.scrubbing import scrub_of
 from fleet.clock import Clock, SystemClock
@@ -79,16 +80,14 @@ class PcieBackend:
 
     def grant(self, device: Device) -> Grant:
         """The nodes of its driver. Raises DeviceLost where one is missing, and BackendFailed where
-        a node would reach another accelerator as well."""
+        a node would reach another device as well, or only a part of this one."""
         slot = self._slot(device.accelerator)
         readings(slot.function, at=self.clock.now())
         given = nodes.grant(slot.function, slot.part, device.name)
-        others = inventory.sharing(slot.function)
-        if others and any(node.path.startswith("/dev/vfio/") for node in given.nodes):
+        if found := obstacles(slot.function):
             raise BackendFailed(
-                f"{device.name} is in one IOMMU group with {', '.join(others)}: whoever gets one"
-                " reaches all of them",
-                remedy="plug them into slots with groups of their own",
+                f"{device.name} is not handed out: {'; '.join(found)}",
+                remedy="do what is said, then scrub the device",
             )
         return given
 
@@ -118,12 +117,26 @@ class PcieBackend:
         )
 
     def scrub_by_reset(self, accelerator: Uuid) -> ResetScrub:
-        """Reset it, and say what the vendor's switch and the holders before and after are."""
+        """Reset it, and say what the vendor's switch and the holders before and after are.
+
+        The switch counts only where it was on before and is on after: it is a driver's, which a
+        reset may have unbound and bound again.
+        """
         slot = self._slot(accelerator)
-        scrub = scrub_of(slot.function, slot.part)
+        scrub = scrub_of(slot.function)
+        if found := obstacles(slot.function):
+            return ResetScrub(
+                performed=False,
+                method="",
+                vendor_scrub=scrub.state.value,
+                switch=scrub.name,
+                problem=f"it was not reset: {'; '.join(found)}",
+            )
         before = self.processes(accelerator)
         outcome = self.reset(accelerator)
         after = self.processes(accelerator)
+        again = scrub_of(slot.function)
+        scrub = scrub if scrub.problem else again
         problem = scrub.problem
         if not outcome.done:
             problem = f"it was not reset: {outcome.detail}"

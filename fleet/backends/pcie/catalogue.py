@@ -12,6 +12,8 @@ from typing import Any
 from fleet.backends.sysfs import Ids
 
 GIB = 1 << 30
+DISPLAY = 0x03
+"""Base class of everything that drives a display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,11 @@ class Part:
     name: str
     family: str
     nodes: tuple[str, ...]
-    scrub: str
     source: str
     vendor: int | None = None
     devices: frozenset[int] = frozenset()
     classes: frozenset[int] = frozenset()
     memory_bytes: int | None = None
-    required: bool = False
     unbinds: bool = False
 
     def fits(self, ids: Ids) -> bool:
@@ -48,8 +48,52 @@ class Part:
 @functools.cache
 def parts() -> tuple[Part, ...]:
     """All rows, in the order in which they are tried."""
-    text = resources.files(__package__).joinpath("devices.toml").read_text()
-    return tuple(_part(row) for row in tomllib.loads(text)["part"])
+    return tuple(_part(row) for row in _table()["part"])
+
+
+@functools.cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("devices.toml").read_text())
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """What a vendor's memory keeps through a reset: of all its devices, listed or not."""
+
+    scrub: str = "none"
+    required: bool = False
+    cleared_from: int = 0
+
+
+@functools.cache
+def _vendors() -> Mapping[int, Vendor]:
+    return {
+        row["vendor"]: Vendor(
+            scrub=row["scrub"],
+            required=row.get("required", False),
+            cleared_from=row.get("cleared_from", 0),
+        )
+        for row in _table()["vendor"]
+    }
+
+
+def vendor_of(ids: Ids) -> Vendor:
+    """The rule of a function's vendor; without one, that no switch is known."""
+    return _vendors().get(ids.vendor, Vendor())
+
+
+def is_integrated(ids: Ids, address: str) -> bool:
+    """Whether a function is graphics of the processor itself, which shares the host's memory."""
+    return any(_is_such(row, ids, address) for row in _table()["integrated"])
+
+
+def _is_such(row: Mapping[str, Any], ids: Ids, address: str) -> bool:
+    if ids.vendor != row["vendor"] or ids.class_code >> 16 != DISPLAY:
+        return False
+    if "devices" in row:
+        return ids.device in row["devices"]
+    cards = any(first <= ids.device <= last for first, last in row["but"])
+    return address == row["place"] and not cards
 
 
 def part_of(ids: Ids) -> Part | None:
@@ -63,12 +107,10 @@ def _part(row: Mapping[str, Any]) -> Part:
         name=row["name"],
         family=row["family"],
         nodes=tuple(row["nodes"]),
-        scrub=row["scrub"],
         source=row["source"],
         vendor=row.get("vendor"),
         devices=frozenset(row.get("devices", ())),
         classes=frozenset(row.get("classes", ())),
         memory_bytes=None if gib is None else gib * GIB,
-        required=row.get("required", False),
         unbinds=row.get("unbinds", False),
     )

@@ -7,8 +7,10 @@ Decisions:
    number that two cards claim identifies neither.
 2. A card that is dead, asleep or unplugged cannot tell its serial number: what it was when it last
    answered is remembered (`Identities`), so that it keeps its name and a new card gets its own.
-3. A size that nobody tells is not invented, and never taken from the host's memory (B64): such a
-   function is no accelerator we can offer.
+3. A size that nobody tells is not told: not taken from a window onto the card, which may be larger
+   or smaller than its memory (F46), and never from the host's memory (B64). The card is listed all
+   the same, and what it is certified for is "size unknown".
+4. Graphics that are a part of the processor are no accelerator: devices.toml says which.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.backends.nvidia.identity import Identities, Known, marks, unnamed
-from fleet.backends.pcie.catalogue import Part, part_of
+from fleet.backends.pcie.catalogue import Part, is_integrated, part_of
 from fleet.backends.sysfs import Function, Ids, Life, discover, read_text
 from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 
@@ -50,6 +52,7 @@ def slots(root: Path, identities: Identities) -> tuple[Slot, ...]:
         for function in discover(root)
         if (ids := function.ids) is not None
         and (part := part_of(ids)) is not None
+        and not is_integrated(ids, function.address)
         and function.physical() is None
     ]
     alive = [one for one in found if one[0].life() is Life.ALIVE]
@@ -63,15 +66,13 @@ def slots(root: Path, identities: Identities) -> tuple[Slot, ...]:
         if claimed[(marks(function), serial, _number(function))] > 1:
             serial = ""
         accelerator = _accelerator(function, ids, part, serial)
-        if accelerator is not None:
-            seen.append(Known(function.address, marks(function), serial, accelerator))
-            listed.append(Slot(function, part, accelerator))
+        seen.append(Known(function.address, marks(function), serial, accelerator))
+        listed.append(Slot(function, part, accelerator))
     known = {one.accelerator.uuid for one in seen}
     dead = [
-        Slot(function, part, accelerator)
+        Slot(function, part, _dead(function, ids, part, identities, known))
         for function, ids, part in found
         if function.address not in serials
-        and (accelerator := _dead(function, ids, part, identities, known)) is not None
     ]
     identities.remember(seen)
     return tuple(sorted([*listed, *dead], key=lambda slot: slot.function.address))
@@ -97,7 +98,7 @@ def slot_of(root: Path, known: Known) -> Slot | None:
 
 def _dead(
     function: Function, ids: Ids, part: Part, identities: Identities, alive: set[Uuid]
-) -> Accelerator | None:
+) -> Accelerator:
     known = identities.at(function, alive=alive)
     return known.accelerator if known else _accelerator(function, ids, part, "")
 
@@ -115,10 +116,8 @@ def _number(function: Function) -> str:
     return function.address.rpartition(".")[2]
 
 
-def _accelerator(function: Function, ids: Ids, part: Part, serial: str) -> Accelerator | None:
+def _accelerator(function: Function, ids: Ids, part: Part, serial: str) -> Accelerator:
     size, source = _memory(function, part)
-    if not size:
-        return None
     if serial:
         text = f"{ids.vendor:04x}:{ids.device:04x}/{serial}/{_number(function)}"
         own = Uuid(f"PCI-{uuid.uuid5(_SERIALS, text)}")
@@ -148,9 +147,7 @@ def _memory(function: Function, part: Part) -> tuple[int, str]:
         return int(told), "driver"
     if part.memory_bytes:
         return part.memory_bytes, "catalogue"
-    bars = function.bars()
-    best = max(bars, key=lambda bar: (bar.prefetchable, bar.size_bytes), default=None)
-    return (best.size_bytes, "bar") if best else (0, "")
+    return 0, "nobody"
 
 
 def _attributes(function: Function, ids: Ids, part: Part) -> Mapping[str, str]:
@@ -192,13 +189,4 @@ def _name(part: Part, address: str, own: Uuid) -> str:
             own.rpartition("-")[2][:HASH_DIGITS],
         )
         if word
-    )
-
-
-def sharing(function: Function) -> tuple[str, ...]:
-    """Addresses of other accelerators of its IOMMU group: its VFIO node reaches them, too."""
-    return tuple(
-        other.address
-        for other in function.group_members()
-        if other != function and (ids := other.ids) is not None and part_of(ids) is not None
     )

@@ -2,21 +2,29 @@
 
 Numbers come from ``dev`` files in sysfs, names from the drivers' own rules; whether a node exists
 is asked of ``<root>/dev`` only when it is granted.
+
+What is granted is what the rules of a driver name. Who holds a card is a wider question: every
+node counts that the kernel registers anywhere below the function, that the compute driver's
+topology says leads to it, or of which nobody can tell where it leads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.backends.base import DeviceNode, Grant
+from fleet.backends.pcie import drm
 from fleet.backends.pcie.catalogue import Part
 from fleet.backends.sysfs import Function, device_numbers, read_text
-from fleet.errors import DeviceLost
+from fleet.errors import BackendFailed, DeviceLost
+from fleet.pci import address as canonical
 
 PASSTHROUGH = "vfio-pci"
 KFD = "/dev/kfd"
+AMD = "amdgpu"
 ANY = "any"
 NVIDIA_MAJOR = 195
 """Of the driver's nodes, the same on every machine."""
@@ -50,12 +58,52 @@ def nodes_of(function: Function, part: Part) -> tuple[Node, ...]:
     return tuple(found[path] for path in sorted(found))
 
 
+def reaching(function: Function, part: Part) -> tuple[Node, ...]:
+    """Every node by which the function can be reached, granted or not, by path.
+
+    Raises `BackendFailed` where the kernel does not show what it registers below the function.
+    """
+    known = nodes_of(function, part)
+    numbers = {node.numbers for node in known}
+    found = {node.path: node for node in _below(function) if node.numbers not in numbers}
+    if function.driver == AMD:
+        found |= {
+            one.path: Node(one.path, one.numbers, granted=False)
+            for one in drm.reaches(function.root)
+            if one.address in ("", function.address)
+        }
+    found |= {node.path: node for node in known}
+    return tuple(found[path] for path in sorted(found))
+
+
 def render_nodes(root: Path) -> Mapping[str, Numbers | None]:
-    """Every render node of the machine: a client of the shared compute node opens some of them."""
+    """Render nodes known to lead to one AMD GPU: a client of the shared compute node has some of
+    them open, and by these it is known which GPUs it is on."""
     return {
-        f"/dev/dri/{found.parent.name}": device_numbers(found)
-        for found in sorted((root / "sys/class/drm").glob("renderD*/dev"))
+        one.path: one.numbers
+        for one in drm.reaches(root)
+        if "/renderD" in one.path and one.address and Function(root, one.address).driver == AMD
     }
+
+
+def _below(function: Function) -> Iterable[Node]:
+    """Whatever the kernel registers below the function, by whichever driver."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise BackendFailed(
+                f"the nodes of {function.address} cannot be listed: {error}",
+                remedy="show the host's /sys to the node service, with the right to read it",
+            ) from error
+
+    home = os.path.realpath(function.path)
+    for where, directories, files in os.walk(home, onerror=refused):
+        directories[:] = [name for name in directories if not canonical(name)]
+        if "dev" in files and (numbers := device_numbers(Path(where, "dev"))):
+            uevent = read_text(Path(where, "uevent")) or ""
+            told = dict(line.split("=", 1) for line in uevent.splitlines() if "=" in line)
+            name = told.get("DEVNAME", "").removeprefix("/dev/") or Path(where).name
+            yield Node(f"/dev/{name}", numbers, granted=False)
 
 
 def grant(function: Function, part: Part, name: str) -> Grant:
@@ -124,7 +172,7 @@ def _render(function: Function) -> Iterable[Node]:
 def _kfd(function: Function) -> Iterable[Node]:
     """One compute node for all GPUs: the render nodes beside it decide which it reaches."""
     numbers = device_numbers(function.root / "sys/class/kfd/kfd/dev")
-    if function.driver == "amdgpu":
+    if function.driver == AMD:
         yield Node(KFD, numbers, shared=True)
 
 

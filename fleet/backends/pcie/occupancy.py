@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fleet.backends import infrastructure
 from fleet.backends.openers import Opener, Wanted, openers
 from fleet.backends.pcie.catalogue import Part
-from fleet.backends.pcie.nodes import KFD, nodes_of, render_nodes
+from fleet.backends.pcie.nodes import KFD, nodes_of, reaching, render_nodes
 from fleet.backends.sysfs import Function, discover, read_text
 from fleet.errors import BackendFailed
 from fleet.model import Process
@@ -21,14 +21,15 @@ def processes(function: Function, part: Part) -> tuple[Process, ...]:
     Raises `BackendFailed` where not all processes can be looked into, and for a driver whose nodes
     nobody knows.
     """
-    nodes = nodes_of(function, part)
-    own = {node.path: node.numbers for node in nodes if not node.shared}
-    if not own and function.driver is not None:
+    known = [node for node in nodes_of(function, part) if not node.shared]
+    if not known and function.driver is not None:
         raise BackendFailed(
             f"{function.address} is bound to {function.driver}, and no device node of it is known:"
             " who uses it is unknown",
             remedy="bind the device to vfio-pci, or to the driver of its vendor",
         )
+    nodes = reaching(function, part)
+    own = {node.path: node.numbers for node in nodes if not node.shared}
     wanted: dict[str, tuple[int, int] | None] = dict(own)
     renders: Wanted = {}
     shared = [node for node in nodes if node.path == KFD]
@@ -44,7 +45,7 @@ def processes(function: Function, part: Part) -> tuple[Process, ...]:
 
 
 def _anywhere(found: Opener, renders: Iterable[str]) -> bool:
-    """Has the compute node of all GPUs open and none of theirs: it may be on any of them."""
+    """Has the compute node of all GPUs open and none known to be of one: it may be on any."""
     return KFD in found.paths and not found.paths.intersection(renders)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fleet.backends import kmsg
 from fleet.backends.kmsg import KernelLog
 from fleet.backends.pcie.inventory import driver_version
+from fleet.backends.pcie.obstacles import obstacles
 from fleet.backends.sysfs import Aer, Function, Life, read_text
 from fleet.errors import DeviceLost
 from fleet.health import kernel_log
@@ -31,6 +32,7 @@ TOLD = frozenset(
         "aer_corrected",
         "driver_version",
         "reset_methods",
+        "obstacles",
         "not_applicable",
     }
 )
@@ -53,16 +55,13 @@ def readings(
     if link.dead:
         raise DeviceLost(f"{function.address} is dead: its link shows a width of 63")
     aer = function.aer()
-    ecc = _ras(function)
-    told = TOLD | ({"ecc_uncorrected_volatile", "ecc_corrected_volatile"} if ecc else set())
+    errors = {**_errors(function), **_bad_pages(function)}
+    told = TOLD | errors.keys()
     if function.reports_errors() is False and aer == Aer():
         told = told - {"aer_fatal", "aer_nonfatal", "aer_corrected"}
-    uncorrected, corrected = ecc or (None, None)
     return Readings(
         at=at,
         present=True if life is Life.ALIVE else None,
-        ecc_uncorrected_volatile=uncorrected,
-        ecc_corrected_volatile=corrected,
         pcie_gen=link.gen,
         pcie_gen_max=link.gen_max,
         pcie_width=link.width,
@@ -72,7 +71,9 @@ def readings(
         aer_corrected=aer.corrected,
         driver_version=driver_version(function),
         reset_methods=function.reset_methods(),
+        obstacles=obstacles(function),
         not_applicable=frozenset(field.name for field in fields(Readings)) - told,
+        **errors,
         **_logged(function, log, now_s),
     )
 
@@ -87,14 +88,52 @@ def _logged(function: Function, log: KernelLog | None, now_s: float) -> dict[str
     return {"logged": kmsg.logged(bus), "log": log.state(now_s)}
 
 
-def _ras(function: Function) -> tuple[int, int] | None:
-    """(uncorrectable, correctable) errors of all blocks, as amdgpu tells; None: it does not."""
-    totals = {"ue": 0, "ce": 0}
-    found = False
-    for path in sorted(function.path.glob("ras/*_err_count")):
-        for line in (read_text(path) or "").splitlines():
-            name, _, count = line.partition(":")
-            if name.strip() in totals and count.strip().isdecimal():
-                totals[name.strip()] += int(count)
-                found = True
-    return (totals["ue"], totals["ce"]) if found else None
+def _errors(function: Function) -> dict[str, Any]:
+    """Errors of all blocks, as amdgpu counts them; empty where it offers no counter.
+
+    A deferred error (``de``) is an uncorrectable one that nobody has read yet. A counter that is
+    there and cannot be read leaves the total unknown, unless the others alone show errors.
+    """
+    totals: dict[str, int] = {}
+    unread = False
+    paths = sorted(function.path.glob("ras/*_err_count"))
+    for path in paths:
+        counts = _counts(read_text(path) or "")
+        unread = unread or not {"ue", "ce"} <= counts.keys()
+        for name, count in counts.items():
+            totals[name] = totals.get(name, 0) + count
+    if not paths:
+        return {}
+    uncorrected = totals.get("ue", 0) + totals.get("de", 0)
+    return {
+        "ecc_uncorrected_volatile": None if unread and not uncorrected else uncorrected,
+        "ecc_corrected_volatile": None if unread else totals["ce"],
+    }
+
+
+def _counts(text: str) -> dict[str, int]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {
+        name.strip(): int(count)
+        for name, _, count in pairs
+        if name.strip() in ("ue", "ce", "de") and count.strip().isdecimal()
+    }
+
+
+def _bad_pages(function: Function) -> dict[str, Any]:
+    """Pages of memory taken out of use, as amdgpu lists them; empty where it keeps no list.
+
+    Lines are ``<page> : <size> : <flag>``: R is out of use, P will be after a reset, F could not
+    be taken out and may be handed out. Any other line leaves it unknown.
+    """
+    path = function.path / "ras/gpu_vram_bad_pages"
+    if not path.exists():
+        return {}
+    text = read_text(path)
+    flags = [line.rpartition(":")[2].strip() for line in (text or "").splitlines() if line]
+    if text is None or not set(flags) <= {"R", "P", "F"}:
+        return {"retired_pages": None, "retired_pages_pending": None}
+    return {
+        "retired_pages": len(flags),
+        "retired_pages_pending": not {"P", "F"}.isdisjoint(flags),
+    }

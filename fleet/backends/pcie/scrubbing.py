@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.backends.pcie.catalogue import Part
+from fleet.backends.pcie.catalogue import vendor_of
 from fleet.backends.sysfs import Function, read_text
 
 
@@ -35,9 +35,13 @@ class Scrub:
     """Why a reset of this device does not count, "" when it does."""
 
 
-def scrub_of(function: Function, part: Part) -> Scrub:
-    """Read and judge the switch of `part` for `function`."""
-    name, read = SWITCHES[part.scrub]
+def scrub_of(function: Function) -> Scrub:
+    """Read and judge the switch of the vendor for `function`."""
+    ids = function.ids
+    if ids is None:
+        return Scrub(Switch.UNKNOWN, "", "what it is cannot be read")
+    vendor = vendor_of(ids)
+    name, read = SWITCHES[vendor.scrub]
     state = read(function)
     node_bytes = function.memory_only_node()
     if node_bytes:
@@ -46,7 +50,13 @@ def scrub_of(function: Function, part: Part) -> Scrub:
             " to any process: a reset proves nothing about it"
         )
         return Scrub(state, name, why)
-    if part.required and state is not Switch.ON:
+    if ids.device < vendor.cleared_from:
+        why = (
+            "memory of this generation keeps its content through a reset, and only overwriting it"
+            " counts: let the vendor's driver have it, and wipe it by that"
+        )
+        return Scrub(state, name, why)
+    if vendor.required and state is not Switch.ON:
         why = (
             f"{name} is {state}: memory keeps its content through a reset; load the driver with it"
             " switched on"
@@ -60,7 +70,12 @@ def _none(_function: Function) -> Switch:
 
 
 def _habanalabs(function: Function) -> Switch:
-    """Module parameter; scrubs on close and after a reset. Off unless somebody switched it on."""
+    """Module parameter; scrubs on close and after a reset. Off unless somebody switched it on.
+
+    The driver scrubs only what it drives: of a card bound to another one it says nothing.
+    """
+    if function.driver != "habanalabs":
+        return Switch.UNKNOWN
     found = read_text(function.root / "sys/module/habanalabs/parameters/memory_scrub")
     return {"1": Switch.ON, "Y": Switch.ON, "0": Switch.OFF, "N": Switch.OFF}.get(
         found or "", Switch.UNKNOWN

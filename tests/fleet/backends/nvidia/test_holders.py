@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.model import ProcessKind, Uuid
+from fleet.pci import address
 from fleet.wipe.identity import MARKER
 from tests.drivers.host import Gpu, Host
 
@@ -101,3 +102,20 @@ def test_8_34_a_daemon_of_mps_holds_the_gpu(host: Host, backend: NvidiaBackend) 
     (found,) = backend.processes(Uuid(gpu.uuid))
     assert (found.pid, found.kind) == (PID, ProcessKind.FOREIGN)
     assert found.pid != os.getpid()
+
+
+def test_f11_a_node_of_the_graphics_layer_holds_a_gpu_too(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """F11: a GPU has more nodes than the vendor's; who has its render node open holds it."""
+    gpu, other = host.add_gpu(), host.add_gpu()
+    place = f"sys/bus/pci/devices/{backend_address(gpu)}/drm/renderD{128 + int(gpu.get('minor'))}"
+    host.tree.put(f"{place}/dev", f"226:{128 + int(gpu.get('minor'))}\n")
+    host.tree.process(PID, "Xorg", files=[f"/dev/dri/renderD{128 + int(gpu.get('minor'))}"])
+    assert kinds(backend, gpu) == [ProcessKind.FOREIGN]
+    assert kinds(backend, other) == []
+
+
+def backend_address(gpu: Gpu) -> str:
+    """Where the GPU is, as sysfs spells it."""
+    return address(gpu.bus_id)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.pcie.catalogue import part_of
 from fleet.backends.pcie.scrubbing import Scrub, Switch, scrub_of
 from fleet.backends.sysfs import Function
 from tests.drivers.pci_tree import GAUDI2, MI300X, TPU_V5E
@@ -16,11 +15,7 @@ from tests.fleet.backends.pcie.benches import address, bench
 
 def judged(function: Function) -> Scrub:
     """The switch of a function's part."""
-    ids = function.ids
-    assert ids is not None
-    part = part_of(ids)
-    assert part is not None
-    return scrub_of(function, part)
+    return scrub_of(function)
 
 
 @pytest.mark.parametrize(
