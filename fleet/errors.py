@@ -346,6 +346,18 @@ class DriverBusy(BackendFailed):
     default_remedy = "retried; a driver that nothing keeps loaded takes seconds to start"
 
 
+class ResetFailed(BackendFailed):
+    """A reset was tried and the device was not reset, or not proven to be."""
+
+    default_remedy = "reboot the node; if it stays so, the device needs repair"
+
+
+class Wedged(BackendFailed):
+    """A killed program is still there and may still act on the device."""
+
+    default_remedy = "wait until the process named is gone, or reboot the node"
+
+
 class DriverRefused(BackendFailed):
     """A driver answered a call with an error. Field: ``code``, the driver's number."""
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fleet import errors
-from fleet.backends import coding
+from fleet.backends import coding, tool
 from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
 from fleet.backends.children import FIRST_S, QUICK_S, Children, NoAnswer
 from fleet.health.readings import LogState, Readings, log_state_from
@@ -144,10 +144,12 @@ class RemoteBackend:
     def reset(self, accelerator: Uuid) -> ResetOutcome:
         """Reset. A back end that cannot says so in the outcome.
 
+        Not beside what is left of an earlier one, and then nobody else is kept waiting (B41).
         Children of other accelerators may have this one open, as drivers open all they see: they
         are ended, and until it is over they are not asked (`DriverBusy`).
         """
         given = {"accelerator": accelerator}
+        tool.refuse_survivors(f"reset {accelerator}")
         with self._children.alone(accelerator):
             found = self._children.call(accelerator, "reset", given, LONG_S)
         if found is None:

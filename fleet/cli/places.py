@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fleet import bootstrap, errors, hardware
 from fleet.backends import registry
+from fleet.backends.children import KILL_WAIT_S
 from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated import memory, search
 from fleet.backends.simulated.backend import SimulatedBackend
@@ -143,7 +144,12 @@ class GpuMemory:
         tenant, self._tenant = self._tenant, None
         if tenant is not None:
             tenant.kill()
-            tenant.communicate()
+            for stream in (tenant.stdin, tenant.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nobody waits for it
+                tenant.wait(KILL_WAIT_S)
 
     def _ask(self, act: str, content: bytes) -> int:
         tenant = self._tenant = self._tenant or self._start()

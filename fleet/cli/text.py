@@ -129,7 +129,7 @@ def listed(console: Console, views: Iterable[NodeView]) -> tuple[int, int]:
             console.print(
                 joined(
                     f"  {view.node}/{device.name}  {device.uuid}  ",
-                    size(device.memory_bytes),
+                    memory(device.memory_bytes),
                     "  ",
                     coloured(device.state),
                 )

@@ -7,7 +7,7 @@ tell, since one code (`xid`) stands for many faults.
 
 from __future__ import annotations
 
-from fleet.health import checks, xids
+from fleet.health import checks, reasons, xids
 from fleet.messages import ReasonView
 
 
@@ -15,6 +15,7 @@ def _remedies() -> frozenset[str]:
     found = {row["remedy"] for row in checks.RECOVERY.values() if row.get("action") == "reboot"}
     found |= {check.remedy for check in checks.CHECKS if check.action is checks.Action.REBOOT}
     found.add(checks.remedy_of(xids.Severity.REBOOT))
+    found.add(reasons.entry("reset-failed").remedy)
     return frozenset(found)
 
 

@@ -117,7 +117,12 @@ def fault_event(unit: Unit) -> Event | None:
 
 def code_of(error: errors.FleetError) -> str:
     """The quarantine reason for an error that broke a wipe."""
-    return "device-lost" if isinstance(error, errors.DeviceLost) else "backend-failed"
+    codes: tuple[tuple[type[errors.FleetError], str], ...] = (
+        (errors.DeviceLost, "device-lost"),
+        (errors.ResetFailed, "reset-failed"),
+        (errors.Wedged, "wedged"),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), "backend-failed")
 
 
 def breaking_event(unit: Unit) -> Event | None:

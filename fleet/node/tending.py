@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fleet import errors
 from fleet.lifecycle import Event
 from fleet.model import Device, State, Unit, UnitId, Uuid
-from fleet.node import sweep
+from fleet.node import ladder, sweep
 from fleet.node.lingering import Lingering
 from fleet.node.newcomers import Newcomers, is_newcomer
 from fleet.node.outbox import Outbox
@@ -189,7 +189,8 @@ class Tending:
         waited = not 0 <= now - last < self.cadence.idle_delay_s
         dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.idle_delay_s)
         period_s = self.cadence.retest_period_s
-        if not (dirty or sweep.retestable(units, now=now, period_s=period_s, last=last)):
+        again = sweep.retestable(units, now=now, period_s=period_s, last=last)
+        if not dirty and (not again or ladder.waits(self.registry, units)):
             return False
         self._tried.update((unit.id, now) for unit in units)
         return True

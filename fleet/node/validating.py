@@ -1,7 +1,8 @@
 """After the wipe: is the device healthy, and does it need a reset to be?
 
 Counters are compared before any reset, because a reset zeroes them. A device that asks for a reset
-is reset by policy (`always`, `on-fault`, `never`) and judged again; one that still asks fails.
+is reset by policy (`always`, `on-fault`, `never`) and judged again; one that still asks fails, and
+so does one that was not reset although it was to be: with what the reset's tool said (B41).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
 from fleet.wipe.result import Failure, WipeResult
 
 CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
+_Refusal = tuple[str, str]
+"""Reason code and words of a reset that was tried and not done."""
 """Reasons that describe a state which a reset ends, not an event."""
 
 T = TypeVar("T")
@@ -221,23 +224,38 @@ class Validator:
         policy: WipePolicy,
         *,
         demand: WipePolicy | None = None,
+        earlier: Verdict | None = None,
     ) -> Verdict:
-        """Judge the device after a verified wipe, resetting it where policy (or demand) asks."""
+        """Judge the device after a verified wipe, resetting it where policy (or demand) asks.
+
+        `earlier`: the verdict that came with a reset, after which it was wiped again: it is not
+        reset a second time. Raises `ResetFailed`, `Wedged`, and what `readings` raises.
+        """
         now, wipe = self._now(device), self._own(device, wipe)
         first = now
         findings = checks.judge(now, self.policy, before=wipe.before, under_load=wipe.under_load)
         asked = checks.needs_reset(findings)
-        reset, unmet = _done(wipe) or self._reset(device, policy, asked=asked), ""
-        if demand is not None and not reset.performed:
+        refused: _Refusal | None = None
+        unmet = ""
+        if earlier is not None:
+            reset, unmet = earlier.reset, earlier.unmet
+        elif (done := _done(wipe)) is not None:
+            reset = done
+        else:
+            reset, refused = self._reset(device, policy, asked=asked)
+        if earlier is None and demand is not None and not reset.performed:
             reset, unmet = self._demanded(device, policy.tightened_by(demand), reset, asked=asked)
-        if reset.performed:
+        if earlier is None and reset.performed:
             self._repaired(device, wipe.before if wipe.scrub is not None else first)
-        if reset.performed or unmet:
+        if earlier is None and (reset.performed or unmet):
             now = self._now(device)
             old = _from_before(wipe)
             findings = _after_reset(findings, checks.judge(now, self.policy), old)
         healthy = checks.passed(findings, self.policy) and not checks.needs_reset(findings)
         found = checks.reasons_of(findings, since=self._registry.clock.now())
+        if refused is not None and not reset.performed:
+            healthy = False
+            found |= {self._reason(*refused)}
         if not healthy and not found:
             found = frozenset({self._reason("health-unknown", "a mandatory check is unknown")})
         return Verdict(healthy, tuple(findings), found, now, reset, unmet)
@@ -263,38 +281,54 @@ class Validator:
         Of one that fails only the readings afterwards tell whether the device is at fault.
         """
         try:
-            return self._reset(device, policy, asked=asked), ""
+            reset, refused = self._reset(device, policy, asked=asked)
         except errors.BackendFailed as error:
             return own, f"the reset it demands failed: {error.detail}"
+        unmet = "" if refused is None else f"the reset it demands was not done: {refused[1]}"
+        return reset, unmet
 
-    def _reset(self, device: Device, policy: WipePolicy, *, asked: bool) -> Reset:
+    def _reset(
+        self, device: Device, policy: WipePolicy, *, asked: bool
+    ) -> tuple[Reset, _Refusal | None]:
+        """The reset, or why there is none; and with it what refused one that was tried.
+
+        Raises `ResetFailed` where it was tried and failed, `Wedged`, `DeviceLost`, `DriverBusy`.
+        """
+        why = self._unasked(device, policy, asked=asked)
+        if why:
+            return Reset(performed=False, method="", reason=why), None
+        backend = self._registry.backend
+        assert isinstance(backend, CanReset)  # noqa: S101 - else there was a reason against it
+        try:
+            outcome = self._awaited(
+                lambda: self._calls.run(
+                    str(device.accelerator),
+                    lambda: backend.reset(device.accelerator),
+                    timeout_s=RESET_TIMEOUT_S,
+                )
+            )
+        except (errors.DriverBusy, errors.Wedged, errors.ResetFailed):
+            raise
+        except errors.BackendFailed as error:
+            raise errors.ResetFailed(error.detail, remedy=error.remedy) from error
+        why = outcome.detail or ("a fault asked for it" if asked else "policy is always")
+        reset = Reset(performed=outcome.done, method=outcome.method, reason=why)
+        if outcome.done:
+            return reset, None
+        return reset, ("reset-refused" if outcome.holders else "reset-failed", why)
+
+    def _unasked(self, device: Device, policy: WipePolicy, *, asked: bool) -> str:
+        """Why no reset is tried; "" where one is."""
         backend = self._registry.backend
         if policy.reset is ResetPolicy.NEVER:
-            why = "the device asks for a reset; policy is never" if asked else "policy is never"
-            return Reset(performed=False, method="", reason=why)
+            return "the device asks for a reset; policy is never" if asked else "policy is never"
         if policy.reset is ResetPolicy.ON_FAULT and not asked:
-            return Reset(
-                performed=False, method="", reason="policy is on-fault and no fault asked for one"
-            )
+            return "policy is on-fault and no fault asked for one"
         if not isinstance(backend, CanReset):
-            return Reset(
-                performed=False, method="", reason=f"the {backend.kind} back end cannot reset"
-            )
+            return f"the {backend.kind} back end cannot reset"
         if not device.whole:
-            return Reset(
-                performed=False,
-                method="",
-                reason="a reset would hit the neighbours of this partition",
-            )
-        outcome = self._awaited(
-            lambda: self._calls.run(
-                str(device.accelerator),
-                lambda: backend.reset(device.accelerator),
-                timeout_s=RESET_TIMEOUT_S,
-            )
-        )
-        why = outcome.detail or ("a fault asked for it" if asked else "policy is always")
-        return Reset(performed=outcome.done, method=outcome.method, reason=why)
+            return "a reset would hit the neighbours of this partition"
+        return ""
 
     def reasons_for(self, device: Device, wipe: WipeResult, *, since: float) -> frozenset[Reason]:
         """Why a failed wipe quarantines: its own failure and whatever the readings show."""

@@ -2,7 +2,8 @@
 
 The order is the contract (DESIGN 4 and 6): nobody on the device and no surviving worker; the
 worker armed, then journalled, then allowed to write; its end proven; health judged, a reset where
-policy asks; the certificate durable; only then CLEAN. Every way out is a row of the unit table,
+policy asks, and after that reset all of it once more, for what memory holds then nobody has read;
+the certificate durable; only then CLEAN. Every way out is a row of the unit table,
 and every step is committed before the next begins, so that a crash at any point leaves a state
 from which a start recovers.
 
@@ -15,24 +16,25 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from fleet import errors, logs
+from fleet.backends import tool
 from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.messages import DeviceResult, Outcome, WipeProgress
 from fleet.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
-from fleet.node import outcomes, tallying, targets
+from fleet.node import ladder, outcomes, tallying, targets
 from fleet.node.certifying import Certifier
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
 from fleet.node.tasks import Stopped, WipeTask
-from fleet.node.validating import Validator
+from fleet.node.validating import Validator, Verdict
 from fleet.wipe import plan
 from fleet.wipe.identity import WorkerIdentity, end
-from fleet.wipe.result import Failure, WipeResult
+from fleet.wipe.result import Failure, Kind, WipeResult
 from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 
 LOG = logging.getLogger(__name__)
@@ -97,14 +99,7 @@ class Wiper:
     def _perform(self, task: WipeTask) -> DeviceResult:
         started = self._registry.clock.now()
         try:
-            self._refuse_unfit(task, self._registry.units(task.device))
-            self._refuse_unable(task)
-            self._prove_nobody(task)
-            with self._validator.partitions.entered(task.device, task.claim) as visible:
-                worker = self._start(task, visible)
-                ended = self._await_end(task, worker)
-                result = self._settle_end(task, worker, ended)
-            return self._finish(task, result)
+            return self._finish(task, self._wiped(task))
         except Stopped as stopped:
             return stopped.result
         except errors.FleetError as error:
@@ -112,6 +107,16 @@ class Wiper:
         except Exception as error:  # noqa: BLE001 - an operation must get an answer, whatever it is
             failed = errors.BackendFailed(f"the wipe failed unexpectedly: {error!r}")
             return self._broken(task, failed, started)
+
+    def _wiped(self, task: WipeTask) -> WipeResult:
+        """One verified wipe, from nobody on the device to no worker left."""
+        self._refuse_unfit(task, self._registry.units(task.device))
+        self._refuse_unable(task)
+        self._prove_nobody(task)
+        with self._validator.partitions.entered(task.device, task.claim) as visible:
+            worker = self._start(task, visible)
+            ended = self._await_end(task, worker)
+            return self._settle_end(task, worker, ended)
 
     # --- before ---
 
@@ -147,7 +152,7 @@ class Wiper:
         device = task.device
         survivors = self._end_survivors(device)
         if survivors:
-            reason = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
+            reason = self._reason("wedged", Source.WORKER, f"{survivors} still lives")
             self._registry.move(device, outcomes.fault_event, Change(reasons=frozenset({reason})))
             raise Stopped(self._tell.quarantined(task.work))
         try:
@@ -183,7 +188,9 @@ class Wiper:
                 with self._registry.commit() as commit:
                     commit.drop_worker(row.worker_id)
             else:
-                alive.append(f"{row.worker_id} (pid {identity.pid})")
+                alive.append(f"worker {row.worker_id} (pid {identity.pid})")
+        resets = tool.survivors(f"reset {device.accelerator}")
+        alive += [f"of a reset (pid {pid})" for pid in resets]
         return ", ".join(alive)
 
     # --- the worker ---
@@ -315,11 +322,21 @@ class Wiper:
 
     # --- after ---
 
-    def _finish(self, task: WipeTask, wipe: WipeResult) -> DeviceResult:
-        verdict = self._validator.judge(task.device, wipe, task.policy, demand=task.demand)
+    def _finish(
+        self, task: WipeTask, wipe: WipeResult, earlier: Verdict | None = None
+    ) -> DeviceResult:
+        verdict = self._validator.judge(
+            task.device, wipe, task.policy, demand=task.demand, earlier=earlier
+        )
         if not verdict.healthy:
-            self._end(task, Event.HEALTH_FAILED, Change(reasons=verdict.reasons))
+            found = ladder.climbed(self._registry, task.device, verdict.reasons)
+            self._end(
+                task, Event.HEALTH_FAILED, Change(reasons=found), also=self._noting(task, found)
+            )
             return self._tell.quarantined(task.work, wipe)
+        if verdict.reset.performed and wipe.kind is Kind.MEMORY and earlier is None:
+            self._end(task, Event.TRUST_LOST, Change(frozenset({Fact.WORKER_GONE})))
+            return self._finish(task, self._wiped(task), verdict)
         self._look_again(task, wipe)
         if task.binding and (unmet := verdict.unmet or task.lacking(wipe)):
             self._end(task, Event.TRUST_LOST, Change(frozenset({Fact.WORKER_GONE})))
@@ -357,16 +374,20 @@ class Wiper:
         """
         seconds = self._registry.clock.now() - started
         code = outcomes.code_of(error)
-        reason = self._reason(code, Source.WIPE, f"{error.detail} ({seconds:.0f} s)")
+        reset = isinstance(error, errors.ResetFailed)
+        source, took = (Source.HEALTH, "") if reset else (Source.WIPE, f" ({seconds:.0f} s)")
+        reason = self._reason(code, source, f"{error.detail}{took}")
         try:
+            (reason,) = ladder.climbed(self._registry, task.device, {reason})
             survivors = self._end_survivors(task.device)
-            wedged = self._reason("wedged", Source.WORKER, f"worker {survivors} still lives")
+            wedged = self._reason("wedged", Source.WORKER, f"{survivors} still lives")
             facts = frozenset() if survivors else frozenset({Fact.WORKER_GONE})
             left = frozenset({wedged} if survivors else ())
             self._registry.move(
                 task.device,
                 outcomes.breaking_event,
                 lambda unit: Change(facts, left | outcomes.blamed(unit, reason)),
+                also=self._noting(task, (reason,)),
             )
         except errors.FleetError as second:
             found = [outcomes.of_error(error), outcomes.of_error(second)]
@@ -389,6 +410,9 @@ class Wiper:
             return Event.FAULT_SEEN if unit.state is State.QUARANTINED else None
 
         return self._registry.move(task.device, chosen, change, also=also)
+
+    def _noting(self, task: WipeTask, found: Iterable[Reason]) -> outcomes.Also:
+        return lambda commit: ladder.remember(self._registry, commit, task.device, found)
 
     def _dropping(self, worker: Worker) -> outcomes.Also:
         return lambda commit: commit.drop_worker(worker.identity.worker_id)

@@ -92,9 +92,9 @@ def survivors(identity: WorkerIdentity) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def marked(worker_id: str) -> tuple[int, ...]:
+def marked(worker_id: str, *, variable: str = MARKER) -> tuple[int, ...]:
     """Pids of living processes of the host that carry this mark, whoever started them."""
-    mark = f"{MARKER}={worker_id}".encode()
+    mark = f"{variable}={worker_id}".encode()
     return tuple(sorted(p for p in _pids() if _marked(p, mark) and start_time(p) is not None))
 
 

@@ -124,7 +124,16 @@ class NvidiaBackend:
                 self.close()
 
     def readings(self, accelerator: Uuid) -> Readings:
-        """Health readings of a GPU. Raises DeviceLost, BackendFailed."""
+        """Health readings of a GPU. Raises DeviceLost, BackendFailed.
+
+        What a reset that was killed has left changed is put back first: that is no fault of its.
+        """
+        modes.recover(
+            self._library,
+            lambda: self._inventory.card(accelerator).handle,
+            root=self._root,
+            uuid=accelerator,
+        )
         try:
             card = self._inventory.card(accelerator)
         except DriverRefused as error:
@@ -256,7 +265,8 @@ class NvidiaBackend:
         is off meanwhile, and what the operator had set comes back, whatever happened.
         """
         handle = self._inventory.card(accelerator).handle
-        found = modes.read(self._library, handle)
+        found = modes.noted(self._root, accelerator) or modes.read(self._library, handle)
+        modes.note(self._root, accelerator, found)
         try:
             modes.let_go(self._library, handle, found)
             self._refuse_held(accelerator)
@@ -295,6 +305,8 @@ class NvidiaBackend:
             self.close()
         if failed:
             LOG.warning("modes of %s are not as before: %s", accelerator, "; ".join(failed))
+        else:
+            modes.settled(self._root, accelerator)
 
     def accelerator(self, uuid: Uuid) -> Accelerator:
         """One GPU as the inventory has it, looking into no other. Raises DeviceLost."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import errors
+from fleet.backends import tool
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.daemons import (
     CONTROL,
@@ -240,19 +240,17 @@ class _Ask:
         if not is_alive(self._daemon, self._root):
             return None  # the program would start a daemon of its own, or wait for one
         try:
-            done = subprocess.run(
+            said = tool.run(
                 [self._program],
-                input=command + "\n",
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=within_s,
-                check=False,
+                limit_s=within_s,
+                mark=f"mps {self._daemon.pid}",
+                orders=command + "\n",
+                environment=self._environment,
+                with_errors=False,
             )
-        except (OSError, subprocess.TimeoutExpired):
+        except (OSError, errors.BackendFailed):
             return None
-        return _lines(done.stdout) if done.returncode == 0 else None
+        return _lines(said.output.decode(errors="replace")) if said.code == 0 else None
 
 
 def _lines(told: str) -> str:

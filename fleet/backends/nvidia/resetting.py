@@ -7,16 +7,20 @@ Decisions:
    it is switched off first, and what the operator had set comes back, whatever happened.
 2. Whether the tool or the kernel's list of clients is right is not ours to decide: where the tool
    says the device is in use, the kernel's methods are not tried behind its back.
-3. A tool past its time limit is killed and nothing more is done: the driver's state is unknown.
-4. Done means proven: the same GPU answers, its counters start at zero, it asks for no reset and its
-   link is as wide as before.
+3. A tool past its time limit is killed with all it started, and nothing more is done: the driver's
+   state is unknown. What outlives that keeps every other reset of the GPU from being tried (B41).
+4. Done means proven: the tool said of this very GPU that it was reset, or the GPU asked for a reset
+   before and does not now; an exit code of 0 and clean counters are also there where nothing has
+   happened (B41). And then the same GPU answers, its counters start at zero, it asks for no reset
+   and its link is as wide as before.
+5. What has to be put back is written down before it is changed, so that who comes after a killed
+   reset can do it (`fleet.backends.nvidia.modes`).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleet import errors
-from fleet.backends import infrastructure, pci_reset
+from fleet.backends import infrastructure, pci_reset, tool
 from fleet.backends.base import ResetOutcome
 from fleet.backends.nvidia import clients, libraries, linkage, modes, nvml
 from fleet.backends.nvidia.linkage import Card
@@ -33,14 +37,16 @@ from fleet.backends.nvidia.nvml import Library
 from fleet.backends.sysfs import Function
 from fleet.health.readings import Readings
 from fleet.model import Process
+from fleet.pci import slot
 
 TOOL_LIMIT_S = 80.0
 """Time, s, the tool gets: below what the caller gives a reset as a whole."""
 BACK_S = 10.0
 """Time, s, a GPU gets to answer and its link to train after the reset is said to be over."""
-_REAP_S = 5.0
 _STEP_S = 0.05
 _IN_USE = ("in use by another", "being used by one or more other processes")
+_DONE = "was successfully reset"
+"""How the tool says of one GPU that it was reset; "pending", or nothing, is something else."""
 _OUTPUT_MAX = 600
 
 
@@ -89,6 +95,7 @@ def reset(
     handles from before are void, and other processes of ours must not have this GPU open. Raises
     `BackendFailed` where a reset failed or is not proven, `DeviceLost` where the GPU is gone.
     """
+    tool.refuse_survivors(mark(card.uuid))
     return _Reset(card, library, around, terms, root).run()
 
 
@@ -106,6 +113,8 @@ class _Reset:
         self._group: tuple[Card, ...] = (card,)
         self._modes: dict[Card, Modes] = {}
         self._widths: dict[Card, int | None] = {}
+        self._asking: set[Card] = set()
+        """GPUs that the driver does not open before they are reset."""
 
     def run(self) -> ResetOutcome:
         try:
@@ -135,9 +144,13 @@ class _Reset:
                 raise _Refused(f"{card.uuid} has instances of partitions: {', '.join(instances)}")
             self._widths[card] = Function(self._root, card.address).link().width
             handle = self._handle(card)
-            if handle is not None:
-                self._modes[card] = modes.read(self._library, handle)
+            if handle is None:
+                self._asking.add(card)
+            else:
+                kept = modes.noted(self._root, card.uuid)  # of a reset that was killed
+                self._modes[card] = kept or modes.read(self._library, handle)
         for card, found in self._modes.items():
+            modes.note(self._root, card.uuid, found)
             try:
                 modes.let_go(self._library, self._handle(card), found)
             except errors.DriverRefused as error:
@@ -164,8 +177,11 @@ class _Reset:
         told = f"there is no program {self._terms.tool!r}" if self._terms.tool else ""
         if program:
             uuids = ",".join(card.uuid for card in self._group)
-            ok, told = _run([program, "--gpu-reset", "-i", uuids], self._terms.tool_limit_s)
+            command = [program, "--gpu-reset", "-i", uuids]
+            ok, lines = _run(command, self._terms.tool_limit_s, mark(self._card.uuid))
+            told = " ".join(lines)[:_OUTPUT_MAX]
             if ok:
+                self._refuse_unconfirmed(lines, told)
                 return ResetOutcome(done=True, method="nvidia-smi", detail=self._along())
             if any(phrase in told.lower() for phrase in _IN_USE):
                 kernel = clients.told(self._root)
@@ -174,11 +190,21 @@ class _Reset:
                     + (f" ({kernel})" if kernel else "")
                 )
         if len(self._group) > 1 or not self._terms.methods:
-            raise errors.BackendFailed(
+            raise errors.ResetFailed(
                 f"{self._card.uuid} could not be reset: {told or 'no way to do it is allowed'}",
                 remedy="see what the tool said; reboot the node if the device asks for a reset",
             )
         return self._by_kernel(told)
+
+    def _refuse_unconfirmed(self, lines: Sequence[str], told: str) -> None:
+        """The tool ended well; whether it says so of every GPU, too, or the GPU itself does."""
+        for card in self._group:
+            if _confirmed(lines, card):
+                continue
+            if card in self._asking and self._answering(card) is not None:
+                self._library.close()
+                continue
+            raise _Refused(f"the tool did not say that {card.uuid} was reset: {told}")
 
     def _by_kernel(self, told: str) -> ResetOutcome:
         found = pci_reset.reset(
@@ -209,8 +235,11 @@ class _Reset:
             handle = self._answering(card)
             if handle is None:
                 failed.append(f"{card.uuid} does not answer")
-            else:
-                failed += modes.restore(self._library, handle, found)
+                continue
+            left = modes.restore(self._library, handle, found)
+            if not left:
+                modes.settled(self._root, card.uuid)
+            failed += left
         return "; ".join(failed)
 
     def _restore_after(self, error: errors.FleetError) -> None:
@@ -232,7 +261,7 @@ class _Reset:
         self._around.mark(card)
         problem = _unproven(self._around.readings(card)) or self._narrower(card, function)
         if problem:
-            raise errors.BackendFailed(
+            raise errors.ResetFailed(
                 f"{card.uuid} was reset, and {problem}",
                 remedy="reboot the node; if it stays so, the device needs repair",
             )
@@ -294,34 +323,32 @@ def _located(tool: str) -> str:
     return shutil.which(tool) or (str(granted) if granted.is_file() else "")
 
 
-def _run(command: Sequence[str], limit_s: float) -> tuple[bool, str]:
+def mark(uuid: str) -> str:
+    """What everything carries that a reset of this GPU starts."""
+    return f"reset {uuid}"
+
+
+def _confirmed(lines: Sequence[str], card: Card) -> bool:
+    """Whether a line says of this GPU, by its slot or UUID, that it was reset."""
+    return any(
+        _DONE in line.lower()
+        and (
+            card.uuid in line
+            or slot(card.address) in {slot(word.strip(".,:;()")) for word in line.split()}
+        )
+        for line in lines
+    )
+
+
+def _run(command: Sequence[str], limit_s: float, named: str) -> tuple[bool, tuple[str, ...]]:
     """Run the tool in a process of its own; whether it succeeded and what it said.
 
-    Raises `BackendFailed` where it takes longer than `limit_s`; it is killed then, and where it
-    cannot be, left behind: waiting for it would be for ever.
+    Raises `BackendFailed` where it takes longer than `limit_s`, `Wedged` where it outlives that.
     """
     try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        given = {**os.environ, "LC_ALL": "C"}
+        said = tool.run(command, limit_s=limit_s, mark=named, environment=given)
     except OSError as error:
-        return False, f"{command[0]} cannot be run: {error.strerror}"
-    try:
-        said, _ = child.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired as late:
-        child.kill()
-        try:
-            child.communicate(timeout=_REAP_S)
-            end = "was killed"
-        except subprocess.TimeoutExpired:
-            end = "could not be killed"
-        raise errors.BackendFailed(
-            f"{' '.join(command)} did not end within {limit_s:g} s and {end}",
-            remedy="check the kernel log; reboot the node before the device is used again",
-        ) from late
-    text = " ".join(line for raw in said.splitlines() if (line := nvml.text(raw)))[:_OUTPUT_MAX]
-    return child.returncode == 0, text or f"exit code {child.returncode}"
+        return False, (f"{command[0]} cannot be run: {error.strerror}",)
+    lines = tuple(line for raw in said.output.splitlines() if (line := nvml.text(raw)))
+    return said.code == 0, lines or (f"exit code {said.code}",)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fleet.backends.nvidia import nvml, resetting
+from fleet.backends import tool
+from fleet.backends.nvidia import modes, nvml, resetting
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.linkage import Card
 from fleet.backends.nvidia.resetting import Terms
-from fleet.errors import BackendFailed, DeviceLost
+from fleet.backends.remote import RemoteBackend
+from fleet.errors import BackendFailed, DeviceLost, Wedged
 from fleet.health.readings import Readings
 from fleet.model import Process, ProcessKind, Uuid
+from fleet.wipe.identity import start_time
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.scripted import Scripted, by_turns, refuse
@@ -27,6 +32,18 @@ TWO = Card(Uuid("GPU-stand-in-1"), "0000:3c:00.0")
 MONITOR = Process(70, "nv-hostengine", ProcessKind.INFRASTRUCTURE)
 FUNCTION = "sys/bus/pci/devices/0000:3b:00.0"
 IN_USE = "GPU 00000000:3B:00.0: In use by another client"
+DONE = "\n".join(
+    f"echo 'GPU 0000{card.address.upper()} was successfully reset.'" for card in (ONE, TWO)
+)
+"""What the tool prints of GPUs it has reset."""
+
+
+def until(true: Callable[[], bool], wait_s: float = 10.0) -> bool:
+    """Whether it became true."""
+    deadline = time.monotonic() + wait_s
+    while not (found := true()) and time.monotonic() < deadline:
+        pass
+    return found
 
 
 class Around:
@@ -100,8 +117,9 @@ class Bench:
         path = self.root / "asked"
         return path.read_text().strip() if path.exists() else ""
 
-    def reset(self, script: str = "exit 0", **terms: Any) -> Any:
-        wanted = Terms(**{"tool": self.tool(script), "back_s": 0.1, **terms})
+    def reset(self, script: str = "exit 0", *, says: str = DONE, **terms: Any) -> Any:
+        """Reset by a tool that prints `says` before it does as the script says."""
+        wanted = Terms(**{"tool": self.tool(f"{says}\n{script}"), "back_s": 0.1, **terms})
         return resetting.reset(ONE, self.library, around=self.around, terms=wanted, root=self.root)
 
 
@@ -142,7 +160,7 @@ def test_modes_a_reset_loses_are_set_again(bench: Bench) -> None:
 def test_modes_come_back_after_a_failure_too(bench: Bench) -> None:
     """gpus-8.35: a reset that failed leaves persistence as it was, and says what the tool said."""
     with pytest.raises(BackendFailed, match="could not be reset: Unable to reset") as caught:
-        bench.reset("echo 'Unable to reset' >&2; exit 3")
+        bench.reset("echo 'Unable to reset' >&2; exit 3", says="")
     assert bench.modes["Persistence"] == 1
     assert "reboot" in caught.value.remedy
     assert bench.around.marked == []
@@ -247,7 +265,7 @@ def test_without_any_way_a_reset_fails(bench: Bench) -> None:
 
 def test_a_method_the_kernel_lacks_is_refused(bench: Bench) -> None:
     """gpus-8.36: without the file the kernel cannot reset; nothing was done."""
-    outcome = bench.reset("echo broken; exit 1", methods=("flr",))
+    outcome = bench.reset("echo broken; exit 1", says="", methods=("flr",))
     assert not outcome.done
     assert outcome.detail.startswith("broken; not supported")
 
@@ -359,3 +377,107 @@ def test_holders_of_a_gpu_that_waits_for_its_reset_are_named(
     assert not outcome.done
     assert [holder.pid for holder in outcome.holders] == [41]
     assert gpu.get("resets") == ""
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "echo 'Warning: mode is in pending state for GPU 00000000:3B:00.0'; echo 'All done.'",
+        "echo 'All done.'",
+        "",
+        "echo 'GPU 00000000:3C:00.0 was successfully reset.'; echo 'All done.'",
+        "echo 'GPU 00000000:3B:00.0 is pending: it was not successfully reset'",
+    ],
+)
+def test_b41_clean_counters_and_an_exit_code_of_0_are_no_reset(bench: Bench, says: str) -> None:
+    """B41: done is what the tool says of this very GPU; all else is also so if nothing happened."""
+    outcome = bench.reset(says=says)
+    assert not outcome.done
+    assert "did not say that GPU-stand-in-0 was reset" in outcome.detail
+    assert ("pending" in says) is ("pending" in outcome.detail)
+    assert bench.modes == {"Persistence": 1, "Compute": 3}
+    assert bench.around.marked == []
+
+
+def test_b41_of_two_gpus_both_have_to_be_confirmed(bench: Bench) -> None:
+    """B41: GPUs that reset together are reset only if the tool says so of each."""
+    bench.link()
+    outcome = bench.reset(says=DONE.splitlines()[0])
+    assert not outcome.done
+    assert f"did not say that {TWO.uuid} was reset" in outcome.detail
+
+
+def test_b41_what_outlives_a_killed_tool_keeps_the_next_reset_away(bench: Bench) -> None:
+    """B41: a tool is killed with all it started; what lives on is waited for, and no second reset
+    starts beside it."""
+    child = bench.root / "child"
+    script = f"setsid sh -c 'echo $$ > {child}.new; mv {child}.new {child}; exec sleep 60' &\n"
+    script += f"while [ ! -e {child} ]; do :; done; sleep 60"
+    with pytest.raises(Wedged, match="could not be killed, and still lives"):
+        bench.reset(script, tool_limit_s=1.0)
+    assert bench.modes["Persistence"] == 1
+    asked = bench.asked
+    remote = RemoteBackend("nvidia", {"root": str(bench.root)})
+    for again in (bench.reset, lambda: remote.reset(ONE.uuid)):
+        with pytest.raises(Wedged, match="still lives"):
+            again()
+    assert bench.asked == asked, "nothing was started"
+    os.kill(int(child.read_text()), signal.SIGKILL)
+    assert until(lambda: not tool.survivors(resetting.mark(ONE.uuid)))
+    assert bench.reset().done
+
+
+def test_b41_a_child_that_keeps_the_output_open_keeps_nobody_waiting(bench: Bench) -> None:
+    """B41: a tool is over when it ends, whoever still has its output open."""
+    began = time.monotonic()
+    assert bench.reset(f"sleep 30 & echo $! > {bench.root}/left", tool_limit_s=20.0).done
+    assert time.monotonic() - began < 15.0
+    os.kill(int((bench.root / "left").read_text()), signal.SIGKILL)
+
+
+def test_b41_a_whole_group_dies_with_its_tool(bench: Bench) -> None:
+    """B41: what a killed tool has started is killed along with it."""
+    child = bench.root / "child"
+    script = f"sleep 60 & echo $! > {child}.new; mv {child}.new {child}; wait"
+    with pytest.raises(BackendFailed, match="and was killed"):
+        bench.reset(script, tool_limit_s=1.0)
+    assert start_time(int(child.read_text())) is None
+
+
+def test_b41_modes_to_put_back_outlive_who_was_to_do_it(bench: Bench) -> None:
+    """B41: what was set on a GPU is on disk before it is changed; who comes next puts it back."""
+    note = bench.root / modes.NOTES / f"{ONE.uuid}.json"
+    seen = bench.root / "seen"
+    assert bench.reset(f"cp {note} {seen}").done
+    assert not note.exists()
+    note.write_text(seen.read_text())  # as a reset leaves it that was killed
+    bench.modes["Persistence"] = 0
+    modes.recover(bench.library, lambda: ONE.uuid, root=bench.root, uuid=ONE.uuid)
+    assert bench.modes["Persistence"] == 1
+    assert not note.exists()
+
+
+def test_b41_a_mode_that_cannot_be_put_back_stays_noted(bench: Bench) -> None:
+    """B41: a note goes with the last mode that was put back, and a second reset keeps the first."""
+    bench.library.answers["nvmlDeviceSetComputeMode"] = refuse(nvml.NO_PERMISSION)
+    bench.library.answers["nvmlDeviceGetComputeMode"] = by_turns(3, 0, 0, 0, 0, 0)
+    with pytest.raises(BackendFailed, match="not as before"):
+        bench.reset()
+    kept = modes.noted(bench.root, ONE.uuid)
+    assert kept is not None
+    assert (kept.persistence, kept.compute) == (1, 3)
+    with pytest.raises(BackendFailed, match="not as before"):
+        bench.reset()
+    assert modes.noted(bench.root, ONE.uuid) == kept
+
+
+def test_b41_a_killed_resets_modes_come_back_with_the_next_reading(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """B41: a service that starts anew finds persistence mode off and switches it on again."""
+    gpu = host.add_gpu()
+    gpu.set(persistence=0)
+    modes.note(host.hardware_root, gpu.uuid, modes.Modes(persistence=1))
+    backend.readings(Uuid(gpu.uuid))
+    assert gpu.get("persistence") == "1"
+    assert modes.noted(host.hardware_root, gpu.uuid) is None
