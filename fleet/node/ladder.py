@@ -36,9 +36,10 @@ def remember(registry: Registry, commit: Commit, device: Device, found: Iterable
 
 
 def waits(registry: Registry, units: Iterable[Unit]) -> bool:
-    """Whether a retest would only try what has failed in this boot."""
+    """Whether a retest would only try what has failed in this boot, or needs a person by now."""
     return any(
-        reason.code == FAILED and _failed_now(registry, Uuid(unit.id.rpartition("/")[0]))
+        reason.code == EXHAUSTED
+        or (reason.code == FAILED and _failed_now(registry, Uuid(unit.id.rpartition("/")[0])))
         for unit in units
         for reason in unit.reasons
     )
