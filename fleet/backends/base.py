@@ -30,6 +30,8 @@ class Mismatch:
     unit: UnitId
     offset_bytes: int
     length_bytes: int
+    located: bool = True
+    """False: that much more differs, from this place on, and where is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Coverage:
     total: int
     reserved: int
     covered: int
+    free: int | None = None
+    """What the driver called free before anything was taken; None: there is no such figure."""
 
     @property
     def residual(self) -> int:
@@ -124,6 +128,14 @@ class TimesItself(Protocol):
 
     def device_seconds(self) -> float | None:
         """Time, s, of the last pass on the device; None where it was not taken."""
+
+
+@runtime_checkable
+class CountsCompared(Protocol):
+    """A memory session whose verifier counts what it looks at, where it looks (F85)."""
+
+    def compared_bytes(self) -> int:
+        """Bytes the last `verify` or `verify_zero` looked at."""
 
 
 @runtime_checkable

@@ -2,8 +2,10 @@
 
 Order of work: readings, holders, allocate all, fill, verify with one seeded error in it, put the
 word back and read it again, zero, verify zero, holders, readings. The seeded error makes the full
-verify pass its own self-test: a verifier that skips memory, or reads a cache instead of it, misses
-the error and fails the wipe.
+verify pass its own self-test: it proves that this pass reports a word that differs. That nothing
+was skipped is shown by the verifier's own count of what it compared, where it has one (F85). That
+reads come from memory and not from a cache follows from the size of both, and is proven for no
+single word.
 
 Where a back end cannot reach memory (`CanScrubByReset`) a reset takes the place of the passes, and
 nothing is written or read back; the result says which it was.
@@ -24,6 +26,7 @@ from typing import Any
 from fleet.backends.base import (
     Backend,
     CanScrubByReset,
+    CountsCompared,
     Coverage,
     FindsOne,
     MemorySession,
@@ -216,6 +219,7 @@ class _Engine:
         self._judge_slow(self._timed("zero", session.zero))
         left: list[Mismatch] = []
         slow = self._timed("verify-zero", lambda step: left.extend(session.verify_zero(step)))
+        self._require_compared(session)
         self._refuse(left, "memory was not zero after zeros were written")
         self._judge_slow(slow)
 
@@ -233,8 +237,12 @@ class _Engine:
         )
         if own_clock:
             self.story.under_load = session.readings()
+        self._require_compared(session)
         seeded = session.verify(self._nonce, _silent, within=stretch)
         put_back()
+        if any(not seen.located for seen in found):
+            # More than can be listed, so the seeded word may be among the rest: not the verifier's.
+            self._refuse(found, "memory did not read back as the pattern written")
         if len(seeded) != 1 or not any(_contains(seen, seeded[0]) for seen in found):
             raise _Failed(
                 Failure.VERIFIER,
@@ -246,6 +254,15 @@ class _Engine:
         again = session.verify(self._nonce, _silent, within=stretch)
         self._refuse([*others, *again], "memory did not read back as the pattern written")
         self._judge_slow(slow)
+
+    def _require_compared(self, session: MemorySession) -> None:
+        """The pass looked at all that is covered, by the verifier's own count where it has one."""
+        covered = self.story.coverage.covered
+        if isinstance(session, CountsCompared) and session.compared_bytes() != covered:
+            raise _Failed(
+                Failure.VERIFIER,
+                f"the verifier looked at {session.compared_bytes()} of {covered} B",
+            )
 
     def _refuse(self, mismatches: Sequence[Mismatch], text: str) -> None:
         if not mismatches:

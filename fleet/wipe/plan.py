@@ -22,6 +22,10 @@ WORD_BYTES = 8
 PASSES_OVER_MEMORY = 4
 SLOW_ALLOWANCE_S = 5.0
 """Time, s, a pass may lose to a busy host before slowness is the memory's fault."""
+LEFT_BYTES_MAX = 64 << 20
+"""What may stay free after all was taken: pieces too small, and what the kernels needed."""
+CONTEXT_BYTES_MAX = 1 << 30
+"""What the worker's own context may have of a device, all that its driver sets up included."""
 HEALTHY_FRACTION = 0.5
 """Of its memory's peak rate, what a healthy device reaches at least in a pass."""
 DEVICE_ALLOWANCE_S = 0.05
@@ -176,6 +180,23 @@ def coverage_problem(coverage: Coverage, floor: float) -> str:
         return f"nothing could be reached: {figures}"
     if coverage.covered < floor * reachable:
         return f"{figures}; the floor is {floor:.2%}"
+    return _taken_by_others(coverage, figures)
+
+
+def _taken_by_others(coverage: Coverage, figures: str) -> str:
+    """Why memory that a share of the whole may hide is too much, or "" (F86): of large memory the
+    floor leaves gigabytes."""
+    if coverage.free is None:
+        return ""
+    left = coverage.free - coverage.covered
+    if left > LEFT_BYTES_MAX:
+        return f"{figures}; {left} B of it were free at the start and could not be taken"
+    before = coverage.total - coverage.reserved - coverage.free
+    if before > CONTEXT_BYTES_MAX:
+        return (
+            f"{figures}; {before} B were in use before anything was taken, more than the worker's"
+            f" own context has ({CONTEXT_BYTES_MAX} B)"
+        )
     return ""
 
 

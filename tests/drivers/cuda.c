@@ -6,6 +6,9 @@
  *
  *   gpus/<n>/context_bytes      taken by a primary context (524288)
  *   gpus/<n>/allocation_limit   bytes that one process gets at most
+ *   gpus/<n>/lazy_bytes         taken by the first memset, by the first copy to the device and by the
+ *                               first copy from it: with nothing left these fail
+ *   gpus/<n>/stack_bytes        the stack of a thread as last asked for, written by this library
  *   gpus/<n>/dirty              VRAM offsets, one a line, where a stored byte comes out with a bit wrong
  *   gpus/<n>/bytes_per_s        speed of its memory
  *   gpus/<n>/compute_mode       0 default, 2 prohibited, 3 exclusive process
@@ -50,6 +53,8 @@ struct device { /* a GPU or a MIG device; one for each that ever was visible */
     int retained, context_file, sticky;
     unsigned char *memory;
     uint64_t total, begin, end, taken, overhead;
+    uint64_t lazy[3];
+    int warm[3];
     struct allocation allocations[MAX_ALLOCATIONS];
     int count;
     uint64_t dirty[MAX_DIRTY];
@@ -327,6 +332,10 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice number) {
         standin_release(device->gpu, device->allocations[i].offset);
     if (standin_number(device->gpu, "context_bytes", 524288) != 0)
         standin_release(device->gpu, device->overhead);
+    for (int i = 0; i < 3; i++) {
+        if (device->warm[i]) standin_release(device->gpu, device->lazy[i]);
+        device->warm[i] = 0;
+    }
     standin_leave(device->gpu, device->context_file);
     standin_unmap(device->memory, device->total);
     device->count = device->sticky = 0;
@@ -339,6 +348,13 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice number) {
 CUresult cuCtxSetCurrent(void *context) {
     ENTER(0);
     current = context;
+    return OK;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value) {
+    ENTER(1);
+    if (limit != 0) return INVALID_VALUE;
+    standin_write_number(current->gpu, "stack_bytes", value);
     return OK;
 }
 
@@ -419,8 +435,21 @@ static void busy(struct stream *stream, uint64_t bytes) {
     stream->ready_at = start + (double)bytes / (double)speed;
 }
 
+/* What a driver sets up when it does something of a kind for the first time. */
+static CUresult first(int kind) {
+    uint64_t offset, wanted = standin_number(current->gpu, "lazy_bytes", 0);
+    if (wanted == 0 || current->warm[kind]) return OK;
+    if (standin_allocate(current->gpu, current->gi, current->begin, current->end, wanted, FRAME,
+                         &offset) != 0)
+        return OUT_OF_MEMORY;
+    current->lazy[kind] = offset;
+    current->warm[kind] = 1;
+    return OK;
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t size, void *stream) {
     ENTER(1);
+    if (first(0) != OK) return OUT_OF_MEMORY;
     if (!allowed(current, address, address + size)) return INVALID_VALUE;
     memset((void *)(uintptr_t)address, value, size);
     read_dirty(current);
@@ -431,6 +460,7 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t size, 
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr address, const void *from, size_t size, void *stream) {
     ENTER(1);
+    if (first(1) != OK) return OUT_OF_MEMORY;
     if (!allowed(current, address, address + size)) return INVALID_VALUE;
     memcpy((void *)(uintptr_t)address, from, size);
     read_dirty(current);
@@ -441,6 +471,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr address, const void *from, size_t size, v
 
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr address, size_t size, void *stream) {
     ENTER(1);
+    if (first(2) != OK) return OUT_OF_MEMORY;
     if (!allowed(current, address, address + size)) return INVALID_VALUE;
     memcpy(to, (const void *)(uintptr_t)address, size);
     busy(stream, size);
@@ -608,6 +639,7 @@ static const struct { const char *name; void *function; } FUNCTIONS[] = {
     ROW(cuInit), ROW(cuDriverGetVersion), ROW(cuDeviceGetCount), ROW(cuDeviceGet),
     ROW(cuDeviceGetUuid), ROW(cuDeviceGetName), ROW(cuDeviceGetAttribute),
     ROW(cuDevicePrimaryCtxRetain), ROW(cuDevicePrimaryCtxRelease), ROW(cuCtxSetCurrent),
+    ROW(cuCtxSetLimit),
     ROW(cuMemGetInfo), ROW(cuMemAlloc), ROW(cuMemFree), ROW(cuMemsetD8Async),
     ROW(cuMemcpyHtoDAsync), ROW(cuMemcpyDtoHAsync), ROW(cuMemHostAlloc), ROW(cuMemFreeHost),
     ROW(cuModuleLoadData), ROW(cuModuleUnload), ROW(cuModuleGetFunction), ROW(cuFuncSetAttribute),

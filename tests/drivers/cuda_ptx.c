@@ -13,7 +13,8 @@
 
 enum op {
     OP_ADD, OP_SUB, OP_MUL_LO, OP_MUL_WIDE, OP_MAD_LO, OP_AND, OP_OR, OP_XOR, OP_SHL, OP_SHR, OP_MOV,
-    OP_UNPACK, OP_CVT, OP_SETP, OP_SELP, OP_LD, OP_ST, OP_ATOM_ADD, OP_ATOM_MIN, OP_BRA, OP_RET
+    OP_UNPACK, OP_CVT, OP_SETP, OP_SELP, OP_LD, OP_ST, OP_ATOM_ADD, OP_ATOM_MIN,
+    OP_SHFL, OP_BRA, OP_RET
 };
 enum compare { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE };
 enum space { SPACE_PARAM, SPACE_GLOBAL, SPACE_SHARED };
@@ -235,7 +236,7 @@ static const struct { const char *stem; enum op op; int operands; } PLAIN[] = {
     {"add", OP_ADD, 3}, {"sub", OP_SUB, 3}, {"mul.lo", OP_MUL_LO, 3}, {"mul.wide", OP_MUL_WIDE, 3},
     {"mad.lo", OP_MAD_LO, 4}, {"and", OP_AND, 3}, {"or", OP_OR, 3}, {"xor", OP_XOR, 3},
     {"shl", OP_SHL, 3}, {"shr", OP_SHR, 3}, {"mov", OP_MOV, 2}, {"cvta.to.global", OP_MOV, 2},
-    {"cvt", OP_CVT, 2}, {"setp", OP_SETP, 3}, {"selp", OP_SELP, 4},
+    {"cvt", OP_CVT, 2}, {"setp", OP_SETP, 3}, {"selp", OP_SELP, 4}, {"shfl.sync.bfly", OP_SHFL, 5},
 };
 static const char *const COMPARES[] = {".eq", ".ne", ".lt", ".le", ".gt", ".ge"};
 
@@ -600,6 +601,21 @@ static int shared_access(struct machine *m, const struct instruction *it) {
     return good ? 0 : -1;
 }
 
+/* Every lane's value from the lane of its warp whose number differs in these bits. All lanes that
+ * live have to be here: whoever is not gives no value. */
+static int exchange(struct machine *m, const struct instruction *it) {
+    const uint32_t *a = m->r[it->at[1]], *b = m->r[it->at[2]], *mask = m->r[it->at[4]];
+    uint32_t found[LANES];
+    for (int l = 0; l < LANES; l++) {
+        int from = l ^ (int)(b[l] & 31);
+        if (!m->on[l]) continue;
+        if (!m->on[from] || mask[l] != 0xFFFFFFFFu) return -1;
+        found[l] = a[from];
+    }
+    EACH(m->r[it->at[0]][l] = found[l]);
+    return 0;
+}
+
 static int execute(struct machine *m, const struct instruction *it) {
     switch (it->op) {
     case OP_ADD: BOTH(a[l] + b[l]); break;
@@ -637,6 +653,7 @@ static int execute(struct machine *m, const struct instruction *it) {
         else return global_access(m, it);
         break;
     case OP_ATOM_ADD: case OP_ATOM_MIN: return atomic(m, it);
+    case OP_SHFL: return exchange(m, it);
     case OP_BRA: case OP_RET: break;
     }
     return 0;

@@ -2,7 +2,8 @@
  *
  * Registers are arrays over 128 threads of a block, so an instruction is one loop that the compiler
  * turns into vector code. Threads that part ways are run in order of their place in the program
- * until they meet again. There are no barriers: none of the kernels has one.
+ * until they meet again. There are no barriers: none of the kernels has one. An exchange within a warp
+ * fails the launch unless all of its threads are there.
  */
 #ifndef FLEET_CUDA_PTX_H
 #define FLEET_CUDA_PTX_H

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fleet.backends.nvidia import cuda, kernels
+from fleet.backends.nvidia.kernels import Found
 from fleet.errors import BackendFailed, DriverRefused, OutOfMemory
 
 SCRATCH_BYTES = 64 * 1024
@@ -29,10 +30,6 @@ class Piece:
     address: int
     offset: int
     length: int
-
-
-Found = tuple[int, list[int]]
-"""(8-byte words that differ, offsets of some of them: all, up to `kernels.LISTED`)."""
 
 
 class Access(Protocol):
@@ -88,6 +85,7 @@ class KernelAccess:
         self._event = context.event()
         scratch = Piece(context.allocate(SCRATCH_BYTES), 0, SCRATCH_BYTES - ROOM_FOR_RESULT)
         self._result = scratch.address + scratch.length
+        context.exercise(scratch.address, self._host)
         nonce = bytes(16)
         self.begin()
         self.fill(scratch, nonce)
@@ -95,11 +93,11 @@ class KernelAccess:
         self.read(scratch)
         self.zero(scratch)
         self.compare(scratch, None)
-        count, _ = self.found()
+        found = self.found()
         self._cannot = self._on_chip()  # now, for its first run may need memory that is taken later
-        if count:
+        if found.count:
             raise BackendFailed(
-                f"{count} words of a scratch buffer did not read back as written",
+                f"{found.count} words of a scratch buffer did not read back as written",
                 remedy="reset the device, then scrub it",
             )
 
@@ -187,7 +185,11 @@ class HostAccess:
         self._expected = context.pinned(self.step_bytes)
         self._seen = context.pinned(self.step_bytes)
         self._event = context.event()
-        self._count = 0
+        scratch = context.allocate(SCRATCH_BYTES)
+        context.exercise(scratch, self._seen[:ROOM_FOR_RESULT])
+        context.set_bytes(scratch, 0, SCRATCH_BYTES)
+        self._finish()
+        self._count = self._compared = 0
         self._places: list[int] = []
 
     def fill(self, piece: Piece, nonce: bytes) -> None:
@@ -207,7 +209,7 @@ class HostAccess:
 
     def begin(self) -> None:
         """Forget what was found."""
-        self._count, self._places = 0, []
+        self._count, self._places, self._compared = 0, [], 0
 
     def compare(self, piece: Piece, nonce: bytes | None) -> None:
         """Read back and compare; returns when that is done."""
@@ -220,11 +222,12 @@ class HostAccess:
         most = kernels.LISTED - len(self._places)
         count, places = self._pattern.differences(seen, expected, most)
         self._count += count
+        self._compared += seen.nbytes
         self._places += [piece.offset + place for place in places]
 
     def found(self) -> Found:
         """What the comparisons since `begin` found."""
-        return self._count, self._places
+        return Found(self._count, tuple(self._places), self._compared)
 
     def _finish(self) -> None:
         self._context.record(self._event)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, 81
 """After these every further call of the process fails; only a new process goes on."""
 NEEDED = (
     "cuCtxSetCurrent",
+    "cuCtxSetLimit",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
@@ -60,6 +62,9 @@ NEEDED = (
 """Every call that a wipe makes."""
 POLL_S = 20e-6
 DRAIN_S = 2.0
+STACK_BYTES = 64
+"""Stack of a thread: our kernels use none, and the driver keeps one for each that can run."""
+_STACK_LIMIT = 0
 _NON_BLOCKING = 1
 _PLAIN_EVENT = 0
 _UNTIMED_EVENT = 2
@@ -201,6 +206,10 @@ class Driver:
         kind = self._loaded().CUfunction_attribute(_DYNAMIC_SHARED_BYTES)
         self.call("cuFuncSetAttribute", function, kind, size_bytes)
 
+    def stack_limit(self, size_bytes: int) -> None:
+        """Set the stack of a thread, before kernels are loaded. Raises as `call`."""
+        self.call("cuCtxSetLimit", self._loaded().CUlimit(_STACK_LIMIT), size_bytes)
+
     def _asked(self, name: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
         try:
             code, *results = getattr(self._loaded(), name)(*arguments)
@@ -265,6 +274,8 @@ class Context:
         self._stream: Any = None
         try:
             driver.call("cuCtxSetCurrent", context)
+            with suppress(errors.DriverRefused):  # it costs coverage, which is judged anyway
+                driver.stack_limit(STACK_BYTES)
             self._stream = driver.call("cuStreamCreate", _NON_BLOCKING)
         except errors.FleetError:
             self.close()
@@ -292,6 +303,11 @@ class Context:
         self._memory.append(address)
         return address
 
+    def free(self, address: int) -> None:
+        """Give one piece of device memory back, once nothing queued needs it."""
+        self._driver.call("cuMemFree", address)
+        self._memory.remove(address)
+
     def pinned(self, size_bytes: int) -> memoryview:
         """Host memory that the device copies from and to. Gone after `close`."""
         address = int(self._driver.call("cuMemHostAlloc", size_bytes, 0))
@@ -313,6 +329,16 @@ class Context:
             (tuple(values), tuple(widths)),
             0,
         )
+
+    def exercise(self, address: int, host: memoryview) -> None:
+        """Fill a piece of scratch memory and copy it both ways, as large as `host`.
+
+        What a driver does for the first time it sets up first, and that needs memory itself: so it
+        is done before all memory is taken (F83). `host` is back when the stream is done.
+        """
+        self.set_bytes(address, 0, host.nbytes)
+        self.download(host, address)
+        self.upload(address, host)
 
     def set_bytes(self, address: int, value: int, size_bytes: int) -> None:
         """Queue the driver's own fill with one byte."""

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -29,7 +30,7 @@ VECTOR = 16
 WORD = 8
 LISTED = 64
 """Places that a comparison names; more of them are only counted."""
-RESULT_BYTES = 16 + LISTED * 8
+RESULT_BYTES = 32 + LISTED * 8
 SLAB_LARGEST = 2 << 30
 """Bytes of one launch, at most: they must stay under 32 GiB, and progress comes once for each."""
 THREADS = 256
@@ -43,7 +44,7 @@ _ON_CHIP_BLOCKS_PER_MULTIPROCESSOR = 4
 ON_CHIP_ROUNDS = 4
 UNLIKELY = 0x5EED5EED
 """A sum that is stored if it ever occurs, so that no compiler drops the reads before it."""
-_EMPTY = struct.pack("<QQ", 0, 2**64 - 1) + bytes(LISTED * 8)
+_EMPTY = struct.pack("<QQQQ", 0, 2**64 - 1, 0, 0) + bytes(LISTED * 8)
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 WIDTHS: dict[str, tuple[type[Any], ...]] = {
     FILL: (_U64, _U64, _U64, _U32, _U32, _U32, _U32),
@@ -85,12 +86,24 @@ def empty_result() -> bytes:
     return _EMPTY
 
 
-def result(content: Sequence[int] | bytes | memoryview) -> tuple[int, list[int]]:
-    """(8-byte words that differ, offsets of up to `LISTED` of them, the lowest always first).
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What comparisons found."""
 
-    Offsets are those the kernel was given as its address, in bytes.
-    """
-    count, lowest, *listed = struct.unpack(f"<{2 + LISTED}Q", bytes(content)[:RESULT_BYTES])
+    count: int
+    """8-byte words that differ."""
+    places: tuple[int, ...]
+    """Offsets of them: of all up to `LISTED`, the lowest always first."""
+    compared: int
+    """Bytes that were looked at, as whoever looked has counted them."""
+
+
+def result(content: Sequence[int] | bytes | memoryview) -> Found:
+    """What the kernels wrote. Offsets are those the kernel was given as its address, in bytes."""
+    count, lowest, vectors, _, *listed = struct.unpack(
+        f"<{4 + LISTED}Q", bytes(content)[:RESULT_BYTES]
+    )
     if not count:
-        return 0, []
-    return count, [lowest, *sorted(set(listed[: min(count, LISTED)]) - {lowest})][:LISTED]
+        return Found(0, (), vectors * VECTOR)
+    places = [lowest, *sorted(set(listed[: min(count, LISTED)]) - {lowest})][:LISTED]
+    return Found(count, tuple(places), vectors * VECTOR)

@@ -25,7 +25,8 @@ from typing import Any
 
 from fleet.backends.base import Coverage, Mismatch, Progress
 from fleet.backends.nvidia import cuda, kernels, load
-from fleet.backends.nvidia.access import Access, Found, HostAccess, KernelAccess, Piece
+from fleet.backends.nvidia.access import Access, HostAccess, KernelAccess, Piece
+from fleet.backends.nvidia.kernels import Found
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused, FleetError, InputInvalid
 from fleet.health.readings import Readings
 from fleet.model import UnitId, UnitSpec, Uuid
@@ -65,7 +66,8 @@ class NvidiaSession:
     def __init__(self, target: Target, context: cuda.Context) -> None:
         self._target = target
         self._context = context
-        free = context.free_bytes()
+        self._free = free = context.free_bytes()
+        self._compared_bytes = 0
         self._taken_before = max(target.total_bytes - target.reserved_bytes - free, 0)
         self._access = _access(context, fallback=target.fallback)
         self._events = [context.event() for _ in range(self._access.ahead)]
@@ -100,6 +102,7 @@ class NvidiaSession:
             total=self._target.total_bytes,
             reserved=self._target.reserved_bytes,
             covered=self.covered,
+            free=self._free,
         )
 
     def fill(self, nonce: bytes, progress: Progress) -> None:
@@ -111,6 +114,10 @@ class NvidiaSession:
     ) -> Sequence[Mismatch]:
         """Compare memory with the pattern, all of it or the stretch `within`."""
         return self._compared(nonce, progress, within or (0, self.covered))
+
+    def compared_bytes(self) -> int:
+        """Bytes that the last `verify` or `verify_zero` looked at, as it counted them itself."""
+        return self._compared_bytes
 
     def zero(self, progress: Progress) -> None:
         """Write zeros, then overwrite what the multiprocessors keep."""
@@ -234,16 +241,17 @@ class NvidiaSession:
         """Mismatches `within`. Where a stretch begins or ends inside of a vector, that vector is
         compared whole, and what is found outside of the stretch is not the question."""
         low, high = within[0], within[0] + within[1]
-        count = 0
+        count = self._compared_bytes = 0
         places: list[int] = []
         for edge in sorted({end // VECTOR * VECTOR for end in (low, high) if end % VECTOR}):
-            _, seen = self._compare(nonce, _ignored, (edge, VECTOR))
-            mine = [place for place in seen if low <= place < high]
+            seen = self._compare(nonce, _ignored, (edge, VECTOR))
+            mine = [place for place in seen.places if low <= place < high]
             count, places = count + len(mine), places + mine
         inner_low, inner_high = -(-low // VECTOR) * VECTOR, high // VECTOR * VECTOR
         if inner_low < inner_high:
-            more, seen = self._compare(nonce, progress, (inner_low, inner_high - inner_low))
-            count, places = count + more, places + seen
+            seen = self._compare(nonce, progress, (inner_low, inner_high - inner_low))
+            self._compared_bytes = seen.compared
+            count, places = count + seen.count, [*places, *seen.places]
         return self._mismatches(count, sorted(places))
 
     def _compare(self, nonce: bytes | None, progress: Progress, within: tuple[int, int]) -> Found:
@@ -287,7 +295,8 @@ class NvidiaSession:
                 stretches.append([place, WORD])
         found = [Mismatch(*self._unit(start), length) for start, length in stretches]
         if count > len(places):
-            found.append(Mismatch(*self._unit(places[0]), (count - len(places)) * WORD))
+            rest = (count - len(places)) * WORD
+            found.append(Mismatch(*self._unit(places[0]), rest, located=False))
         return found
 
     def _unit(self, offset: int) -> tuple[UnitId, int]:

@@ -46,6 +46,9 @@ class Tenant:
         self._context = cuda.Context(driver, driver.only_device())
         self._event = self._context.event()
         self._host = self._context.pinned(min(slab_bytes, max(self._context.free_bytes(), BLOCK)))
+        scratch = self._context.allocate(BLOCK)
+        self._done(lambda: self._context.exercise(scratch, self._host[:BLOCK]))
+        self._context.free(scratch)
         self._chunks = take_all(self._take, largest_bytes=LARGEST, smallest_bytes=SMALLEST)
 
     @property

@@ -124,3 +124,26 @@ def test_a_counter_that_got_smaller_is_named() -> None:
     before, after = Readings(at=0.0, aer_fatal=5), Readings(at=1.0, aer_fatal=4)
     assert plan.shrunk(before, after) == "aer_fatal fell from 5 to 4"
     assert plan.shrunk(after, before) == ""
+
+
+GIB = 1 << 30
+H200 = 141 * GIB
+
+
+@pytest.mark.parametrize(
+    ("free", "covered", "problem"),
+    [
+        (H200 - GIB // 2, H200 - GIB // 2 - (64 << 20), ""),
+        (H200 - GIB // 2, H200 - GIB // 2 - (65 << 20), "free at the start and could not be taken"),
+        (H200 - 2 * GIB, H200 - 2 * GIB, "more than the worker's own context has"),
+        (None, H200 - 2 * GIB, ""),
+    ],
+)
+def test_f86_gigabytes_that_a_share_would_hide_are_not_covered(
+    free: int | None, covered: int, problem: str
+) -> None:
+    """F86: of 141 GiB the floor leaves 2.8: what was free has to be taken but for 64 MiB, and what
+    was in use before has to be no more than a context of our own."""
+    found = plan.coverage_problem(Coverage(H200, 0, covered, free), 0.98)
+    assert problem in found
+    assert bool(found) is bool(problem)

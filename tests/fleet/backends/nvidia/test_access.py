@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.nvidia import cuda, kernels
-from fleet.backends.nvidia.access import Access, HostAccess, KernelAccess, Piece
+from fleet.backends.nvidia.access import (
+    ON_CHIP_DONE,
+    Access,
+    HostAccess,
+    KernelAccess,
+    Piece,
+)
 from fleet.errors import BackendFailed, DriverRefused
 from tests.fleet.backends.nvidia.one_gpu import MIB, NONCE, OneGpu
 
@@ -41,13 +47,13 @@ def test_gpus_8_9_what_one_writes_the_other_verifies(context: cuda.Context) -> N
         writer.fill(piece, NONCE)
         reader.begin()
         reader.compare(piece, NONCE)
-        assert reader.found() == (0, [])
+        assert reader.found() == kernels.Found(0, (), SIZE)
         reader.compare(piece, bytes(32))
-        assert reader.found()[0] == SIZE // kernels.WORD
+        assert reader.found().count == SIZE // kernels.WORD
         writer.zero(piece)
         reader.begin()
         reader.compare(piece, None)
-        assert reader.found() == (0, [])
+        assert reader.found() == kernels.Found(0, (), SIZE)
 
 
 def test_both_name_the_same_places(context: cuda.Context) -> None:
@@ -60,13 +66,14 @@ def test_both_name_the_same_places(context: cuda.Context) -> None:
         access.begin()
         access.compare(piece, NONCE)
         places = [piece.offset + place for place in (4096, 4104, 40000)]
-        assert access.found() == (3, places)
+        assert access.found() == kernels.Found(3, tuple(places), SIZE)
     context.set_bytes(piece.address, 0, 2048)
     for access in (device, host):
         access.begin()
         access.compare(piece, NONCE)
-        count, places = access.found()
-        assert (count, len(places), places[0]) == (256 + 1 + 2, kernels.LISTED, piece.offset)
+        found = access.found()
+        assert (found.count, len(found.places)) == (256 + 1 + 2, kernels.LISTED)
+        assert (found.places[0], found.compared) == (piece.offset, SIZE)
 
 
 def test_memory_that_does_not_hold_a_scratch_buffer_opens_nothing(bench: OneGpu) -> None:
@@ -78,7 +85,7 @@ def test_memory_that_does_not_hold_a_scratch_buffer_opens_nothing(bench: OneGpu)
     context.close()
 
 
-DONE = "overwritten, best effort, not verified"
+DONE = ON_CHIP_DONE
 
 
 @pytest.mark.parametrize("code", [2, 1])

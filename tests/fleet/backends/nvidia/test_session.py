@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.backends.base import Mismatch
-from fleet.backends.nvidia import kernels, nvml
-from fleet.backends.nvidia.access import SCRATCH_BYTES, KernelAccess, Piece
+from fleet.backends.nvidia import cuda, kernels, nvml
+from fleet.backends.nvidia.access import ON_CHIP_DONE, SCRATCH_BYTES, KernelAccess, Piece
 from fleet.backends.nvidia.session import NvidiaSession, open_session
 from fleet.clock import SystemClock
 from fleet.errors import BackendFailed, DeviceLost, DriverRefused, InputInvalid, OutOfMemory
@@ -250,6 +250,76 @@ def test_gpus_8_8_a_blind_verifier_fails_closed(bench: OneGpu) -> None:
     result = wiped(Blind(bench))
     assert result.failure is Failure.VERIFIER
     assert not result.self_test_passed
+
+
+def skipping(skips: Callable[[Piece, bytes | None], bool]) -> type[KernelAccess]:
+    """Kernels that leave out the pieces that `skips` names."""
+
+    class Skipping(KernelAccess):
+        def compare(self, piece: Piece, nonce: bytes | None) -> None:
+            if not skips(piece, nonce):
+                super().compare(piece, nonce)
+
+    return Skipping
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_f85_a_slab_that_is_skipped_is_noticed(bench: OneGpu, *, zero: bool) -> None:
+    """F85: a comparison that leaves one of many slabs out fails the wipe for its own count, whether
+    or not the seeded word was in it, in either of the passes that compare."""
+
+    class Lazy(OneGpuBackend):
+        def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> NvidiaSession:
+            opened = super().session(accelerator, units)
+            kind = skipping(
+                lambda piece, nonce: piece.offset == 2 * MIB and (nonce is None) is zero
+            )
+            opened._access = kind(opened._context)
+            return opened
+
+    result = wiped(Lazy(bench))
+    assert result.failure is Failure.VERIFIER
+    assert "the verifier looked at" in result.detail
+    assert str(result.coverage.covered) in result.detail
+
+
+def test_f85_memory_that_is_wrong_all_over_is_a_mismatch(bench: OneGpu) -> None:
+    """F85: more wrong words than can be listed are memory's fault, though the seeded word may be
+    among those not listed; how much differs is told whole."""
+    offsets = range(MIB, MIB + 4096, 8)
+    bench.gpu.set(dirty="\n".join(str(offset) for offset in offsets))
+    result = wiped(OneGpuBackend(bench))
+    assert result.failure is Failure.MISMATCH
+    assert result.mismatched_bytes // kernels.WORD in (len(offsets), len(offsets) + 1)
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_f83_what_a_driver_sets_up_late_is_set_up_before_memory_is_taken(
+    bench: OneGpu, *, compiler: bool
+) -> None:
+    """F83: a driver that takes memory for the first fill and the first copies still has it."""
+    bench.gpu.set(lazy_bytes=65536)
+    if not compiler:
+        bench.gpu.fault("cuModuleLoadData", "return 221")
+    result = wiped(OneGpuBackend(bench))
+    assert result.failure is None, result.detail
+
+
+def test_f86_threads_get_no_stack(bench: OneGpu) -> None:
+    """F86: the driver is asked for a small stack before kernels are loaded: it keeps one for every
+    thread that can run, which is memory no wipe reaches."""
+    opened = open_session(bench.target())
+    opened.close()
+    assert int(bench.gpu.get("stack_bytes")) == cuda.STACK_BYTES
+
+
+def test_f86_what_was_free_and_is_not_covered_is_told(bench: OneGpu) -> None:
+    """F86: the coverage says how much was free before anything was taken."""
+    opened = open_session(bench.target())
+    coverage = opened.allocate(largest_bytes=LARGEST, smallest_bytes=SMALLEST)
+    opened.close()
+    assert coverage.free == 4 * MIB - 64 * KIB - 64 * KIB
+    assert coverage.free - coverage.covered == SCRATCH_BYTES
 
 
 # --- without kernels ----------------------------------------------------------
@@ -542,7 +612,7 @@ def test_b18_the_on_chip_step_is_named_for_what_it_is(bench: OneGpu) -> None:
     backend = OneGpuBackend(bench)
     assert wiped(backend).verified
     extra = backend.opened[0].extra()
-    assert extra["on_chip"] == "overwritten, best effort, not verified"
+    assert extra["on_chip"] == ON_CHIP_DONE
     assert extra["verify"] == "device kernels"
     assert extra["chunks"] > 1
     assert 0 < extra["context_bytes"] <= 64 * KIB
