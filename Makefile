@@ -2,7 +2,8 @@
 PYTHON ?= python3
 STATE ?= .state
 VENV := .venv
-UV_VERSION := 0.9.30
+# What Debian and Ubuntu call the part of Python that makes virtual environments.
+VENV_PACKAGE := $(or $(filter python3.%,$(notdir $(PYTHON))),python3)-venv
 UV := $(VENV)/bin/uv
 RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.synced
@@ -21,8 +22,11 @@ help: ## list the targets
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fleetscrub needs Python 3.11 or newer; say which with: make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make a virtual environment: install the package $(VENV_PACKAGE)" \
+	  "(apt install $(VENV_PACKAGE)), then run make again" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/uv.txt
 
 $(STAMP): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --quiet --python $(VENV)/bin/python

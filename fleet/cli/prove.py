@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -78,6 +79,9 @@ def prove(
     file: Annotated[
         Path | None, typer.Option("--file", exists=True, dir_okay=False, help="Take it from here.")
     ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End at once where no device is free.")
+    ] = False,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -86,7 +90,7 @@ def prove(
     content = _secret(secret, file)
     directory = state_directory(state)
     with reach.fleet(directory, address=address, ticking=True) as fleet:
-        proof = _Attempt(fleet, directory, content).run(device)
+        proof = _Attempt(fleet, directory, content, wait=not no_wait).run(device)
     emit(ProveAnswer.of(proof), as_json=as_json, render=lambda console: _render(console, proof))
     raise typer.Exit(0 if proof.holds else 1)
 
@@ -94,10 +98,12 @@ def prove(
 class _Attempt:
     """One proof."""
 
-    def __init__(self, fleet: reach.Fleet, state: Path, content: bytes) -> None:
+    def __init__(self, fleet: reach.Fleet, state: Path, content: bytes, *, wait: bool) -> None:
         self._fleet = fleet
         self._state = state
         self._content = content
+        self._wait = wait
+        self._told_waiting = False
         self._console = error_console()
 
     def run(self, name: str | None) -> Proof:
@@ -154,9 +160,31 @@ class _Attempt:
             if free:
                 return free[0]
             self._refuse_held(sorted(chosen), name)
+            busy = errors.DeviceBusy(f"no device is free: {self._taken(sorted(chosen), name)}")
             if time.monotonic() >= until:
-                raise errors.DeviceBusy(f"no free device within {DEADLINE_S:g} s")
-            time.sleep(PAUSE_S)
+                raise busy
+            self._wait_for(busy)
+
+    def _taken(self, nodes: Sequence[str], name: str | None) -> str:
+        """What each device is busy with, in few words."""
+        counts = Counter(
+            f"held by claim {device.claim}" if device.claim else device.state
+            for node in nodes
+            for device in self._fleet.nodes[node].view().devices
+            if name in (None, device.uuid, device.name)
+        )
+        return ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "none"
+
+    def _wait_for(self, error: errors.FleetError) -> None:
+        """Wait a moment for what keeps us, which is said once. Raises it where nobody waits."""
+        if not self._wait:
+            raise error
+        if not self._told_waiting:
+            self._told_waiting = True
+            self._say(
+                f"waiting up to {DEADLINE_S:g} s: {error.detail}; --no-wait, or Ctrl-C, gives up"
+            )
+        time.sleep(PAUSE_S)
 
     def _refuse_held(self, nodes: Sequence[str], name: str | None) -> None:
         """Real devices that are HELD stay so until somebody decides: waiting does not help."""
@@ -200,7 +228,7 @@ class _Attempt:
                 raise answer
             return answer
 
-        return self._until(attempt)
+        return self._until(attempt, told=True)
 
     def _unprepare(self, node: str, uid: str) -> None:
         self._say(f"claim {uid}: released; the node wipes, verifies and certifies")
@@ -211,15 +239,19 @@ class _Attempt:
         if self._fleet.nodes[node].view().outbox:
             raise errors.DeviceBusy(f"{node} has not given the lease back yet")
 
-    def _until(self, attempt: Callable[[], T]) -> T:
+    def _until(self, attempt: Callable[[], T], *, told: bool = False) -> T:
+        """Ask until it works; `told`: what keeps it is somebody else's, and is said."""
         until = time.monotonic() + DEADLINE_S
         while True:
             try:
                 return attempt()
-            except errors.Retryable:
+            except errors.Retryable as error:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(PAUSE_S)
+                if told:
+                    self._wait_for(error)
+                else:
+                    time.sleep(PAUSE_S)
 
     def _say(self, line: str) -> None:
         self._console.print(text.plain(line))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fleet import errors
+from fleet.door import paths
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.model import Lease, RunId, Token
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 TICK_S = 0.2
 """Period, s, of the services' step where a verb needs them to act."""
+KNOCK_S = 2.0
+"""Time, s, a node's door has to take a connection."""
+WAIT_S = 60.0
+"""Time, s, a command waits for another one that has its nodes."""
+STANDBY = "standby of "
+"""How the owner of a node's journal begins that gives it up when asked."""
 
 
 class Node(Protocol):
@@ -160,29 +167,114 @@ def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) ->
 def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Node]:
     from fleet import bootstrap
 
-    found: dict[str, Node] = {}
-    opened: list[NodeService] = []
-    for plan in bootstrap.plan_fleet(state).nodes:
-        door = _answering(plan, stack)
+    plans = {plan.node: plan for plan in bootstrap.plan_fleet(state).nodes}
+    found = _Reached(plans, stack, ticking=ticking)
+    for name in found:
+        found.reach(name)
+    if ticking:
+        stack.enter_context(_ticking(found))
+    return found
+
+
+class _Reached(Mapping[str, "Node"]):
+    """The nodes, each at its owner's door or opened here, as long as `stack` is.
+
+    An owner may end while a verb runs, as a campaign does: the node is then taken up here, or at
+    its next owner's door, with the next call.
+    """
+
+    def __init__(self, plans: Mapping[str, NodePlan], stack: ExitStack, *, ticking: bool) -> None:
+        self._plans = plans
+        self._stack = stack
+        self._ticking = ticking
+        self._doors: dict[str, DoorNode] = {}
+        self._here: dict[str, NodeService] = {}
+
+    @property
+    def opened(self) -> Sequence[NodeService]:
+        """Those opened here until now."""
+        return tuple(self._here.values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __getitem__(self, name: str) -> Node:
+        if name in self._doors:
+            try:
+                # One that is slow takes the connection; one that is dead does not.
+                paths.connect(self._doors[name].path, timeout_s=KNOCK_S).close()
+            except OSError:
+                return self.reach(name)
+        return self._here.get(name) or self._doors[name]
+
+    def reach(self, name: str) -> Node:
+        """Who answers for the node now. Raises `NotOwner` where its owner does not answer."""
+        from fleet import bootstrap
+
+        plan = self._plans[name]
+        door = _answering(plan, self._stack)
         if door is not None:
-            found[plan.node] = door
-            continue
+            self._doors[name] = door
+            return door
         try:
             service = bootstrap.open_node(plan)
         except errors.NotOwner as error:
             raise errors.NotOwner(
                 error.detail,
-                remedy="it owns the node and does not answer; repeat in a moment, and if it stays"
-                " so see the log of that process",
+                remedy="it owns the node and does not answer yet; wait until it has ended or does,"
+                " then run the command again",
             ) from None
-        stack.callback(_end, service)
+        self._stack.callback(_end, service)
+        if self._ticking:
+            # Before the first answer: who asks sees what the node can prove by itself.
+            service.tick(time.time())
         if plan.simulated is None:
             service.look()  # a card that died since says so nowhere but in its readings
-        found[plan.node] = service
-        opened.append(service)
-    if ticking:
-        stack.enter_context(_ticking(opened))
+        self._doors.pop(name, None)
+        self._here[name] = service
+        return service
+
+
+def others(plans: Sequence[NodePlan]) -> dict[str, str]:
+    """By node, who has it and since when; without those that nobody has, or a standby, which lets
+    go as soon as it is asked."""
+    from fleet import bootstrap
+    from fleet.journal.lock import holder
+
+    found: dict[str, str] = {}
+    for plan in plans:
+        owner = holder(bootstrap.lock_path(plan))
+        if owner is not None and not owner.owner.startswith(STANDBY):
+            found[plan.node] = owner.told()
     return found
+
+
+def await_free(
+    plans: Sequence[NodePlan], *, wait: bool, say: Callable[[str], None], limit_s: float = WAIT_S
+) -> None:
+    """Return once nobody has any of these nodes; who has one, and since when, is said at once.
+
+    Raises `NotOwner` without `wait`, and where somebody still has one after `limit_s`.
+    """
+    until = time.monotonic() + limit_s
+    said: set[str] = set()
+    while found := others(plans):
+        told = "; ".join(f"{node}: {who}" for node, who in found.items())
+        if not wait or time.monotonic() >= until:
+            raise errors.NotOwner(
+                f"in use by another command or service: {told}",
+                remedy="run again when it has ended",
+            )
+        new = {node: who for node, who in found.items() if node not in said}
+        for node, who in new.items():
+            say(f"{node} is in use: {who}")
+        if new:
+            said |= set(new)
+            say(f"waiting up to {limit_s:g} s; --no-wait, or Ctrl-C, gives up")
+        time.sleep(TICK_S)
 
 
 def _answering(plan: NodePlan, stack: ExitStack) -> DoorNode | None:
@@ -213,12 +305,12 @@ def _end(service: NodeService) -> None:
 
 
 @contextmanager
-def _ticking(services: Sequence[NodeService]) -> Iterator[None]:
+def _ticking(reached: _Reached) -> Iterator[None]:
     stop = threading.Event()
 
     def loop() -> None:
         while not stop.wait(TICK_S):
-            for service in services:
+            for service in reached.opened:
                 service.tick(time.time())
 
     thread = threading.Thread(target=loop, name="tick", daemon=True)

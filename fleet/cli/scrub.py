@@ -93,6 +93,10 @@ WhereOption = Annotated[
 DashboardOption = Annotated[
     bool, typer.Option("--dashboard", help="Start the local Ray with its dashboard.")
 ]
+NoWaitOption = Annotated[
+    bool,
+    typer.Option("--no-wait", help="End at once where another command has the nodes."),
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Scrub real devices without asking.")]
 SettingsJsonOption = Annotated[str, typer.Option("--settings-json", hidden=True)]
 
@@ -136,6 +140,7 @@ def scrub(
     address: WhereOption = None,
     dashboard: DashboardOption = False,
     yes: YesOption = False,
+    no_wait: NoWaitOption = False,
     operator: OperatorOption = None,
     state: StateOption = None,
     settings_json: SettingsJsonOption = "",
@@ -160,6 +165,11 @@ def scrub(
     if dry_run:
         _dry_run(directory, settings, (selection, resume), address=address, as_json=as_json)
         return
+    if fleet_plan is not None and address is None:
+        console = error_console()
+        reach.await_free(
+            fleet_plan.nodes, wait=not no_wait, say=lambda line: console.print(text.plain(line))
+        )
     choices = _Choices(selection, resume, operator_name(operator), dashboard=dashboard, yes=yes)
     report = _run(fleet_plan, settings, choices, address=address)
     emit(

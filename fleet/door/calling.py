@@ -169,7 +169,8 @@ class DoorNode:
         except OSError as error:
             raise errors.NotOwner(
                 f"nobody answers for this node at {self.path}: {os.strerror(error.errno or 0)}",
-                remedy="the node service or its standby takes over within seconds; see their logs",
+                remedy="where a node service or a standby runs on this host it takes over within"
+                " seconds, see its log; where none does, run the command again",
             ) from error
         try:
             return self._converse(fresh, line, timeout_s)

@@ -43,6 +43,14 @@ class Owner:
         pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
         return cls(pid, owner, start_time(pid) or 0, str(kernel_boot_id()), now)
 
+    def told(self) -> str:
+        """Who it is, and since when it has the lock."""
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self.since
+        if not self.since or age_s < 0 or self.boot_id != str(kernel_boot_id()):
+            return f"{self.owner} (pid {self.pid})"
+        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - age_s))
+        return f"{self.owner} (pid {self.pid}) since {began}, for {age_s:.0f} s"
+
     def alive(self) -> bool:
         """Whether exactly this process still exists (a stopped one does)."""
         same_boot = self.boot_id == str(kernel_boot_id())
@@ -62,6 +70,25 @@ def read_owner(path: Path) -> Owner | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def holder(path: Path) -> Owner | None:
+    """Who has the lock at `path` now; None where nobody has, or nobody can be read from it.
+
+    What the file says outlives the owner, and an owner may live on without the lock: it is tried,
+    shared and for a moment, which whoever takes it in that moment has to do again.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return read_owner(path)
+    finally:
+        os.close(fd)
+    return None
 
 
 class OwnerLock:
@@ -107,7 +134,7 @@ class OwnerLock:
 
     def _refusal(self) -> errors.NotOwner:
         found = read_owner(self._path)
-        who = f"{found.owner} (pid {found.pid})" if found else "another process"
+        who = found.told() if found else "another process"
         return errors.NotOwner(f"the journal {self._path.parent} is owned by {who}", owner=who)
 
 

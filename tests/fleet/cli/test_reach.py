@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
+from fleet import bootstrap, errors
 from fleet.cli import reach
 from fleet.cli.main import main
 from fleet.journal.lock import OwnerLock
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder
 from fleet.model import Holder, HolderKind, Lease, UnitId
+from tests.fleet.cli.fleets import occupy
 
 
 def test_a_name_on_two_nodes_must_be_narrowed_down(
@@ -94,3 +96,79 @@ def test_a_verb_that_ends_gives_leases_back_first(
     with reach.coordinator(state, address=None) as coordinator:
         assert list(coordinator.leases()) == []
     assert main(["audit", "--state", str(state)]) == 0, capsys.readouterr().out
+
+
+def test_f53_who_has_a_node_is_said_at_once(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F53: a campaign on nodes that another command has says who has them and since when, and with
+    --no-wait ends there, before a Ray is started for it."""
+    lock = OwnerLock(bootstrap.lock_path(bootstrap.plan_fleet(state).nodes[0]))
+    lock.acquire(owner="node actor of node-01")
+    try:
+        assert main(["scrub", "--no-wait", "--state", str(state)]) == 2
+    finally:
+        lock.release()
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"node-01: node actor of node-01 (pid {os.getpid()}) since 20" in said
+    assert "UTC, for 0 s" in said
+    assert "gathering" not in said
+
+
+def test_f53_waiting_is_said_once_and_ends_with_the_other(state: Path) -> None:
+    """F53: who waits for another command says for whom and how to give up, once, and goes on when
+    that one has let go; a standby is not waited for, since it lets go when asked."""
+    plans = bootstrap.plan_fleet(state).nodes
+    lock = OwnerLock(bootstrap.lock_path(plans[0]))
+    lock.acquire(owner="node actor of node-01")
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            lock.release()
+
+    reach.await_free(plans, wait=True, say=say)
+    assert [line.split(" (")[0] for line in said] == [
+        "node-01 is in use: node actor of node-01",
+        "waiting up to 60 s; --no-wait, or Ctrl-C, gives up",
+    ]
+    lock.acquire(owner="standby of node-01")
+    reach.await_free(plans, wait=False, say=said.append)
+    lock.release()
+    lock.acquire(owner="node actor of node-01")
+    with pytest.raises(errors.NotOwner, match="in use by another command or service"):
+        reach.await_free(plans, wait=True, say=said.append, limit_s=0.0)
+    lock.release()
+
+
+def test_f53_a_verb_outlives_the_owner_it_asked(state: Path) -> None:
+    """F53: where the owner of a node ends while a verb runs, as a campaign does, the verb goes on
+    with the node itself instead of calling at a door where nobody is."""
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    service = bootstrap.open_node(plan)
+    with reach.fleet(state, address=None, ticking=True) as fleet:
+        assert fleet.nodes["node-01"].view().incarnation == service.incarnation
+        service.close()
+        after = fleet.nodes["node-01"].view()
+        assert after.incarnation != service.incarnation
+        assert {device.state for device in after.devices} == {"DIRTY"}
+
+
+def test_f53_a_proof_says_what_it_waits_for(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F53: `fleet prove` where every device is taken says so instead of waiting in silence, and
+    with --no-wait ends at once."""
+    occupy(state, "uid-1")
+    gpu = ["prove", "--device", occupied(state), "--state", str(state), "--no-wait"]
+    capsys.readouterr()
+    assert main(gpu) == 2
+    assert "no device is free: 1 held by claim uid-1" in capsys.readouterr().err
+
+
+def occupied(state: Path) -> str:
+    """UUID of the device that a claim has."""
+    with reach.nodes(state, address=None) as nodes:
+        views = [node.view() for node in nodes.values()]
+    return next(device.uuid for view in views for device in view.devices if device.claim)
