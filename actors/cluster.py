@@ -12,9 +12,11 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,14 @@ _TOKENS: list[str] = []
 """The token Ray has read in this process, once it has."""
 LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At "0" Ray does on every system what it does on these two: all its processes use loopback."""
+HEAD_WAIT = "RAY_gcs_server_port_wait_time_s"
+HEAD_WAIT_S = "120"
+"""Time, s, Ray's head has to start at the second try (default 30)."""
+REMOVE_S = 10.0
+"""Time, s, what is left of a Ray has to be gone."""
+REMOVE_PAUSE_S = 0.1
+LOG = logging.getLogger(__name__)
+
 KNOCK_S = 5.0
 """Time, s, the machine of Ray's head has to take a connection."""
 RECONNECT_S = "600"
@@ -54,23 +64,33 @@ class Cluster:
 
         ray.shutdown()
         if self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            _remove(self.directory)
 
 
 def local(state: Path, *, dashboard: bool = False) -> Cluster:
     """Start a Ray for this process on this machine, reachable from it alone.
 
+    A start that fails, as it does on a machine that is busy, is made once more with more time.
     Raises `RayUnavailable`.
     """
     refuse_override(os.environ)
     _refuse_late(os.environ)
+    try:
+        return _started(state, dashboard=dashboard)
+    except errors.RayUnavailable as error:
+        LOG.warning("%s; it is tried once more", error.detail)
+    os.environ[HEAD_WAIT] = HEAD_WAIT_S
+    return _started(state, dashboard=dashboard)
+
+
+def _started(state: Path, *, dashboard: bool) -> Cluster:
+    """One try. Raises `RayUnavailable`; nothing of it is left then."""
     directory = _scratch()
     prepare_environment(os.environ, token=_process_token(state, directory), directory=directory)
     import ray
     from ray._private import ray_constants
 
     from actors.identity import HOST_LABEL
-    from actors.translate import translated
 
     # Ray reads this once, when it is imported, and may have been. A node address of 127.0.0.1 is
     # no way round: Ray replaces it by one that others reach, and then listens everywhere.
@@ -78,7 +98,7 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
     try:
         # Ray puts the driver's directory on its workers' path: whoever can write there would run
         # code in the processes that sign certificates. The scratch directory is ours alone.
-        with translated("starting a local Ray"), contextlib.chdir(directory):
+        with contextlib.chdir(directory):
             context = ray.init(
                 address="local",
                 namespace=NAMESPACE,
@@ -91,15 +111,48 @@ def local(state: Path, *, dashboard: bool = False) -> Cluster:
                 logging_level=logging.ERROR,
             )
     except BaseException as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        if isinstance(error, errors.FleetError) or not isinstance(error, Exception):
+        ray.shutdown()
+        _remove(directory)
+        if not isinstance(error, Exception):
             raise
+        said = str(error).strip() or type(error).__name__
         raise errors.RayUnavailable(
-            f"a local Ray could not be started: {error}",
+            f"a local Ray could not be started: {said.splitlines()[0]}",
             remedy="run again when the machine is less busy, or name a running Ray with --address",
         ) from error
     url = context.dashboard_url
     return Cluster(None, f"http://{url}" if url else "", directory)
+
+
+def _remove(directory: Path) -> None:
+    """The scratch directory of a Ray that has ended, and what of that Ray has not.
+
+    A start that failed half way leaves processes which nobody knows any more, and which go on
+    writing here. The directory's name is in the command lines of all of them, and in no other.
+    """
+    until = time.monotonic() + REMOVE_S
+    while True:
+        for pid in _left(directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists() and not _left(directory):
+            return
+        if time.monotonic() >= until:
+            LOG.warning("%s could not be removed: remove it by hand", directory)
+            return
+        time.sleep(REMOVE_PAUSE_S)
+
+
+def _left(directory: Path) -> list[int]:
+    """Processes of the Ray whose scratch directory this is."""
+    found, name = [], os.fsencode(f"{directory}/")
+    for place in Path("/proc").iterdir():
+        # Some end meanwhile, and one that has ended and is not waited for has no command line.
+        with contextlib.suppress(OSError):
+            if place.name.isdigit() and name in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def attach(address: str) -> Cluster:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,6 +108,67 @@ def test_a_ray_of_ours_listens_on_loopback_only(ray_cluster: cluster.Cluster) ->
         pause.wait(0.2)
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     assert [(name, place) for name, place in places if place not in loopback] == []
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from actors import cluster
+try:
+    found = cluster.local(Path(sys.argv[1]))
+except Exception as error:
+    print(type(error).__name__, error)
+else:
+    import ray
+    print("started", ray.is_initialized(), found.directory.is_dir())
+    found.close()
+print(len(cluster._left(Path(sys.argv[2]))))
+"""
+
+
+@pytest.fixture
+def private_directory() -> Iterator[Path]:
+    """A directory of its own with a name that is short enough for Ray's sockets."""
+    with tempfile.TemporaryDirectory(prefix="f-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def started(directory: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """What a process says that starts a Ray below `directory`, and what is left there."""
+    scratch = directory / "scratch"
+    scratch.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTS, str(directory / "state"), str(scratch)],
+        env={**os.environ, "TMPDIR": str(scratch), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines(), [path.name for path in scratch.iterdir()]
+
+
+@pytest.mark.ray
+def test_f54_a_start_that_fails_is_made_once_more_and_leaves_nothing(
+    private_directory: Path,
+) -> None:
+    """F54: Ray's head that is not up in its time, as on a busy machine, is started once more with
+    more time; directory and processes of the first try are gone."""
+    said, left = started(private_directory, **{cluster.HEAD_WAIT: "0"})
+    assert said == ["started True True", "0"]
+    assert left == []
+
+
+@pytest.mark.ray
+def test_f54_a_ray_that_cannot_be_started_leaves_nothing(private_directory: Path) -> None:
+    """F54: where both tries fail it is said in one sentence, and nothing is left behind."""
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said, left = started(private_directory, RAY_GCS_SERVER_PORT=port)
+    assert said[0].startswith("RayUnavailable a local Ray could not be started")
+    assert said[1] == "0"
+    assert left == []
 
 
 def test_an_address_without_ray_is_an_error_at_once() -> None:

@@ -79,6 +79,24 @@ def test_memory_ten_times_too_slow_is_a_fault(lab: Lab) -> None:
     assert {found.check for found in result.findings} == {"slow-memory"}
 
 
+def test_f54_a_simulated_wipe_that_goes_on_is_no_hang(lab: Lab) -> None:
+    """F54: a simulated device is as slow as a busy machine makes it: while its wipe goes on it is
+    not quarantined for taking longer than real memory would; one that stands still is, and nobody
+    is told to reset it."""
+    lab.node.close()
+    lab.open(settings=quick_settings(deadline_base_s=4.0))
+    lab.fault("slow-memory", bytes_per_s="1400000")  # 1.5 s each of four passes
+    result = lab.scrub()
+    assert result.outcome is Outcome.CERTIFIED
+    assert result.seconds > 4.0
+    lab.node.close()
+    lab.open(settings=quick_settings(deadline_base_s=1.0))
+    lab.fault("hang")
+    result = lab.scrub()
+    (found,) = (one for one in result.findings if one.check == "timed-out")
+    assert found.remedy.startswith("it is simulated, nothing is to be reset")
+
+
 def test_a_reset_that_was_needed_is_on_the_certificate(lab: Lab) -> None:
     """B3: a device that reports "reset required" is reset, and the certificate says so."""
     lab.fault("reset-required")
