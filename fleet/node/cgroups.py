@@ -6,6 +6,8 @@ is kept between calls: the answer is about now.
 
 Absence proves something only where the pods' cgroups can be seen at all. A tree without any
 ``kubepods`` directory (a container's own cgroup namespace, a wrong mount) is unknown, not empty.
+A kubelet may itself run in a pod, and its pods' cgroups are inside of that pod's: who is found
+nowhere else is looked for in there (F10).
 
 Parts of the tree belong to users (systemd delegates ``user@1000.service``), who name, nest and fill
 directories as they like. Pods are made by root, so the search enters only what is root's: a user
@@ -55,13 +57,20 @@ class CgroupTree:
         """`pods` for several UIDs in one walk; every UID asked for is in the answer."""
         wanted = {_normal(uid): uid for uid in uids}
         found: dict[str, list[Path]] = {uid: [] for uid in wanted.values()}
-        seen = False
+        seen, houses = False, []
         for path, name, pod in _walk(self.root, wanted):
             seen = seen or KUBEPODS in name
             if pod in wanted:
                 found[wanted[pod]].append(Path(path))
+            if pod:
+                houses.append(path)
         if not seen:
             raise CgroupsUnreadable(f"no {KUBEPODS} cgroup is visible below {self.root}")
+        missing = {pod for pod, uid in wanted.items() if not found[uid]}
+        for house in houses if missing else ():
+            for path, pod in _inside(house):
+                if pod in missing:
+                    found[wanted[pod]].append(Path(path))
         return {uid: sorted(found[wanted[_normal(uid)]]) for uid in uids}
 
     def occupied(self, path: Path) -> bool:
@@ -87,14 +96,50 @@ class CgroupTree:
         for path, name, pod in _walk(hierarchy, ()):
             if not pod:
                 continue
-            if ":" in name:  # a runtime and a kubelet with different drivers name it so
-                yield Path(path)
-                continue
-            try:
-                children = _directories(path)
-            except OSError as error:
-                raise CgroupsUnreadable(f"the cgroup {path} cannot be read: {error}") from error
-            yield from (Path(child.path) for child in children)
+            yield from _of_pod(path, name)
+            for inner, _ in _inside(path):
+                yield from _of_pod(inner, Path(inner).name)
+
+
+def _of_pod(path: str, name: str) -> Iterator[Path]:
+    """The cgroups of a pod's containers."""
+    if ":" in name:  # a runtime and a kubelet with different drivers name it so
+        yield Path(path)
+        return
+    try:
+        children = _directories(path)
+    except OSError as error:
+        raise CgroupsUnreadable(f"the cgroup {path} cannot be read: {error}") from error
+    yield from (Path(child.path) for child in children)
+
+
+def _inside(pod: str) -> Iterator[tuple[str, str]]:
+    """(path, pod UID) of cgroups inside a pod's that are named as a pod's of a kubelet in there.
+
+    Whoever may make cgroups in a pod can make such a name, too: a pod may so seem to run that is
+    gone, and none to be gone that runs. A pod that shows a kubelet's directory and is beyond all
+    measure (`DEEPEST`, `MOST`) raises `CgroupsUnreadable`; any other one hinders nobody's search.
+    """
+    pending, allowance = [(pod, 0)], iter(range(MOST))
+    beyond, kubelet = "", False
+    while pending:
+        directory, depth = pending.pop()
+        if depth > DEEPEST or next(allowance, None) is None:
+            beyond = f"more than {DEEPEST} levels or {MOST} cgroups are in it"
+            continue
+        try:
+            entries = _directories(directory)
+        except OSError as error:
+            beyond = str(error)
+            continue
+        for entry in entries:
+            lower = entry.name.lower()
+            kubelet = kubelet or KUBEPODS in lower
+            if matched := _POD.search(lower):
+                yield entry.path, matched[1].replace("_", "-")
+            pending.append((entry.path, depth + 1))
+    if beyond and kubelet:
+        raise CgroupsUnreadable(f"pods of the kubelet inside {pod} cannot be told: {beyond}")
 
 
 def _walk(root: Path, pods: Collection[str]) -> Iterator[tuple[str, str, str]]:

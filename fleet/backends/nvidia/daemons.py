@@ -29,7 +29,7 @@ LOG_DIRECTORY = "/var/log/nvidia-mps"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _POD = re.compile(
-    r"kubepods[^\n]*?[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)"
+    r"kubepods[^\n]*[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)"
 )
 _PARENT, _START_TIME = 1, 19
 """Fields of ``stat``, counted from the state after the name."""

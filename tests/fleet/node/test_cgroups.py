@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,9 @@ from fleet.node.cgroups import DEEPEST, MOST, CgroupTree
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree
 from tests.fleet.wipe.orders import eventually
 
+CASES = json.loads(
+    (Path(__file__).parents[2] / "corpus/F10-nested-kubelet-cgroups/trees.json").read_text()
+)
 NOBODY = 65534
 STATIC = "0123456789abcdef0123456789abcdef"
 
@@ -108,6 +113,48 @@ def test_a_tree_without_pods_directory_is_unknown(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(CgroupsUnreadable):
             CgroupTree(root).pods(POD)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_f10_a_pod_that_runs_is_never_gone(tmp_path: Path, case: dict[str, Any]) -> None:
+    """F10: a pod of a kubelet that is itself in a pod, or a container, runs as long as it does."""
+    for place, pids in case["tree"].items():
+        path = tmp_path / place.lstrip("/")
+        path.mkdir(parents=True)
+        for above in (path, *path.parents):
+            if above.is_relative_to(tmp_path) and not (above / "cgroup.procs").exists():
+                (above / "cgroup.procs").write_text("")
+        (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    cgroups = CgroupTree(tmp_path)
+    told = {
+        uid: "runs" if any(cgroups.occupied(path) for path in paths) else "gone"
+        for uid, paths in cgroups.find(case["ask"]).items()
+    }
+    assert told == case["ask"]
+
+
+def test_f10_a_kubelet_in_a_pod_that_cannot_be_searched_leaves_its_pods_unknown(
+    tmp_path: Path,
+) -> None:
+    """F10: absence from where nobody could look is unknown; a pod without a kubelet hinders no
+    search, however many cgroups it has."""
+    tree = Tree(tmp_path, "v2-cgroupfs")
+    (pod,) = tree.pod(POD)
+    _nest(pod, "d", DEEPEST + 2)
+    assert CgroupTree(tree.root).find([OTHER]) == {OTHER: []}
+    (pod / "kubepods").mkdir()
+    with pytest.raises(CgroupsUnreadable, match="the kubelet inside"):
+        CgroupTree(tree.root).find([OTHER])
+    assert CgroupTree(tree.root).find([POD]) == {POD: [pod]}
+
+
+def test_f10_containers_of_a_kubelet_in_a_pod_are_listed(tmp_path: Path) -> None:
+    """F10: who may open a device is asked of containers of a kubelet inside a pod, too."""
+    tree = Tree(tmp_path, "v2-cgroupfs")
+    (pod,) = tree.pod(POD, containers=1)
+    inner = pod / "kubepods" / "burstable" / f"pod{OTHER}" / "ab12"
+    inner.mkdir(parents=True)
+    assert inner in CgroupTree.containers(tree.root)
 
 
 def test_a_user_cannot_pass_for_a_pod(tree: Tree) -> None:
