@@ -165,6 +165,11 @@ def described(instance: Instance) -> str:
     return f"MIG instance gi {instance.ids.get('gi')}{ci} of {instance.accelerator} {NOT_OURS}"
 
 
+def intruder(instance: Instance) -> str:
+    """What a sweep says of an instance that is not ours, in the memory it lies in."""
+    return f"MIG instance gi {instance.ids.get('gi')} is not ours"
+
+
 def unwanted(who: str) -> str:
     """What to do about the instances that `who` names: commands for these, and no other.
 

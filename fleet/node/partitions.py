@@ -52,6 +52,8 @@ class Partitions:
         self._calls = calls
         self.troubles: tuple[str, ...] = ()
         """Why instances of ours that nobody needs were left by the last `settle`."""
+        self.seen: dict[Uuid, tuple[Instance, ...]] = {}
+        """Instances not ours by accelerator, as `strange` found them last."""
 
     # --- records ---
 
@@ -280,7 +282,9 @@ class Partitions:
 
         ours, there = self.turn(device, look)
         instances.notice(self._registry, ours, there)
-        return [i for i in there if not any(record.names(i) for record in ours)]
+        found = tuple(i for i in there if not any(record.names(i) for record in ours))
+        self.seen[device.accelerator] = found
+        return found
 
     def others(self, device: Device) -> Sequence[Instance]:
         """What is left on the accelerator once instances of ours that nobody needs are removed.

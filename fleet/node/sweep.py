@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fleet import errors, lifecycle
-from fleet.backends.base import FindsOne, Unfit
+from fleet.backends.base import FindsOne, Instance, Unfit
 from fleet.health import checks, reasons
 from fleet.health.readings import LogPlace, Readings
 from fleet.journal.journal import Commit
 from fleet.lifecycle import Change, Event, Fact
 from fleet.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
+from fleet.node import instances
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 
@@ -141,7 +142,7 @@ class Sweep:
         said = device.attributes.get("mig", "")
         if readings.mig_enabled is not None and said in ("on", "off"):
             self._redivided |= readings.mig_enabled is not (said == "on")
-        struck: set[UnitId] = set()
+        struck: set[UnitId] = {*self._intruders(device, before)}
         findings = checks.judge(readings, self.validator.policy)
         for part, own in self._judged(device, readings, findings):
             if any(finding.verdict is checks.Verdict.FAIL for finding in own):
@@ -213,6 +214,29 @@ class Sweep:
                 self._move(part, _soil, GONE, before)
         if strangers - placed:
             self._move(device, _soil, GONE, before)
+
+    def _intruders(self, device: Device, before: Before) -> frozenset[UnitId]:
+        """Memory in an instance that is not ours is out of service, and says so, before anybody
+        tries to wipe it (B80). Units of such memory.
+
+        One that lies in no unit known is of a GPU that was divided from outside: all of it counts.
+        """
+        there: dict[UnitId, list[Instance]] = {}
+        for instance in self.validator.partitions.seen.get(device.accelerator, ()):
+            for unit in {*device.units}.intersection(instance.units) or device.units:
+                there.setdefault(unit, []).append(instance)
+        now = self.registry.clock.now()
+        for unit, found in there.items():
+            reason = reasons.make(
+                "foreign-partition",
+                Source.HEALTH,
+                detail="; ".join(instances.intruder(one) for one in found),
+                remedy=instances.unwanted(", ".join(instances.described(one) for one in found)),
+                since=now,
+            )
+            part = replace(device, units=(unit,))
+            self._move(part, _fault, Change(reasons=frozenset({reason})), before)
+        return frozenset(there)
 
     def _move(
         self,

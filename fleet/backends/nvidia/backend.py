@@ -360,9 +360,25 @@ class NvidiaBackend:
             raise BackendFailed(f"{device.name} is partitioned, but not usably: {error}") from error
 
     def _read(self, card: Card, *, under_load: bool) -> Readings:
-        return self._reader.read(
+        found = self._reader.read(
             card, under_load=under_load, unpartitioned=self._unpartitioned(card)
         )
+        return replace(found, obstacles=self._obstacles(card))
+
+    def _obstacles(self, card: Card) -> tuple[str, ...]:
+        """Why a GPU whose partitioning is on cannot be divided, and so not be used at all (B80)."""
+        try:
+            if not self._mig.enabled(card.handle) or self._mig.profiles(card.handle, card.uuid):
+                return ()
+            why = "the driver lists no profile"
+        except BackendFailed as error:
+            why = error.detail
+        told = (
+            f"partitioning (MIG) is on, and how the GPU can be divided is not told ({why}): give"
+            f" the node service the right to ask, or switch it off (`nvidia-smi -i {card.uuid}"
+            " -mig 0`)"
+        )
+        return (told,)
 
     def _unpartitioned(self, card: Card) -> bool | None:
         try:

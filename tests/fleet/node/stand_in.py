@@ -89,9 +89,16 @@ def machine(root: Path, **readings: object) -> Host:
 
 @contextmanager
 def ground(
-    host: Host, root: Path, *, kind: type[NvidiaBackend] = NvidiaBackend
+    host: Host,
+    root: Path,
+    *,
+    kind: type[NvidiaBackend] = NvidiaBackend,
+    several: bool = False,
 ) -> Iterator[Ground]:
-    """The registry over that machine's GPU, CLEAN and held by nobody."""
+    """The registry over that machine's GPU, CLEAN and held by nobody.
+
+    With `several` GPUs their units are what a first start makes them.
+    """
     backend = kind(
         root=str(host.hardware_root),
         kernel_log=str(host.root / "kmsg"),
@@ -99,7 +106,8 @@ def ground(
     )
     with closing(backend):
         made = Ground(root, backend)
-        made.clean()
+        if not several:
+            made.clean()
         yield made
         made.registry.journal.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,6 +159,90 @@ def test_tenants_cost_one_look_and_soil_what_is_theirs(host: Host, tmp_path: Pat
         assert sorted(backend.asked) == ["holders", "instances"]
         dirty = {u.id for u in ground.registry.units(ground.device) if u.state is State.DIRTY}
         assert dirty == set(first(ground).units)
+
+
+FOREIGN = json.loads((Path(__file__).parents[2] / "corpus/B80-foreign-mig/nvml.json").read_text())[
+    "devices"
+]
+
+
+def reasons(ground: Ground, device: Device) -> dict[str, str]:
+    """Open reasons of a device, with what they say."""
+    return {r.code: r.detail for unit in ground.registry.units(device) for r in unit.reasons}
+
+
+def test_b80_instances_of_somebody_else_are_a_reason_at_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B80: partitions that somebody else made are named as such where they lie, without a scrub; a
+    mode that waits for a reset is one too, and the other GPUs work."""
+    standin = tmp_path / "standin"
+    host = machine(standin, mig_current=1, mig_pending=1)
+    monkeypatch.setenv("FLEET_STANDIN", str(host.root))
+    made = [host.gpus[0].instance("2g", start)[0] for start in (0, 2)]
+    assert len(made) == len(FOREIGN[0]["mig"]["devices"])
+    for pid in FOREIGN[0]["mig"]["devices"][0]["procs"]:
+        host.gpus[0].process(pid, gi=made[0])
+    modes = FOREIGN[1]["mig"]
+    host.add_gpu("h100", mig_current=modes["mode"], mig_pending=modes["pending"])
+    host.add_gpu("h100")
+    with stand_in.ground(host, tmp_path, several=True) as ground:
+        ground.sweep.run()
+        one, two, three = ground.registry.whole()
+        assert reasons(ground, part_of(ground, one, 0))["foreign-partition"] == (
+            f"MIG instance gi {made[0]} is not ours"
+        )
+        assert reasons(ground, part_of(ground, one, 2))["foreign-partition"] == (
+            f"MIG instance gi {made[1]} is not ours"
+        )
+        assert "foreign-partition" not in reasons(ground, part_of(ground, one, 4))
+        assert "reset-required" in reasons(ground, two)
+        assert reasons(ground, three) == {}
+        there = ground.registry.backend.instances(one.uuid)  # type: ignore[attr-defined]
+        assert len(there) == 2, "nothing was removed"
+
+
+def part_of(ground: Ground, whole: Device, start: int) -> Device:
+    """The partition of two slices at a place of one GPU."""
+    return next(
+        device
+        for device in ground.registry.accelerators[whole.uuid].devices
+        if device.profile.startswith("2g.") and device.name.endswith(f"-{start}")
+    )
+
+
+def test_b80_a_held_devices_reason_is_there_too(host: Host, tmp_path: Path) -> None:
+    """B80: after a lost journal memory is held, and what holds it is said at the first sweep."""
+    host.gpus[0].instance("2g", 0)
+    with stand_in.ground(host, tmp_path) as ground:
+        ground.put(State.HELD)
+        ground.sweep.run()
+        assert "is not ours" in reasons(ground, first(ground))["foreign-partition"]
+        assert ground.states() == {State.HELD}
+        (reason,) = {r for u in ground.registry.units(first(ground)) for r in u.reasons}
+        assert "nvidia-smi mig -i" in reason.remedy
+        ground.sweep.run()
+        assert len(reasons(ground, first(ground))) == 1
+
+
+def test_b80_an_instance_of_ours_is_no_reason(ground: Ground) -> None:
+    """B80: what a wipe or a claim of ours has made is not taken for somebody else's."""
+    ground.sweep.run()
+    assert reasons(ground, ground.device) == {}
+
+
+@pytest.mark.parametrize("rule", ["return 4", "return 3"])
+def test_b80_partitioning_that_cannot_be_read_is_a_reason(
+    host: Host, tmp_path: Path, rule: str
+) -> None:
+    """B80: MIG is on and its profiles are refused: the GPU is listed whole and out of service."""
+    host.gpus[0].fault("nvmlDeviceGetGpuInstanceProfileInfoV", rule)
+    host.gpus[0].fault("nvmlDeviceGetGpuInstanceProfileInfo", rule)
+    with stand_in.ground(host, tmp_path) as ground:
+        ground.sweep.run()
+        told = reasons(ground, ground.device)
+        assert told.keys() & {"unusable", "unresponsive"}
+        assert ground.states() == {State.QUARANTINED}
 
 
 @pytest.fixture
