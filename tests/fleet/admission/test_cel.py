@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from fleet import errors
 from fleet.admission.cel import LENGTH_MAX, Selector, qualified
+from tests.fleet.admission import corpus
 from tests.fleet.binding.scenes import DRIVER, device, entry
 
 OURS = f'device.attributes["{DRIVER}"]'
@@ -107,10 +111,10 @@ def test_what_cannot_be_told_is_an_error(expression: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["(", "", 'device.attributes["a"].?b.orValue("") == ""', "1 +", "a b"]
+    "expression", ["(", "", "1 +", "a b", "a.?", "a[?1", "cel.bind(a, 1)", "cel.bind(a, 1, a"]
 )
 def test_what_is_no_expression_is_refused_at_once(expression: str) -> None:
-    """Syntax we do not have, optional fields among it, is refused before any device is asked."""
+    """What is no CEL, or half of it, is refused before any device is asked."""
     with pytest.raises(errors.InputInvalid, match="claim tenant/c, request gpu: selector"):
         Selector.parse(expression, where=WHERE)
 
@@ -132,6 +136,92 @@ def test_the_work_of_an_expression_is_bounded(expression: str) -> None:
 def test_the_longest_expression_is_taken() -> None:
     """The API server's limit is ours."""
     assert asked("true" + " && true" * ((LENGTH_MAX - 4) // 8)) is True
+
+
+def f12_cases() -> list[dict[str, Any]]:
+    """The selectors of real classes and of drivers' guides, each with its device and outcome."""
+    path = corpus.ROOT / "F12-cel-of-real-classes" / "expressions.json"
+    found = json.loads(path.read_text())
+    return [{**one, **found["devices"][one["device"]]} for one in found["cases"]]
+
+
+@pytest.mark.parametrize("case", f12_cases(), ids=lambda case: case["expression"][:60])
+def test_f12_selectors_of_real_classes_are_spoken(case: dict[str, Any]) -> None:
+    """F12: a selector of a driver's guide selects what it selects in the scheduler."""
+    found = Selector.parse(case["expression"], where=WHERE)
+    if case["want"] == "error":
+        with pytest.raises(errors.InputInvalid):
+            found.matches(case["device"], driver=case["driver"])
+    else:
+        assert found.matches(case["device"], driver=case["driver"]) is case["want"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("device.attributes['d'].n == 'a'", True),
+        ("has(device.attributes['d'].strange)", None),
+        ("device.attributes['d'].?strange.hasValue()", None),
+        ("device.attributes['d'].exists(k, k == 'n')", None),
+        ("device.attributes.exists(k, k == 'd')", None),
+        ("'d' in device.attributes && device.attributes['d'] != {}", None),
+    ],
+)
+def test_f12_a_kind_of_attribute_that_is_not_known_is_never_taken_for_none(
+    expression: str, selected: bool | None
+) -> None:
+    """F12: what asks for it, or may, is refused; what does not is answered."""
+    entry = {"name": "x", "attributes": {"n": {"string": "a"}, "strange": {"complex": 1}}}
+    found = Selector.parse(expression, where=WHERE)
+    if selected is None:
+        with pytest.raises(errors.InputInvalid, match="not known here"):
+            found.matches(entry, driver="d")
+    else:
+        assert found.matches(entry, driver="d") is selected
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        (f"{OURS}.?model.hasValue() || {OURS}.?numaNode.hasValue()", True),
+        (f'{OURS}[?"model"].or(optional.of("x")).value() == "x"', True),
+        (f"{OURS}.?model.?inner.orValue(true)", True),
+        ('"a.?b" + "[?" == "a.?b[?" // ', True),
+        ("cel.bind(a, cel.bind(b, [1, 2], b), a.size() == 2 && sets.contains(a, [1]))", True),
+        ("['', 'a'] == 'a'.split('').map(x, '') + ['a']", True),
+        ("'a-b-c'.split('-', 2) == ['a', 'b-c'] && 'abab'.replace('a', 'x', 1) == 'xbab'", True),
+        ("['a', 'b'].join('-').indexOf('b') == 2 && 'H100'.find('[0-9]+') == '100'", True),
+        ("semver('v01.02', true).compareTo(semver('1.2.0')) == 0", True),
+        ("isSemver('1.2') || !isSemver('1.2', true)", False),
+        ("cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16') && isIP('::1') && !isCIDR('::1')", True),
+        ("ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').prefixLength() == 8", True),
+    ],
+)
+def test_f12_what_the_servers_cel_has_is_said_in_the_librarys_words(
+    expression: str, selected: bool
+) -> None:
+    """F12: optional fields, names bound, texts, lists, sets, versions and addresses."""
+    assert asked(expression) is selected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'a'.find('(a+)+$') == ''",
+        "'a'.find('a*a*a*b') == ''",
+        "'aa'" + ".replace('a', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa')" * 9 + " == ''",
+        "'a'.format([1]) == 'a'",
+        f"{OURS}.?model.orValue('a').nothing() == 1",
+        f"{OURS}.?model.value() == 'a'",
+        f"{MEMORY}.?quantity.hasValue()",
+        "device.attributes.optMap(x, x) == 1",
+    ],
+)
+def test_f12_what_is_not_spoken_is_refused(expression: str) -> None:
+    """F12: never a guess: an unknown function, a pattern that may take for ever, a text that
+    grows, an optional value that is not there."""
+    with pytest.raises(errors.InputInvalid):
+        asked(expression)
 
 
 def test_a_name_without_domain_is_the_drivers() -> None:
