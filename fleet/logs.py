@@ -9,6 +9,7 @@ Decisions:
 1. The format is asked for by option or by ``FLEET_LOG_FORMAT``, which child processes and Ray's
    actors inherit; a wrong value is text and a warning, never a service that does not start.
 2. Whatever would act on a terminal is written out, in both formats: a log is read with `cat` too.
+   That holds for a command without a log as well, whose warnings Python itself prints (`guard`).
 3. Uncaught errors of any thread are lines of the log like all others.
 """
 
@@ -100,6 +101,13 @@ def begin(
     if asked not in ("", *LogFormat):
         LOG.warning("%s is neither text nor json: text is written", asked)
     return handler
+
+
+def guard(service: str) -> None:
+    """Have what is logged before, or without, `begin` look as it does after it: one line, nothing
+    in it that acts on a terminal. For commands, which keep no log of their own."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(TextLines(service, {}))
 
 
 class JsonLines(logging.Formatter):

@@ -59,7 +59,7 @@ def run(
             remedy="check the address (the dashboard's, port 8265) and RAY_AUTH_TOKEN_PATH",
         ) from error
     submit(client, job, arguments)
-    sys.stderr.write(f"job {job} submitted to {address}\n")
+    sys.stderr.write(f"job {job} submitted to {visible(address)}\n")
     try:
         asyncio.run(_follow(client, job, sink))
     except KeyboardInterrupt:

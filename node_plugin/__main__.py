@@ -20,6 +20,7 @@ from fleet.bootstrap import NodePlan
 from fleet.kube import identity
 from fleet.settings import Settings
 from fleet.settings_file import load
+from fleet.terminal import visible
 from node_plugin.http import HttpServer
 from node_plugin.vitals import Vitals
 from node_plugin.wiring import Options, Plugin, open_plugin
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _serve(asked, stop)
     except errors.FleetError as error:
-        print(f"fleet-node-plugin: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+        sys.stderr.write(f"fleet-node-plugin: {visible(str(error))}\n")
         return error.exit_code
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from fleet import errors
+from fleet.cli import text
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.profiles import Profile
 
@@ -45,7 +46,7 @@ def kubelet_sim(
     def say(line: str) -> None:
         lines.append(line)
         if not as_json:
-            typer.echo(line)
+            typer.echo("\n".join(map(text.visible, line.split("\n"))))
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise errors.InputInvalid(

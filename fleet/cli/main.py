@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from fleet import errors
+from fleet import errors, logs
 from fleet.cli import output, text, verbs
 
 EXIT_COULD_NOT_RUN = 2
@@ -102,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 def run(*verb: str) -> None:
     """Entry point of the command; a job that is a verb of its own gives `verb`. Never returns."""
     os.umask(PRIVATE_UMASK)
+    logs.guard("fleet")
     sys.exit(main([*verb, *sys.argv[1:]]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet import errors
@@ -263,6 +263,8 @@ class ClaimServing:
         """Tear one claim down. Returns when it is done; raises why it is not done yet."""
         deadline = self.clock.monotonic() + self.budget_s
         told = self._told(asked)
+        if told == Told():  # not there: under this name, which is only the caller's word
+            asked, told = self._by_record(asked)
         if self._ends_agent(asked, told):
             return
         remembered = self._consumers(asked)
@@ -294,6 +296,21 @@ class ClaimServing:
         """Pods that the claim was reserved for when it was last prepared here."""
         notes = [_note(known.note) for known in self.node.claims() if known.uid == asked.uid]
         return tuple(pod for note in notes if note for pod in note[1])
+
+    def _by_record(self, asked: AskedClaim) -> tuple[AskedClaim, Told | None]:
+        """A claim that the API has not, under the name it was prepared by, and what the API says.
+
+        The uid is the claim; a name that is not its own must not make it nobody's.
+        """
+        try:
+            records = [known for known in self.node.claims() if known.uid == asked.uid]
+        except errors.FleetError:
+            return asked, None
+        for known in records:
+            if known.name and (known.namespace, known.name) != (asked.namespace, asked.name):
+                named = replace(asked, namespace=known.namespace, name=known.name)
+                return named, self._told(named)
+        return asked, Told()
 
     def _told(self, asked: AskedClaim) -> Told | None:
         """What the API says of the claim, which may be gone or replaced (invariant 19).

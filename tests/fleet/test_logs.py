@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -169,3 +170,21 @@ def test_beginning_again_writes_no_line_twice() -> None:
     LOG.warning("once")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
+
+
+def test_f69_a_command_without_a_log_writes_out_what_would_act() -> None:
+    """F69: what Python prints of a log that nobody set up is one line, and nothing in it acts."""
+    program = """
+import logging, sys
+from fleet.cli.main import run
+sys.argv = ["fleet", "--version"]
+try:
+    run()
+except SystemExit:
+    logging.getLogger("fleet.kube").warning("claim %s", "a\\x1b[2J\\nERROR forged")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("\n") == 1
+    assert r"fleet.kube: claim a\x1b[2J\nERROR forged" in done.stderr

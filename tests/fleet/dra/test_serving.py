@@ -592,6 +592,25 @@ def test_only_an_answer_about_this_claim_frees_it(site: Bench, known_to: str) ->
     assert_nothing_left(site, asked)
 
 
+@pytest.mark.parametrize("word", ["nothing has it", "another claim has it"])
+def test_f69_a_wrong_name_for_a_known_claim_frees_nothing(site: Bench, word: str) -> None:
+    """F69: a claim is its uid; the name it was prepared by counts, not the one a caller gives."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.serving.prepare(asked)
+    pod.run()
+    wrong = replace(asked, namespace="elsewhere", name="b")
+    if word == "another claim has it":
+        wrong = replace(asked, name=site.bound("b", "gpu-1").name)
+    before = durable(site)
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        replace(site.serving, budget_s=2.0).unprepare(wrong)
+    assert durable(site) == before
+    pod.leave()
+    site.serving.unprepare(wrong)
+    assert_nothing_left(site, asked)
+
+
 @pytest.mark.parametrize("how", ["gone", "replaced"])
 def test_an_answer_about_this_claim_ends_it(site: Bench, how: str) -> None:
     """Invariant 19: a claim the API knows to be gone is nobody's, and its teardown begins."""
