@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -222,3 +225,28 @@ def test_a_list_of_pods_is_judged_as_pods(
     file.write_text(f"apiVersion: v1\nkind: PodList\nitems:\n- metadata{inner}\n")
     assert main(["lint", str(file)]) == 1
     assert "A5-privileged Pod/plain" in capsys.readouterr().out
+
+
+def blocks(page: Path) -> Iterator[str]:
+    """The manifests of a page: fenced, or set in by four blanks."""
+    found = page.read_text()
+    for match in re.finditer(
+        r"^```\w*\n(.*?)^```|((?:^    .*\n|^\n)+)", found, re.MULTILINE | re.DOTALL
+    ):
+        text = match[1] or textwrap.dedent(match[2])
+        if re.search(r"^\s*apiVersion:", text, re.MULTILINE):
+            yield text
+
+
+def test_f59_every_example_of_ours_passes_our_own_lint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F59: what we show people to copy is not refused by what we have them run."""
+    root = corpus.ROOT.parent.parent
+    files = [root / "deploy" / "kubernetes" / name for name in ("example-pod.yaml", "classes.yaml")]
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        for number, text in enumerate(blocks(page)):
+            files.append(tmp_path / f"{page.stem}-{number}.yaml")
+            files[-1].write_text(text)
+    assert len(files) >= 3
+    assert main(["lint", *map(str, files)]) == 0, capsys.readouterr().out
