@@ -1,7 +1,9 @@
 """From a device as the node sees it to a device as a ResourceSlice carries it. Pure.
 
 Every device carries the same attributes: a CEL selector that names a missing one aborts the
-scheduling of the pod instead of not matching. What is unknown is "" or -1.
+scheduling of the pod instead of not matching. What is unknown is "", -1 or version 0.0.0: one that
+had another type for some values would abort it just so (F45). Names and values that drivers of GPU
+vendors have are theirs, so that selectors move over with the domain alone.
 
 Device names are the node's own ones, made fit for a DNS label: an allocation names the device by
 driver, pool and name, and the plugin must find the same device again after any restart.
@@ -28,8 +30,10 @@ AGENT = "agent"
 """Name of the extra device through which the node service reaches the accelerators (DESIGN 7)."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+_NUMBERS = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?![\d])", re.ASCII)
+_NO_VERSION = "0.0.0"
 _SEMVER = re.compile(
-    r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"^(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})"
     r"(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$",
     re.ASCII,
@@ -40,12 +44,21 @@ _PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 _TEXTS = (
     "uuid",
     "architecture",
-    "driverVersion",
+    "brand",
+    "profile",
     "partitionProfile",
     "parentUUID",
     _PCIE_ROOT,
     _PCI_BUS_ID,
 )
+_VERSIONS = {
+    "driverVersion": "driver",
+    "cudaDriverVersion": "cuda_driver",
+    "cudaComputeCapability": "compute_capability",
+}
+"""Attributes that are versions, and what the node calls them."""
+GPU, PARTITION = "gpu", "mig"
+"""Types of a device, as selectors know them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,10 @@ def render(
             "uuid": _text(device.uuid),
             "productName": _text(found.get("product", "")),
             "architecture": _text(found.get("architecture", "")),
-            "driverVersion": _version(found.get("driver", "")),
+            **{name: _version(found.get(ours, "")) for name, ours in _VERSIONS.items()},
+            "brand": _text(found.get("brand", "")),
+            "type": _text(found.get("type", "") or (GPU if whole else PARTITION)),
+            "profile": _text(device.profile),
             "partitionProfile": _text(device.profile),
             "parentUUID": _text("" if whole else found.get("parent", "") or device.accelerator),
             "simulated": {"bool": found.get("simulated", "") == "true"},
@@ -155,6 +171,8 @@ def agent_device(terms: Terms, *, simulated: bool) -> Object:
         "attributes": {
             **_same_for_all(terms),
             **dict.fromkeys(_TEXTS, _text("")),
+            **dict.fromkeys(_VERSIONS, _version("")),
+            "type": _text(AGENT),
             "productName": _text("node agent"),
             "simulated": {"bool": simulated},
             "numaNode": {"int": UNKNOWN},
@@ -202,10 +220,18 @@ def _text(value: str) -> Object:
 
 
 def _version(value: str) -> Object:
-    """A version where it is one: CEL can compare those; driver versions often are not."""
+    """Always a semantic version, for CEL compares no others.
+
+    Drivers' versions often are none: leading zeros go and missing numbers are 0, as other drivers
+    have it (``580.65.06`` is 580.65.6, ``575.57`` is 575.57.0). Of more numbers the first three
+    count, and what begins with none is 0.0.0.
+    """
     if len(value) <= TEXT_MAX and _SEMVER.fullmatch(value):
         return {"version": value}
-    return _text(value)
+    found = _NUMBERS.match(value)
+    if found is None:
+        return {"version": _NO_VERSION}
+    return {"version": ".".join(str(int(number or 0)) for number in found.groups())}
 
 
 def _number(value: str) -> Object:

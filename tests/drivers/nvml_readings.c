@@ -312,6 +312,21 @@ EXPORT int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric *out
     return code;
 }
 
+/* The first form of all, without a version and without health; file fabric_version 1: the only one. */
+struct first_fabric {
+    unsigned char cluster[16];
+    unsigned status, clique, state;
+};
+
+EXPORT int nvmlDeviceGetGpuFabricInfo(struct device *device, struct first_fabric *out) {
+    ENTER_GPU(device);
+    int code = nvml_unsigned(device->gpu, "fabric_state", 0, &out->state);
+    if (!code) code = nvml_unsigned(device->gpu, "fabric_status", 0, &out->status);
+    if (!code) code = nvml_unsigned(device->gpu, "fabric_clique", 0, &out->clique);
+    memset(out->cluster, out->state ? 0x5A : 0, sizeof out->cluster);
+    return code;
+}
+
 /* --- fields ------------------------------------------------------------------------------- */
 
 struct field {

@@ -33,6 +33,24 @@ ARCHITECTURES = {
     10: "blackwell",
     13: "rubin",
 }
+BRANDS = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NvidiaVApps",
+    8: "NvidiaVPC",
+    9: "NvidiaVCS",
+    10: "NvidiaVWS",
+    11: "NvidiaVGaming",
+    12: "QuadroRTX",
+    13: "NvidiaRTX",
+    14: "Nvidia",
+    15: "GeForceRTX",
+    16: "TitanRTX",
+}
 MEMORY_CLOCK = 2
 TRANSFERS_PER_CLOCK = 2
 _NO_NODE = 0xFFFFFFFF
@@ -96,6 +114,7 @@ def read(
         **of_slot(function, product=_text(probe.ask("GetName"))),
         "driver": _text(library.ask("nvmlSystemGetDriverVersion")),
         "cuda_driver": "" if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "brand": BRANDS.get(probe.ask("GetBrand"), ""),
         "architecture": ARCHITECTURES.get(architecture or 0, ""),
         "serial": _text(probe.ask("GetSerial")),
         "board": _text(probe.ask("GetBoardPartNumber")),

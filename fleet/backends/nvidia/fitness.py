@@ -20,7 +20,7 @@ from typing import Any
 
 from fleet import errors
 from fleet.backends.base import Unfit
-from fleet.backends.nvidia import attributes, cuda, libraries, nvml
+from fleet.backends.nvidia import attributes, cuda, fabric, libraries, nvml
 from fleet.model import Accelerator
 
 PROBE_LIMIT_S = 20.0
@@ -40,6 +40,7 @@ def found(
     """Everything that keeps GPUs of this node from being wiped, whichever is taken."""
     return (
         *_cuda(root, host_readback=host_readback),
+        *_fabric(root),
         *_confidential(library),
         *_coherent(accelerators),
     )
@@ -61,6 +62,12 @@ def _cuda(root: Path, *, host_readback: bool) -> Iterator[Unfit]:
             f"{COMPILER} is not installed, and reading back by the host is not allowed",
             f"install {COMPILER} of the driver, or allow hardware.host_readback",
         )
+
+
+def _fabric(root: Path) -> Iterator[Unfit]:
+    """F18: without the service for its switches CUDA starts on none of the node's GPUs."""
+    if fabric.switched(root) and not fabric.served(root):
+        yield Unfit(fabric.NOT_SERVED, fabric.START)
 
 
 def _confidential(library: nvml.Library) -> Iterator[Unfit]:

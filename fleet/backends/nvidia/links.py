@@ -23,7 +23,6 @@ AER = ("aer_fatal", "aer_nonfatal", "aer_corrected")
 FABRIC_STATES = {1: "not-started", 2: "in-progress"}
 FABRIC_COMPLETED = 3
 HOPPER = 9
-OLDER_DRIVER = frozenset({nvml.FUNCTION_NOT_FOUND, nvml.VERSION_MISMATCH})
 FABRIC_FAULTS = (0, 2, 4, 6)
 """Places of two bits each that are 1 where bandwidth is degraded, a route recovers or is unhealthy,
 or accesses timed out. How the fabric is partitioned (12, 14) says nothing about its health."""
@@ -112,6 +111,15 @@ def nvlink(probe: Probe, *, switched: bool, seen: Callable[[int], int]) -> Answe
     return found
 
 
+def has_nvlinks(probe: Probe) -> bool:
+    """Whether there is any link at all, up or not, or one whose state is not told."""
+    return any(
+        probe.ask("GetNvLinkState", link) is not None
+        or probe.refused("GetNvLinkState") not in NO_LINK
+        for link in range(MOST_LINKS)
+    )
+
+
 def _sleeps(probe: Probe, link: int) -> bool:
     """Whether a link that is not active only saves power."""
     return probe.fields([(LINK_STATE, link)]).get((LINK_STATE, link)) == SLEEPING
@@ -130,34 +138,56 @@ def _link_errors(probe: Probe, links: list[int]) -> int | None:
     return sum(counts) if counts else None
 
 
-def fabric(probe: Probe, architecture: int | None) -> Answers:
+def fabric(
+    probe: Probe, architecture: int | None, *, expected: bool = False, served: bool = True
+) -> Answers:
     """State of the fabric, and its health once it is completed.
 
     Parts before Hopper tell no state; drivers of their time lack the call or its structs.
+    `expected`: whether this GPU is known to have a fabric, so that "not supported" is no answer.
+    `served`: False where switches are on this node and the service for them does not run: then
+    nothing is known, whatever the driver says (F18).
     """
     found = Answers({"fabric_state": None, "fabric_healthy": None})
-    said = probe.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t")
-    summary = 0
-    if said is not None:
-        summary = said.healthSummary
-    elif not probe.lacks("GetGpuFabricInfoV"):
-        said = probe.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
-    if said is None:
+    if not served:
+        return found
+    said, refused = _fabric_told(probe)
+    if said is None or said.state == 0:
         older = architecture is not None and architecture < HOPPER
-        unknown_to_driver = probe.refused("GetGpuFabricInfoV") in OLDER_DRIVER
-        if probe.lacks("GetGpuFabricInfoV") or (older and unknown_to_driver):
+        none_told = said is not None or refused == nvml.NOT_SUPPORTED
+        if (older and (none_told or refused in nvml.OLDER_FORM)) or (none_told and not expected):
             found.absent("fabric_state", "fabric_healthy")
         return found
-    if said.state == 0:
-        found.absent("fabric_state", "fabric_healthy")
-    elif said.state != FABRIC_COMPLETED:
+    mask, summary = getattr(said, "healthMask", 0), getattr(said, "healthSummary", 0)
+    if said.state != FABRIC_COMPLETED:
         found.values["fabric_state"] = FABRIC_STATES.get(said.state, f"unknown-{said.state}")
     else:
         found.values["fabric_state"] = f"failed-{said.status}" if said.status else "completed"
-        found.values["fabric_healthy"] = _healthy(said.healthMask, summary)
-        if not said.healthMask and not summary and not said.status:
+        found.values["fabric_healthy"] = _healthy(mask, summary)
+        if not mask and not summary and not said.status:
             found.absent("fabric_healthy")
     return found
+
+
+def _fabric_told(probe: Probe) -> tuple[Any, int]:
+    """The newest of the driver's structs that it has, and the code of the last refusal.
+
+    The first call of all, of R525, tells no health (F47). An older form is asked only where the
+    driver does not have a newer one.
+    """
+    refused = 0
+    for call, struct in (
+        ("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
+        ("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("GetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        said = probe.filled(call, struct)
+        if said is not None:
+            return said, 0
+        refused = probe.refused(call)
+        if refused not in nvml.OLDER_FORM:
+            break
+    return None, refused
 
 
 def _healthy(mask: int, summary: int) -> bool | None:

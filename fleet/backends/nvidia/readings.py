@@ -14,7 +14,15 @@ from typing import Any
 
 from fleet.backends import kmsg
 from fleet.backends.kmsg import KernelLog
-from fleet.backends.nvidia import attributes, events, links, memory_errors, nvml, posture
+from fleet.backends.nvidia import (
+    attributes,
+    events,
+    fabric,
+    links,
+    memory_errors,
+    nvml,
+    posture,
+)
 from fleet.backends.nvidia.events import EventStream
 from fleet.backends.nvidia.identity import Identities
 from fleet.backends.nvidia.inventory import Card
@@ -63,7 +71,7 @@ class Reader:
         found.add(posture.modes(probe))
         found.add(memory_errors.read(probe, card.architecture))
         found.add(links.pcie(probe, function))
-        found.add(links.fabric(probe, card.architecture))
+        found.add(self._fabric(card, probe, found))
         found.add(
             links.nvlink(
                 probe,
@@ -102,6 +110,16 @@ class Reader:
     def log_state(self) -> LogState | None:
         """How far the kernel log was read, now; None: it cannot be read."""
         return kmsg.state(self.log, self.clock)
+
+    def _fabric(self, card: Card, probe: Probe, found: Answers) -> Answers:
+        """The fabric, as far as this GPU has to be part of one: a card without links has not."""
+        switches = fabric.switched(self.root)
+        linked = (switches or fabric.known_product(probe)) and links.has_nvlinks(probe)
+        served = not (switches and linked) or fabric.served(self.root)
+        if not served:
+            why = {**found.values.get("why", {}), "fabric_state": fabric.NOT_SERVED}
+            found.values["why"] = why
+        return links.fabric(probe, card.architecture, expected=linked, served=served)
 
     def _faults(self, card: Card, found: Answers) -> str | None:
         """Fault codes since the driver was loaded; returns the recovery action last logged.

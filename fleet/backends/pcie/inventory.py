@@ -159,6 +159,7 @@ def _attributes(function: Function, ids: Ids, part: Part) -> Mapping[str, str]:
         "pci_ids": f"{ids.vendor:04x}:{ids.device:04x}",
         "architecture": part.family,
         "driver": driver_version(function) or "",
+        "type": "accelerator",
         "driver_name": function.driver or "",
         "numa": "" if numa is None else str(numa),
         "iommu": function.iommu_group or "",

@@ -40,6 +40,13 @@ def device(name: str = "gpu-0", uuid: str = "GPU-0", **changes: Any) -> DeviceVi
     return DeviceView(**given)
 
 
+FACTS = {
+    "product", "driver", "architecture", "brand", "cuda_driver", "compute_capability", "numa",
+    "iommu", "pcie_root", "parent", "type",
+}  # fmt: skip
+SEMVER = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
+
+
 def rendered(found: DeviceView, profile: Profile = Profile.STRICT) -> dict[str, Any]:
     """The slice device of a view."""
     terms = Terms(driver="gpu.example.com", node="node-a", profile=profile)
@@ -47,7 +54,7 @@ def rendered(found: DeviceView, profile: Profile = Profile.STRICT) -> dict[str, 
 
 
 def test_known_facts_become_attributes() -> None:
-    """DESIGN 5: every attribute the slices promise, with its type."""
+    """F45, DESIGN 5: every attribute the slices promise, with its type."""
     found = rendered(
         device(
             profile="1g.10gb",
@@ -55,7 +62,8 @@ def test_known_facts_become_attributes() -> None:
             attributes={
                 "product": "Example 80GB", "driver": "580.1.2", "architecture": "hopper",
                 "pci": "00000000:1B:00.0", "numa": "1", "iommu": "42", "pcie_root": "pci0000:00",
-                "parent": "GPU-P", "simulated": "true",
+                "parent": "GPU-P", "simulated": "true", "brand": "Nvidia", "cuda_driver": "13.0",
+                "compute_capability": "9.0",
             },
         )
     )  # fmt: skip
@@ -64,6 +72,11 @@ def test_known_facts_become_attributes() -> None:
         "productName": {"string": "Example 80GB"},
         "architecture": {"string": "hopper"},
         "driverVersion": {"version": "580.1.2"},
+        "cudaDriverVersion": {"version": "13.0.0"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "brand": {"string": "Nvidia"},
+        "type": {"string": "mig"},
+        "profile": {"string": "1g.10gb"},
         "partitionProfile": {"string": "1g.10gb"},
         "sanitizationProfile": {"string": "strict"},
         "parentUUID": {"string": "GPU-P"},
@@ -95,17 +108,51 @@ def test_every_device_has_the_same_attributes() -> None:
     assert bare["attributes"].keys() == full["attributes"].keys() == agent["attributes"].keys()
     assert bare["attributes"]["numaNode"] == {"int": -1}
     assert bare["attributes"]["architecture"] == {"string": ""}
+    assert [bare["attributes"]["type"], agent["attributes"]["type"]] == [
+        {"string": "gpu"},
+        {"string": "agent"},
+    ]
+    for name, value in bare["attributes"].items():
+        assert value.keys() == full["attributes"][name].keys() == agent["attributes"][name].keys()
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"),
-    [("580.1.2", "version"), ("1.0.0-rc.1+b", "version"), ("580.65.06", "string"),
-     ("535.104", "string"), ("simulated", "string"), ("", "string")],
+    ("version", "shown"),
+    [
+        ("550.54.14", "550.54.14"), ("550.163.01", "550.163.1"), ("575.57", "575.57.0"),
+        ("580.65.06", "580.65.6"), ("535.104.05.01", "535.104.5"), ("6.12.12", "6.12.12"),
+        ("1.0.0-rc.1+b", "1.0.0-rc.1+b"), ("6.8.0-45-generic", "6.8.0-45-generic"),
+        ("580", "580.0.0"), ("v1.2", "1.2.0"), ("simulated", "0.0.0"), ("", "0.0.0"),
+        ("9" * 70, "0.0.0"), ("1." + "9" * 30 + ".1", "1.0.0"),
+    ],
 )  # fmt: skip
-def test_a_version_is_one_only_where_semver_says_so(version: str, kind: str) -> None:
-    """Reference 2.1: the server refuses a version that is not semantic; drivers often are not."""
+def test_f45_a_version_is_always_a_semantic_version(version: str, shown: str) -> None:
+    """F45: a selector that compares driver versions works on every device: leading zeros go,
+    missing numbers are 0, and what is no version is 0.0.0, never a text."""
     found = rendered(device(attributes={"driver": version}))
-    assert found["attributes"]["driverVersion"] == {kind: version}
+    assert found["attributes"]["driverVersion"] == {"version": shown}
+
+
+@given(
+    facts=st.dictionaries(st.sampled_from(sorted(FACTS)), st.text(max_size=80)),
+    partition=st.booleans(),
+)
+def test_f45_the_type_of_an_attribute_depends_on_no_value(
+    facts: dict[str, str], *, partition: bool
+) -> None:
+    """F45: whatever a driver says, every attribute of every device has the type it has for all, and
+    a version is one that the server takes."""
+    plain = rendered(device())["attributes"]
+    facts = {name: value for name, value in facts.items() if name != "pci"}
+    told = device(attributes=facts, **({"accelerator": "GPU-P"} if partition else {}))
+    found = rendered(told)["attributes"]
+    assert {name: [*value] for name, value in found.items()} == {
+        name: [*value] for name, value in plain.items()
+    }
+    for value in found.values():
+        if "version" in value:
+            assert re.fullmatch(SEMVER, value["version"])
+            assert len(value["version"]) <= 64
 
 
 @given(st.text(max_size=200))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.backends.nvidia import fabric
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.clock import ManualClock
 from fleet.health.checks import Verdict, judge
@@ -213,12 +214,81 @@ def test_8_27_how_long_the_fabric_is_on_its_way(host: Host) -> None:
 
 
 def test_8_27_parts_before_the_fabric(host: Host, backend: NvidiaBackend) -> None:
-    """gpus-8.27: a driver too old for the call leaves a new part unknown; an old part has none."""
+    """gpus-8.27: a driver too old for any form of the call leaves a new part unknown; an old part
+    has none."""
     old, new = host.add_gpu("a30"), host.add_gpu()
     for gpu in (old, new):
         gpu.fault("nvmlDeviceGetGpuFabricInfoV", "return 13")
+        gpu.fault("nvmlDeviceGetGpuFabricInfo", "return 13")
     assert "fabric_state" in read(backend, old).not_applicable
     assert "fabric_state" not in read(backend, new).not_applicable
+
+
+def test_f47_the_first_form_of_the_call_is_asked_where_it_is_all_there_is(
+    host: Host, backend: NvidiaBackend
+) -> None:
+    """F47: a library as of R525, without the call with versions, tells the state of an H100's fabric
+    by the call it has; no health is told then, and none is missed. No refusal is an older one."""
+    gpu = host.add_gpu(fabric_state=3)
+    gpu.fault("nvmlDeviceGetGpuFabricInfoV", "return 13")
+    found = read(backend, gpu)
+    assert (found.fabric_state, found.fabric_healthy) == ("completed", None)
+    assert verdict("fabric", found) is Verdict.PASS
+    gpu.set(fabric_state=1)
+    assert read(backend, gpu).fabric_state == "not-started"
+    gpu.set(fabric_state=3, fabric_status=999)
+    assert verdict("fabric", read(backend, gpu)) is Verdict.FAIL
+    gpu.set(fabric_state=0, fabric_status=0)
+    assert verdict("fabric", read(backend, gpu)) is Verdict.NOT_APPLICABLE
+    gpu.set(fabric_state=3)
+    gpu.fault("nvmlDeviceGetGpuFabricInfoV", "return 999")
+    assert verdict("fabric", read(backend, gpu)) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("state", [0, "error 3"])
+@pytest.mark.parametrize("product", ["STAND-IN GB200", "STAND-IN GB300 NVL", "STAND-IN B200"])
+def test_f18_hardware_that_has_a_fabric_does_not_lack_one(
+    host: Host, backend: NvidiaBackend, product: str, state: object
+) -> None:
+    """F18: on a product built with a fabric "not supported" is unknown, which blocks; on a card
+    without links, or of another product, it is not applicable."""
+    gpu = host.add_gpu(nvlinks=18, name=product, fabric_state=state)
+    assert verdict("fabric", read(backend, gpu)) is Verdict.UNKNOWN
+    gpu.set(nvlinks=0)
+    assert verdict("fabric", read(backend, gpu)) is Verdict.NOT_APPLICABLE
+    gpu.set(nvlinks=18, name="STAND-IN H100 4-GPU")
+    assert verdict("fabric", read(backend, gpu)) is Verdict.NOT_APPLICABLE
+
+
+def switch(host: Host) -> None:
+    """An NVSwitch is on the bus."""
+    place = "sys/bus/pci/devices/0000:07:00.0"
+    for name, text in (("vendor", "0x10de"), ("device", "0x22a3"), ("class", "0x068000")):
+        host.tree.put(f"{place}/{name}", f"{text}\n")
+
+
+@pytest.mark.parametrize("model", ["h100", "a30"])
+def test_f18_switches_without_their_service_are_unknown(
+    host: Host, backend: NvidiaBackend, model: str
+) -> None:
+    """F18: on a node with NVSwitches the fabric manager itself is looked at, for GPUs that tell no
+    state too: without it nothing is known of the fabric, and the node says so before any wipe."""
+    gpu = host.add_gpu(model, nvlinks=12, fabric_state=3 if model == "h100" else 0)
+    gpu.set(fabric_summary=1)
+    switch(host)
+    found = read(backend, gpu)
+    assert (found.fabric_state, "fabric_state" in found.not_applicable) == (None, False)
+    assert found.why["fabric_state"] == fabric.NOT_SERVED
+    assert verdict("fabric", found) is Verdict.UNKNOWN
+    assert [one.detail for one in backend.unfit() if "NVSwitch" in one.detail] == [
+        fabric.NOT_SERVED
+    ]
+    host.tree.process(4100, "nv-fabricmanager")
+    expected = Verdict.PASS if model == "h100" else Verdict.NOT_APPLICABLE
+    assert verdict("fabric", read(backend, gpu)) is expected
+    assert not [one for one in backend.unfit() if "NVSwitch" in one.detail]
+    host.tree.put("proc/4100/status", "Name:\tnv-fabricmanage\nUid:\t1000\t1000\t1000\t1000\n")
+    assert verdict("fabric", read(backend, gpu)) is Verdict.UNKNOWN, "anybody may take that name"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_devices_carry_what_slices_and_certificates_need(tmp_path: Path) -> None
         "driver_name": "habanalabs",
         "numa": "1",
         "iommu": "12",
+        "type": "accelerator",
         "pcie_root": "pci0000:00",
         "serial": "1122334455667788",
         "identity": "serial",
