@@ -34,6 +34,25 @@ class SystemClock:
         return time.monotonic()
 
 
+class SteadyClock:
+    """The wall clock as it was once, carried on by the monotonic one: whoever sets the machine's
+    clock changes nothing of what is timed by it (B49).
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Reads the wall clock, once."""
+        self._clock = clock or SystemClock()
+        self._offset_s = self._clock.now() - self._clock.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC, as far as was known at the start."""
+        return self._offset_s + self._clock.monotonic()
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment; never decreases."""
+        return self._clock.monotonic()
+
+
 class ManualClock:
     """A clock that moves only when told to; both readings move together."""
 

@@ -235,13 +235,7 @@ def _of_leases(evidence: Evidence) -> Iterator[AuditFinding]:
                 ", ".join(unknown),
                 f"{lease.holder} has a lease on units no node reports",
             )
-        if lease.expires_at is not None and lease.expires_at <= evidence.at:
-            yield finding(
-                Trouble.LEASE_EXPIRED,
-                _places(lease, devices),
-                f"the lease of {lease.holder} ran out {evidence.at - lease.expires_at:.0f} s ago",
-            )
-        elif lease.holder.kind is HolderKind.CLAIM:
+        if lease.holder.kind is HolderKind.CLAIM:
             for told in _of_claim_lease(lease, devices, sending):
                 if told.trouble is not Trouble.LEASE_WITHOUT_HOLDER or _is_nobodys(lease, facts):
                     yield told

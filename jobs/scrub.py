@@ -25,6 +25,7 @@ from fleet.campaign import select
 from fleet.campaign.report import CampaignStatus, RunReport
 from fleet.campaign.run import Campaign, Scope
 from fleet.campaign.scope import Agreement
+from fleet.clock import SteadyClock
 from fleet.errors import FleetError
 from fleet.evidence.ledger import LedgerHead
 from fleet.messages import Message, NodeView
@@ -102,7 +103,8 @@ def gathered(
 def drive(campaign: Campaign, observer: Observer, stopped: threading.Event) -> None:
     """Step the campaign until it is over; `stopped` cuts the pauses short."""
     stopping = False
-    while campaign.tick(time.time()):
+    clock = SteadyClock()  # leases are renewed by it: setting the host's clock must not lose them
+    while campaign.tick(clock.now()):
         observer(campaign.status())
         if stopped.is_set() and not stopping:
             stopping = True

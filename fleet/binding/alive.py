@@ -22,6 +22,7 @@ from fleet.binding.running import BindingView
 from fleet.clock import Clock, SystemClock
 from fleet.evidence import layout
 from fleet.messages import Message, Moment
+from fleet.wipe.identity import kernel_boot_id
 
 LOG = logging.getLogger(__name__)
 FILE = "alive.json"
@@ -38,6 +39,10 @@ class Alive(Message):
     pid: int
     at: Moment
     binding: BindingView
+    boot: str = ""
+    """The boot it was written in, by which `steady_s` means something; "": an older version."""
+    steady_s: float = 0.0
+    """The machine's monotonic clock then: what tells how long ago that was (B49)."""
     others: tuple[Alive, ...] = Field(default=(), exclude=True)
     """Those of other selections of nodes, where `read` found this one."""
 
@@ -49,6 +54,8 @@ class Alive(Message):
     def late_s(self, now: float) -> float:
         """How long it has not reported, s; 0.0 where that means nothing."""
         silent_s = now - self.at
+        if self.boot and self.boot == kernel_boot_id():  # the clock on the wall may have been set
+            silent_s = SystemClock().monotonic() - self.steady_s
         return silent_s if silent_s > LATE_S else 0.0
 
 
@@ -82,6 +89,9 @@ class Heartbeat:
             return
         self._written_at, self._trouble = now_s, view.trouble
         told = Alive(pid=os.getpid(), at=self._clock.now(), binding=view)
+        if isinstance(self._clock, SystemClock):
+            steady = {"boot": kernel_boot_id(), "steady_s": now_s}
+            told = told.model_copy(update=steady)
         temporary = self._path.with_name(f".{FILE}.{uuid.uuid4().hex}.tmp")
         try:
             temporary.write_text(told.model_dump_json())

@@ -57,7 +57,8 @@ class Giving:
     protected: bool = False
     """Whether the builtin finalizer is ours to take off. Taking it off changes the version: where a
     scheduler has just relied on it, its own update fails and it looks again."""
-    _pledged_until: float = 0.0
+    _pledged_until: float = float("-inf")
+    """By the monotonic clock: one that is set renews no lease too late (B49)."""
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Giving:
             self.leases.pledge(self.uid, self.owner, LIFETIME_S)
         except errors.LeaseHeld:
             raise self._elsewhere() from None
-        until = self.clock.now() + LIFETIME_S
+        until, ends_at = self.clock.now() + LIFETIME_S, self.clock.monotonic() + LIFETIME_S
 
         def decide(found: Object) -> Object | None:
             self._unallocated(found)
@@ -114,7 +115,7 @@ class Giving:
             return None if known == wanted else pledge.body(found, self.marks, wanted)
 
         self._bring(decide, self._patch)
-        self._pledged_until = until
+        self._pledged_until = ends_at
 
     def _elsewhere(self) -> errors.ClaimUnready:
         return errors.ClaimUnready(
@@ -124,7 +125,7 @@ class Giving:
 
     def keep_pledge(self) -> None:
         """Renew it when it is half over. Raises as `pledge`, also when the claim is gone."""
-        if self.clock.now() > self._pledged_until - LIFETIME_S / 2:
+        if self.clock.monotonic() > self._pledged_until - LIFETIME_S / 2:
             self.pledge()
 
     def _drop_pledge(self, *, attempts: int = ATTEMPTS) -> Settled:
@@ -133,7 +134,7 @@ class Giving:
             ours = known is not None and known.owner == self.owner
             return pledge.body(found, self.marks, None) if ours else None
 
-        self._pledged_until = 0.0
+        self._pledged_until = float("-inf")
         return self._bring(decide, self._patch, attempts=attempts)
 
     # --- giving --------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from fleet.binding.claim import ClaimReading
 from fleet.binding.facts import ALLOCATOR
 from fleet.binding.names import Marks
 from fleet.kube.base import Object
-from fleet.leases import is_expired
 from fleet.messages import ClaimBrief, DeviceView, NodeView
 from fleet.model import Lease, UnitId, Uuid
 from fleet.slices.reading import devices_of
@@ -95,8 +94,8 @@ class Facts:
         if found is None or claim.allocated:
             return False
         return any(
-            pledge.covers(lease, claim.uid, found.owner) and not is_expired(lease, self.at)
-            for lease in self.leases
+            pledge.covers(lease, claim.uid, found.owner)
+            for lease in self.leases  # in force by the store's word, which alone can tell
         )
 
     def awaiting(self, claim: ClaimReading) -> bool:

@@ -194,8 +194,6 @@ def _specs(facts: Facts) -> Iterator[Orphan]:
 def _leases(facts: Facts) -> Iterator[Orphan]:
     places = homes(facts)
     for lease in facts.leases:
-        if lease.expires_at is not None and lease.expires_at <= facts.at:
-            continue  # the next acquire replaces it
         kind = lease.holder.kind
         if kind is HolderKind.CLAIM:
             yield from _claim_lease(lease, {places.get(unit, "") for unit in lease.units}, facts)

@@ -11,7 +11,6 @@ from fleet.messages import Message
 class Trouble(StrEnum):
     """What an audit can find."""
 
-    LEASE_EXPIRED = "lease-expired"
     LEASE_UNKNOWN_UNIT = "lease-of-unknown-unit"
     LEASE_WITHOUT_HOLDER = "lease-without-holder"
     LEASE_FOREIGN = "lease-of-another"
@@ -37,7 +36,6 @@ class Trouble(StrEnum):
 
 
 REMEDIES: Mapping[Trouble, str] = {
-    Trouble.LEASE_EXPIRED: "nothing to do: the next acquire replaces it",
     Trouble.LEASE_UNKNOWN_UNIT: "start the node that has the unit, or forget it if it is gone",
     Trouble.LEASE_WITHOUT_HOLDER: "if the claim is gone, its node must abandon it; then release it",
     Trouble.LEASE_FOREIGN: "find out which of the two is right before anybody gets the device",

@@ -7,7 +7,9 @@
    (cases B08, B22).
 3. A store that a node has outrun (restored backup) suspends itself durably and grants nothing until
    `adopt`. Renewals and releases go on: they hand out no token.
-4. The wall clock of the `Clock` given to the adapter decides expiry.
+4. A lease with a ttl is over once this process has seen it unchanged for its whole length, on the
+   monotonic clock of the `Clock` given to the adapter (`fleet.stores.observation`). The end that is
+   answered is reckoned on the adapter's wall clock, for people and for renewing in time.
 """
 
 from __future__ import annotations

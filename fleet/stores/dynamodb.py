@@ -4,9 +4,7 @@
    replaces and what the history keeps of it, each guarded by what was read. Epoch and counter are
    never lowered; renewals and releases leave the head alone.
 2. A lease with a ttl ends when this process has seen it unchanged for as long as it was given, on
-   its own monotonic clock, whatever wall clocks say. One seen for the first time is over only
-   `SKEW_S` after its stated end: clocks that differ by more cannot both talk to the service, which
-   refuses signatures five minutes away from its own time.
+   its own monotonic clock, whatever wall clocks say (`fleet.stores.observation`).
 3. A table that is older than what this process has seen, whose units had newer tokens than its
    counter, or that was restored from a backup (it is another table then), grants nothing until
    `fleet store adopt`. One that is missing is never made anew but by `fleet store init`.

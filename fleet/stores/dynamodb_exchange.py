@@ -33,13 +33,18 @@ from fleet.stores.dynamodb_sheet import (
     key_of,
 )
 from fleet.stores.dynamodb_table import ACTIONS_MAX, Attempts, Table, by_key, new_write
-from fleet.stores.dynamodb_watch import Watch
+from fleet.stores.observation import Observation, Term
 
 BATCH = 32
 """Requests carried out together at most; what does not fit into a transaction is halved."""
 
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
+
+
+def _term(key: str, stored: StoredLease) -> Term | None:
+    """`given` names the write that gave the lease its time."""
+    return None if stored.lasts_s is None else Term(stored.lasts_s, f"{key} {stored.given}")
 
 
 class Exchange:
@@ -49,7 +54,7 @@ class Exchange:
         """`clock` orders the history, and measures how long a lease stays unchanged."""
         self.table = table
         self._clock = clock
-        self._watch = Watch(clock)
+        self._observed = Observation(clock)
         self._lock = threading.Lock()
         self._count = 0
         self._last: tuple[Token, str] | None = None
@@ -115,7 +120,7 @@ class Exchange:
                 theirs -= found.keys()
                 found |= _units(self._read(UNIT, theirs, attempts), theirs)
                 stored = dynamodb_sheet.read_head(head)
-                ends = self._watch.ends(leases, asked_at)
+                ends = self._ends(leases, asked_at)
                 here = self.here(stored, attempts) if placed else ""
                 return Sheet(stored, leases, found, ends, seen, here=here)
             loose_before = loose
@@ -135,9 +140,7 @@ class Exchange:
         for prefix in prefixes:
             for item in self.table.query(LEASE, attempts, prefix=prefix):
                 found[item["sk"]["S"]] = dynamodb_sheet.read_lease(item)
-            if not prefix:
-                self._watch.keep_only(found)
-        ends, now = self._watch.ends(found, asked_at), self._clock.now()
+        ends, now = self._ends(found, asked_at), self._clock.now()
         newest: dict[UnitId, Lease] = {}
         for key, stored in found.items():
             lease = replace(stored.lease, expires_at=ends[key])
@@ -198,14 +201,24 @@ class Exchange:
         actions = sheet.actions(self.table.name, mark or {}, write)
         if len(actions) > ACTIONS_MAX:
             raise _TooMany(len(actions))
+        asked_at = self._clock.monotonic()
         if actions and not self.table.write(actions, attempts, write=write, mark=mark):
             attempts.go_on("another writer was faster")
             return False
         self.remember(sheet.head.newest)
         if sheet.is_led:
             self._last = (sheet.head.newest, write)
-        self._watch.begin(sheet.written(write))
+        for key, stored in sheet.written(write).items():
+            if stored is not None and (term := _term(key, stored)) is not None:
+                self._observed.begin(term.mark, asked_at)  # before anybody else can count
         return True
+
+    def _ends(self, found: Mapping[str, StoredLease], asked_at: float) -> dict[str, float | None]:
+        """When each lease that was read ends, on our wall clock."""
+        return {
+            key: self._observed.seen(one.lease, _term(key, one), asked_at=asked_at).expires_at
+            for key, one in found.items()
+        }
 
     def _mark(self, now: float, write: str) -> Item:
         with self._lock:

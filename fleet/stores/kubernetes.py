@@ -30,6 +30,7 @@ from fleet.stores.base import Event, HistoryEntry, Release, Renewal
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience, parts_of, with_parts
 from fleet.stores.kubernetes_runs import KubernetesRunStore
 from fleet.stores.kubernetes_state import State
+from fleet.stores.observation import Observation
 
 NAME = "fleetscrub-leases"
 """Name of the object."""
@@ -121,9 +122,10 @@ class KubernetesLeaseStore:
     """Leases in one ConfigMap; see `fleet.stores.base.LeaseStore`."""
 
     def __init__(self, maps: ConfigMaps, clock: Clock) -> None:
-        """`clock` decides expiry; the hosts' clocks must agree within a fraction of the ttls."""
+        """What ends a lease with a ttl is `clock`'s monotonic reading, whatever wall clocks say."""
         self._maps = maps
         self._clock = clock
+        self._observed = Observation(clock)
         self._turns = _Turns()
         self._seen = NO_TOKEN
         self._cached: tuple[str, State] | None = None
@@ -132,7 +134,7 @@ class KubernetesLeaseStore:
     def initialised(self) -> bool:
         """Whether the store has an epoch."""
         found = self._maps.get(NAME)
-        return found is not None and _read(found) is not None
+        return found is not None and _read(found, self._observed) is not None
 
     def init(self) -> Token:
         """Mint the epoch, once."""
@@ -145,13 +147,13 @@ class KubernetesLeaseStore:
     def _begun(self, found: Object | None) -> tuple[Object | None, Token]:
         if found is None:
             raise errors.StoreUnavailable(f"{NAME} was deleted while it was made")
-        state = _read(found)
+        state = _read(found, self._observed)
         if state is not None:
             return None, state.head.newest
         now = self._clock.now()
         epoch = decisions.mint_epoch(now, secrets.randbits(10), self._seen.epoch)
-        state = kubernetes_state.begun(uid_of(found), Token(epoch, 0), now)
-        return with_parts(found, state.texts(now)), state.head.newest
+        state = kubernetes_state.begun(uid_of(found), Token(epoch, 0), now, self._observed)
+        return with_parts(found, state.texts()), state.head.newest
 
     def adopt(self, at_least: Token, operator: str) -> Token:
         """Mint a newer epoch, take a copy for the original, and grant again."""
@@ -213,7 +215,7 @@ class KubernetesLeaseStore:
                 return [refusal for _ in requests]
             budget = None
             if out_of_service_max is not None:
-                rows = [row for row in state.rows.values() if row.holder.kind in decisions.BUDGETED]
+                rows = [row for row in state.all() if row.holder.kind in decisions.BUDGETED]
                 budget = decisions.Budget(rows, out_of_service_max, now)
             return [_acquire(state, request, budget, now) for request in requests]
 
@@ -229,7 +231,7 @@ class KubernetesLeaseStore:
                 held = state.held(renewal.holder, renewal.token)
                 answer = decisions.prolong(renewal, held, now)
                 if isinstance(answer, Lease):
-                    state.put(answer)
+                    state.put(answer, now)
                 answers.append(answer)
             return answers
 
@@ -248,7 +250,7 @@ class KubernetesLeaseStore:
         """The lease in force on `unit`, with all its units."""
 
         def act(state: State) -> Lease | None:
-            row = state.rows.get(unit)
+            row = state.on([unit]).get(unit)
             if row is None or is_expired(row, self._clock.now()):
                 return None
             return decisions.gathered(state.held(row.holder, row.token))[0]
@@ -260,7 +262,7 @@ class KubernetesLeaseStore:
         wanted = frozenset(holders)
 
         def act(state: State) -> list[Lease]:
-            mine = [row for row in state.rows.values() if row.holder in wanted]
+            mine = [row for row in state.all() if row.holder in wanted]
             now = self._clock.now()
             return decisions.gathered(row for row in mine if not is_expired(row, now))
 
@@ -273,7 +275,7 @@ class KubernetesLeaseStore:
             now = self._clock.now()
             return decisions.gathered(
                 row
-                for row in state.rows.values()
+                for row in state.all()
                 if not is_expired(row, now) and holder in (None, row.holder)
             )
 
@@ -322,7 +324,7 @@ class KubernetesLeaseStore:
             values = [ticket.act(state) for ticket in tickets]
             if not state.changed:
                 return None, (state, values)
-            return with_parts(found, state.texts(self._clock.now())), (state, values)
+            return with_parts(found, state.texts()), (state, values)
 
         swapped = self._maps.swap(NAME, change)
         state, values = swapped.value
@@ -340,7 +342,7 @@ class KubernetesLeaseStore:
         if cached is not None and cached[0] == _version(found):
             state: State | None = cached[1]
         else:
-            state = _read(found)
+            state = _read(found, self._observed)
         if state is None:
             raise decisions.uninitialised()
         state.seen = self._seen
@@ -355,13 +357,12 @@ def _settle(tickets: Sequence[_Ticket], error: BaseException) -> None:
 def _acquire(
     state: State, request: AcquireRequest, budget: decisions.Budget | None, now: float
 ) -> Lease | errors.FleetError:
-    current = {unit: state.rows[unit] for unit in request.units if unit in state.rows}
-    grant = decisions.decide(request, current, state.head, now)
+    grant = decisions.decide(request, state.on(request.units), state.head, now)
     if isinstance(grant, errors.FleetError):
         return grant
     if budget is not None and (refusal := budget.admit(grant.lease)) is not None:
         return refusal
-    state.put(grant.lease)
+    state.put(grant.lease, now)
     if not grant.same:
         state.lead(replace(state.head, newest=grant.lease.token))
         state.record(decisions.granted(grant, now))
@@ -385,12 +386,12 @@ def _shell(found: Object | None) -> tuple[Object | None, None]:
     return (None, None) if found is not None else ({"metadata": {"labels": LABELS}}, None)
 
 
-def _read(found: Object) -> State | None:
+def _read(found: Object, observed: Observation) -> State | None:
     try:
         texts = parts_of(found)
     except ValueError as error:
         raise kubernetes_state.unreadable(str(error)) from error
-    return kubernetes_state.read(texts, uid_of(found))
+    return kubernetes_state.read(texts, uid_of(found), observed)
 
 
 def _version(found: Object) -> str:

@@ -22,6 +22,7 @@ from fleet import errors
 from fleet.model import NO_TOKEN, Holder, Lease, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import Event, HistoryEntry
+from fleet.stores.observation import Observation, Term
 
 HEAD, LEASES, HISTORY = "head.json", "leases.jsonl", "history.jsonl"
 FORMAT = 1
@@ -51,12 +52,14 @@ class State:
     home: str
     uid: str
     """UID of the object it was read from."""
+    observed: Observation
+    """What this process has seen of leases: it alone says which are over."""
     seen: Token = NO_TOKEN
     """The newest token known to have been issued: what the object now says must not be below."""
     evidence: Token = NO_TOKEN
     """The newest token of a lease when it was read."""
-    rows: dict[UnitId, Lease] = field(default_factory=dict)
-    """One entry for each unit; its lease names this unit only."""
+    rows: dict[UnitId, tuple[Lease, Term | None]] = field(default_factory=dict)
+    """As stored, one entry for each unit; its lease names this unit only."""
     changed: bool = False
     _buckets: list[_Bucket] = field(default_factory=lambda: [_Bucket()])
     _count: int = 0
@@ -71,34 +74,45 @@ class State:
     def held(self, holder: Holder, token: Token) -> list[Lease]:
         """What `holder` has under `token`, live or expired, one entry for each unit."""
         units = self._bucket(holder).units.get((holder, token), ())
-        return [self.rows[unit] for unit in sorted(units)]
+        return [self.observed.seen(*self.rows[unit]) for unit in sorted(units)]
 
-    def put(self, lease: Lease) -> None:
+    def on(self, units: Iterable[UnitId]) -> dict[UnitId, Lease]:
+        """What is on these units, live or expired."""
+        return {one: self.observed.seen(*self.rows[one]) for one in units if one in self.rows}
+
+    def all(self) -> Iterator[Lease]:
+        """Everything, live or expired, one entry for each unit."""
+        return (self.observed.seen(*row) for row in self.rows.values())
+
+    def put(self, lease: Lease, now: float) -> None:
         """Store a lease; what was on its units is gone."""
+        self.take_in(lease, self.observed.give(lease, now))
+
+    def take_in(self, lease: Lease, term: Term | None) -> None:
+        """Store a lease as it was written, with the term it was given then."""
         for unit in lease.units:
             row = Lease(frozenset({unit}), lease.holder, lease.token, lease.expires_at)
             before = self.rows.get(unit)
-            if before == row:
+            if before == (row, term):
                 continue
             if before is not None:
                 self.drop(unit)
-            self.rows[unit] = row
+            self.rows[unit] = (row, term)
             self._add(row)
             self.changed = True
 
     def reinstate(self, lease: Lease, now: float) -> bool | errors.FleetError:
         """Put back what is missing of a lease; see `fleet.stores.base.LeaseStore.reinstate`."""
-        current = {unit: self.rows[unit] for unit in lease.units if unit in self.rows}
-        put = decisions.reinstate(lease, current, self.head, now)
+        put = decisions.reinstate(lease, self.on(lease.units), self.head, now)
         if not isinstance(put, Lease):
             return put or False
-        self.put(put)
+        self.put(put, now)
         self.record([decisions.reinstated(put, now)])
         return True
 
     def drop(self, unit: UnitId) -> None:
         """Remove what is on a unit."""
-        row = self.rows.pop(unit)
+        row, _ = self.rows.pop(unit)
         bucket, key = self._bucket(row.holder), (row.holder, row.token)
         bucket.text = None
         bucket.units[key].discard(unit)
@@ -127,7 +141,7 @@ class State:
                 for unit in sorted(units)]  # fmt: skip
         self._buckets = [_Bucket() for _ in range(2 * wanted if wanted > 1 else 1)]
         self._count = 0
-        for row in rows:
+        for row, _ in rows:
             self._add(row)
 
     def lead(self, head: decisions.Head) -> None:
@@ -179,19 +193,21 @@ class State:
         self.record([decisions.entry(Event.SUSPENDED, now, token=head.newest, detail=detail)])
         return decisions.behind(head.newest, floor)
 
-    def texts(self, now: float) -> dict[str, list[str]]:
+    def texts(self) -> dict[str, list[str]]:
         """The state as the object's texts, in pieces; long expired leases are left out."""
-        ended = now - EXPIRED_KEPT_S
         for unit in [
             unit
-            for unit, row in self.rows.items()
-            if row.expires_at is not None and row.expires_at < ended
+            for unit, (_, term) in self.rows.items()
+            if term is not None and self.observed.over_s(term) > EXPIRED_KEPT_S
         ]:
             self.drop(unit)
         self._spread()
         for bucket in self._buckets:
             if bucket.text is None:
-                lines = (line for key in bucket.units for line in _lease_lines(self.held(*key)))
+                rows = (
+                    [self.rows[one] for one in sorted(units)] for units in bucket.units.values()
+                )
+                lines = (line for one in rows for line in _lease_lines(one))
                 bucket.text = "".join(lines)
         head = {
             "format": FORMAT,
@@ -208,19 +224,20 @@ class State:
         }
 
 
-def begun(uid: str, newest: Token, now: float) -> State:
+def begun(uid: str, newest: Token, now: float, observed: Observation) -> State:
     """The state of a new store in the object `uid`."""
-    state = State(decisions.Head(newest), home=uid, uid=uid, changed=True)
+    head = decisions.Head(newest)
+    state = State(head, home=uid, uid=uid, observed=observed, changed=True)
     state.record([decisions.entry(Event.INITIALISED, now, token=newest)])
     return state
 
 
-def read(texts: Mapping[str, str], uid: str) -> State | None:
+def read(texts: Mapping[str, str], uid: str, observed: Observation) -> State | None:
     """The state in an object's texts; None when they hold none. Raises `SettingsInvalid`."""
     if HEAD not in texts:
         return None
     try:
-        return _read(texts, uid)
+        return _read(texts, uid, observed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(repr(error)) from error
 
@@ -234,14 +251,17 @@ def unreadable(why: str) -> errors.SettingsInvalid:
     )
 
 
-def _read(texts: Mapping[str, str], uid: str) -> State:
+def _read(texts: Mapping[str, str], uid: str, observed: Observation) -> State:
     head = json.loads(texts[HEAD])
     if head["format"] != FORMAT:
         raise ValueError(f"format {head['format']}, this version reads {FORMAT}")
     newest = Token(_whole(head["epoch"]), _whole(head["counter"]))
     suspended = None if head["suspended"] is None else Token.parse(head["suspended"])
     state = State(
-        decisions.Head(newest, _whole(head["adopted"]), suspended), home=str(head["home"]), uid=uid
+        decisions.Head(newest, _whole(head["adopted"]), suspended),
+        home=str(head["home"]),
+        uid=uid,
+        observed=observed,
     )
     for entry in _entries(texts[LEASES]):
         lease = Lease(
@@ -253,10 +273,16 @@ def _read(texts: Mapping[str, str], uid: str) -> State:
         if any(unit in state.rows for unit in lease.units):
             raise ValueError(f"a unit of {lease.holder} is listed twice")
         state.evidence = max(state.evidence, lease.token)
-        state.put(lease)
+        state.take_in(lease, _term(entry))
     state.record(_entry_of(entry) for entry in _entries(texts[HISTORY]))
     state.changed = False
     return state
+
+
+def _term(entry: Mapping[str, Any]) -> Term | None:
+    """None: it has no ttl, or was written by a version that stored none."""
+    lasts_s, mark = entry.get("lasts_s"), entry.get("mark")
+    return None if lasts_s is None or mark is None else Term(float(lasts_s), str(mark))
 
 
 def _units(found: object) -> frozenset[UnitId]:
@@ -274,14 +300,17 @@ def _whole(number: object) -> int:
     return number
 
 
-def _lease_lines(rows: Sequence[Lease]) -> Iterator[str]:
-    ends: dict[float | None, list[UnitId]] = {}
-    for row in rows:
-        ends.setdefault(row.expires_at, []).extend(row.units)
-    for expires_at, units in ends.items():
-        one: dict[str, Any] = {"holder": str(rows[0].holder), "token": str(rows[0].token)}
+def _lease_lines(rows: Sequence[tuple[Lease, Term | None]]) -> Iterator[str]:
+    ends: dict[tuple[float | None, Term | None], list[UnitId]] = {}
+    for row, term in rows:
+        ends.setdefault((row.expires_at, term), []).extend(row.units)
+    lease, _ = rows[0]
+    for (expires_at, term), units in ends.items():
+        one: dict[str, Any] = {"holder": str(lease.holder), "token": str(lease.token)}
         if expires_at is not None:
             one["expires_at"] = expires_at
+        if term is not None:
+            one |= {"lasts_s": term.lasts_s, "mark": term.mark}
         yield _line({**one, "units": units})
 
 

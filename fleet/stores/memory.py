@@ -27,17 +27,20 @@ from fleet.stores.base import (
     RunRecord,
     RunState,
 )
+from fleet.stores.observation import Observation, Term
 
 
 class MemoryLeaseStore:
     """Leases of one process; see `fleet.stores.base.LeaseStore`."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` decides expiry."""
+        """What ends a lease with a ttl is `clock`'s monotonic reading."""
         self._clock = clock
         self._lock = threading.Lock()
         self._stored: decisions.Head | None = None
         self._rows: dict[UnitId, Lease] = {}
+        self._terms: dict[UnitId, Term | None] = {}
+        self._observed = Observation(clock)
         self._history: deque[HistoryEntry] = deque(maxlen=HISTORY_KEPT)
 
     def init(self) -> Token:
@@ -68,12 +71,10 @@ class MemoryLeaseStore:
             return [self._reinstate(lease, self._clock.now()) for lease in leases]
 
     def _reinstate(self, lease: Lease, now: float) -> bool | errors.FleetError:
-        current = {unit: self._rows[unit] for unit in lease.units if unit in self._rows}
-        put = decisions.reinstate(lease, current, self._head(), now)
+        put = decisions.reinstate(lease, self._on(lease.units), self._head(), now)
         if not isinstance(put, Lease):
             return put or False
-        for unit in put.units:
-            self._rows[unit] = replace(put, units=frozenset({unit}))
+        self._put(put, now)
         self._history.append(decisions.reinstated(put, now))
         return True
 
@@ -107,22 +108,20 @@ class MemoryLeaseStore:
             now = self._clock.now()
             budget = None
             if out_of_service_max is not None:
-                budget = decisions.Budget(self._rows.values(), out_of_service_max, now)
+                budget = decisions.Budget(self._seen(), out_of_service_max, now)
             return [self._acquire(request, budget, now) for request in requests]
 
     def _acquire(
         self, request: AcquireRequest, budget: decisions.Budget | None, now: float
     ) -> Lease | errors.FleetError:
-        current = {unit: self._rows[unit] for unit in request.units if unit in self._rows}
         head = self._head()
-        grant = decisions.decide(request, current, head, now)
+        grant = decisions.decide(request, self._on(request.units), head, now)
         if isinstance(grant, errors.FleetError):
             return grant
         if budget is not None and (refusal := budget.admit(grant.lease)) is not None:
             return refusal
         lease = grant.lease
-        for unit in lease.units:
-            self._rows[unit] = replace(lease, units=frozenset({unit}))
+        self._put(lease, now)
         if not grant.same:
             self._stored = replace(head, newest=lease.token)
             self._history.extend(decisions.granted(grant, now))
@@ -138,8 +137,7 @@ class MemoryLeaseStore:
                 held = self._held(renewal.holder, renewal.token)
                 answer = decisions.prolong(renewal, held, now)
                 if isinstance(answer, Lease):
-                    for unit in answer.units:
-                        self._rows[unit] = replace(answer, units=frozenset({unit}))
+                    self._put(answer, now)
                 answers.append(answer)
             return answers
 
@@ -164,7 +162,7 @@ class MemoryLeaseStore:
         """The lease in force on `unit`, with all its units."""
         with self._lock:
             self._head()
-            row = self._rows.get(unit)
+            row = self._on([unit]).get(unit)
             if row is None or is_expired(row, self._clock.now()):
                 return None
             return decisions.gathered(self._held(row.holder, row.token))[0]
@@ -174,7 +172,7 @@ class MemoryLeaseStore:
         wanted = frozenset(holders)
         with self._lock:
             self._head()
-            mine = [row for row in self._rows.values() if row.holder in wanted]
+            mine = [row for row in self._seen() if row.holder in wanted]
             now = self._clock.now()
             return decisions.gathered(row for row in mine if not is_expired(row, now))
 
@@ -185,7 +183,7 @@ class MemoryLeaseStore:
             now = self._clock.now()
             return decisions.gathered(
                 row
-                for row in self._rows.values()
+                for row in self._seen()
                 if not is_expired(row, now) and holder in (None, row.holder)
             )
 
@@ -212,7 +210,19 @@ class MemoryLeaseStore:
         return floor
 
     def _held(self, holder: Holder, token: Token) -> list[Lease]:
-        return [row for row in self._rows.values() if (row.holder, row.token) == (holder, token)]
+        return [row for row in self._seen() if (row.holder, row.token) == (holder, token)]
+
+    def _seen(self) -> list[Lease]:
+        return list(self._on(self._rows).values())
+
+    def _on(self, units: Iterable[UnitId]) -> dict[UnitId, Lease]:
+        terms, rows = self._terms, self._rows
+        return {one: self._observed.seen(rows[one], terms[one]) for one in units if one in rows}
+
+    def _put(self, lease: Lease, now: float) -> None:
+        term = self._observed.give(lease, now)
+        for unit in lease.units:
+            self._rows[unit], self._terms[unit] = replace(lease, units=frozenset({unit})), term
 
     def _record(self, event: Event, at: float, *, token: Token, detail: str = "") -> None:
         self._history.append(decisions.entry(event, at, token=token, detail=detail))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet import aws, errors
-from fleet.clock import Clock
+from fleet.clock import Clock, SystemClock
 from fleet.kube.base import Cluster
 from fleet.settings import Settings, StoreKind
 from fleet.stores import dynamodb_table
@@ -17,6 +17,7 @@ from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
 from fleet.stores.sqlite import open_stores, store_path
+from fleet.wipe.identity import kernel_boot_id
 
 
 class Stores(Protocol):
@@ -85,7 +86,10 @@ class StorePlace:
                 patience=dynamodb_table.Patience(store.timeout_s),
             )
         if not self.shared:
-            return open_stores(store_path(self.state), clock=clock, timeout_s=store.timeout_s)
+            boot = kernel_boot_id() if isinstance(clock, SystemClock) else ""
+            return open_stores(
+                store_path(self.state), clock=clock, timeout_s=store.timeout_s, boot=boot
+            )
         return open_kubernetes_stores(
             cluster or self._connected(),
             store.namespace,

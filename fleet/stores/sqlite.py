@@ -20,6 +20,7 @@ from fleet.model import Holder, Lease, Token, UnitId
 from fleet.sqlite import Database, Row, Schema, open_database
 from fleet.stores import decisions, sqlite_rows
 from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
+from fleet.stores.observation import Observation
 from fleet.stores.sqlite_runs import SqliteRunStore, check_host
 
 TIMEOUT_S = 10.0
@@ -72,9 +73,15 @@ CREATE TABLE result (
   UNIQUE (run, device, key)
 ) STRICT;
 """,
+        """
+ALTER TABLE lease ADD COLUMN lasts_s REAL;
+ALTER TABLE lease ADD COLUMN mark TEXT;
+""",
     ),
 )
-"""`lease` has one row for each unit; rows of one holder and token are one lease. `head` has the
+"""`lease` has one row for each unit; rows of one holder and token are one lease. What ends one with
+a ttl is `lasts_s`, seen unchanged under its `mark` (`fleet.stores.observation`); `expires_at` is
+for people. `head` has the
 last token issued, which only ever grows, and the floor that suspended the store, if any."""
 
 
@@ -97,16 +104,22 @@ class Stores:
 
 
 def open_stores(
-    path: Path, *, clock: Clock, timeout_s: float = TIMEOUT_S, host: str | None = None
+    path: Path,
+    *,
+    clock: Clock,
+    timeout_s: float = TIMEOUT_S,
+    host: str | None = None,
+    boot: str = "",
 ) -> Stores:
     """Open, or make, the store file at `path`; a new one grants nothing before `init`.
 
-    `host` is who we are (`host_identity` by default). Raises as `fleet.sqlite.open_database`.
+    `host` is who we are (`host_identity` by default). `boot`: the boot id, where `clock` is the
+    machine's own; see `fleet.stores.observation`. Raises as `fleet.sqlite.open_database`.
     """
     database = open_database(path, schema=SCHEMA, timeout_s=timeout_s)
     ours = host or host_identity()
     return Stores(
-        SqliteLeaseStore(database, clock, host=ours),
+        SqliteLeaseStore(database, clock, host=ours, boot=boot),
         SqliteRunStore(database, clock, host=ours),
         database,
     )
@@ -129,8 +142,9 @@ def host_identity() -> str:
 class SqliteLeaseStore:
     """Leases in SQLite; see `fleet.stores.base.LeaseStore`."""
 
-    def __init__(self, database: Database, clock: Clock, *, host: str) -> None:
-        """`clock` decides expiry, `host` is recorded by `init` and compared ever after."""
+    def __init__(self, database: Database, clock: Clock, *, host: str, boot: str = "") -> None:
+        """`host` is recorded by `init` and compared ever after; `boot` as of `open_stores`."""
+        self._observed = Observation(clock, boot)
         self._database = database
         self._clock = clock
         self._host = host
@@ -172,7 +186,7 @@ class SqliteLeaseStore:
             for lease in leases:
                 put = decisions.reinstate(lease, self._rows(lease.units), head, now)
                 if isinstance(put, Lease):
-                    self._put(put)
+                    self._put(put, now)
                     self._record([decisions.reinstated(put, now)])
                 answers.append(put if isinstance(put, errors.FleetError) else put is not None)
             return answers
@@ -221,7 +235,7 @@ class SqliteLeaseStore:
                 if budget is not None and (refusal := budget.admit(grant.lease)) is not None:
                     answers.append(refusal)
                     continue
-                self._put(grant.lease)
+                self._put(grant.lease, now)
                 answers.append(grant.lease)
                 if not grant.same:
                     head = replace(head, newest=grant.lease.token)
@@ -240,7 +254,7 @@ class SqliteLeaseStore:
                 held = self._held(renewal.holder, renewal.token)
                 answer = decisions.prolong(renewal, held, now)
                 if isinstance(answer, Lease):
-                    self._put(answer)
+                    self._put(answer, now)
                 answers.append(answer)
             return answers
 
@@ -298,7 +312,7 @@ class SqliteLeaseStore:
         return decisions.gathered(row for row in leases if not is_expired(row, now))
 
     def _lease(self, row: Row) -> Lease:
-        return sqlite_rows.lease(row, self._database.path)
+        return self._observed.seen(*sqlite_rows.lease(row, self._database.path))
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """The newest entries first."""
@@ -360,10 +374,13 @@ class SqliteLeaseStore:
         kinds = [(f"{kind}:", f"{kind};") for kind in sorted(decisions.BUDGETED)]
         return [self._lease(row) for kind in kinds for row in self._database.query(asked, kind)]
 
-    def _put(self, lease: Lease) -> None:
-        end = (str(lease.holder), lease.token.epoch, lease.token.counter, lease.expires_at)
+    def _put(self, lease: Lease, now: float) -> None:
+        term = self._observed.give(lease, now)
+        given = (term.lasts_s, term.mark) if term is not None else (None, None)
+        token = (lease.token.epoch, lease.token.counter)
+        end = (str(lease.holder), *token, lease.expires_at, *given)
         self._database.execute_many(
-            "INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(unit, *end) for unit in sorted(lease.units)],
         )
 

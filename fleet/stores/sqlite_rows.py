@@ -17,6 +17,7 @@ from fleet.model import Holder, Lease, Token, UnitId
 from fleet.sqlite import Row
 from fleet.stores import decisions
 from fleet.stores.base import Event, HistoryEntry, RunRecord, RunState
+from fleet.stores.observation import Term
 
 REMEDY = (
     "put the file's last good copy back and run `fleet store adopt`; without one move it away, run"
@@ -45,12 +46,13 @@ def head(row: Row, path: Path) -> tuple[decisions.Head, str]:
         return decisions.Head(_token(epoch, counter), adopted, floor), host
 
 
-def lease(row: Row, path: Path) -> Lease:
-    """A lease on one unit. Raises `sqlite.Corrupt`."""
-    unit, holder, epoch, counter, expires_at = row
+def lease(row: Row, path: Path) -> tuple[Lease, Term | None]:
+    """A lease on one unit as it is stored. Raises `sqlite.Corrupt`."""
+    unit, holder, epoch, counter, expires_at, lasts_s, mark = row
     with understood(path, f"the lease on {unit!r}"):
         held = Holder.parse(holder)
-        return Lease(frozenset({UnitId(unit)}), held, _token(epoch, counter), expires_at)
+        term = None if lasts_s is None or mark is None else Term(lasts_s, mark)
+        return Lease(frozenset({UnitId(unit)}), held, _token(epoch, counter), expires_at), term
 
 
 def entry(row: Row, path: Path) -> HistoryEntry:

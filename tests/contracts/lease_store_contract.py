@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet import errors
-from fleet.clock import ManualClock
+from fleet.clock import Clock, ManualClock
 from fleet.leases import AcquireRequest, ClosedBy, Closure
 from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.stores.base import Event, LeaseStore, Release, Renewal
@@ -69,6 +72,87 @@ def refused(answer: object, kind: type[errors.FleetError]) -> errors.FleetError:
 def later(newest: Token, by: int) -> Token:
     """A token of the same epoch."""
     return Token(newest.epoch, newest.counter + by)
+
+
+@dataclass
+class OwnClock:
+    """The clocks of one machine: its wall clock is `skew_s` off, and anybody may set it."""
+
+    skew_s: float = 0.0
+    passed_s: float = 0.0
+    booted_s: float = 0.0
+    """What its monotonic clock said at the start: no other machine's says the same."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, as this machine has it."""
+        return START + self.skew_s + self.passed_s
+
+    def monotonic(self) -> float:
+        """Seconds since it was started."""
+        return self.booted_s + self.passed_s
+
+
+Reopen = Callable[[Clock], LeaseStore]
+"""The same store as another process has it, which may be on another machine."""
+CLOCKS = Path(__file__).parent.parent / "corpus" / "B49-clock-jump" / "clocks.yaml"
+
+
+class ObservedLeaseContract:
+    """What stores of several processes must do; subclasses give the fixture `reopen`."""
+
+    def test_b49_a_lease_is_over_only_when_it_was_seen_unchanged_for_its_length(
+        self, reopen: Reopen
+    ) -> None:
+        """B49: of two processes whose clocks differ, and are set while they hold, one holds at any
+        time; the other takes over after a whole length without a renewal, by its own clock, and
+        the first then finds its lease lost."""
+        script = yaml.safe_load(CLOCKS.read_text())
+        ttl_s, renew_s = script["lease_s"], script["renew_s"]
+        one, two = (OwnClock(skew_s=script["skew_s"][name]) for name in ("coord-1", "coord-2"))
+        one.booted_s, two.booted_s = 5_000.0, 70.0
+        first, second = reopen(one), reopen(two)
+        asked = [AcquireRequest(units("u"), campaign(name), ttl_s) for name in ("a", "b")]
+        (lease,) = first.acquire(asked[:1])
+        assert isinstance(lease, Lease)
+        steps = {step["t"]: step for step in script["steps"]}
+        paused_until, renewed_at, taken_at = 0, 0, 0
+        for t in range(1, 260):
+            one.passed_s = two.passed_s = float(t)
+            step = steps.get(t, {})
+            one.skew_s += step.get("wall", 0)
+            if "pause_s" in step:
+                paused_until = t + step["pause_s"]
+            if t >= paused_until and not taken_at and t % renew_s == 0:
+                (kept,) = first.renew([Renewal(campaign("a"), lease.token, ttl_s)])
+                assert isinstance(kept, Lease), f"lost at {t} s"
+                renewed_at = t
+            (answer,) = second.acquire(asked[1:])
+            if not taken_at and isinstance(answer, Lease):
+                taken_at = t
+            elif taken_at:
+                assert isinstance(answer, Lease)
+        assert renewed_at + ttl_s <= taken_at <= renewed_at + ttl_s + 1
+        assert taken_at > 180
+        (lost,) = first.renew([Renewal(campaign("a"), lease.token, ttl_s)])
+        refused(lost, errors.LeaseLost)
+        assert first.leases(campaign("a")) == []
+
+    @pytest.mark.parametrize("skew_s", [200.0, 3600.0, -3600.0])
+    def test_b49_a_process_that_begins_watches_for_a_whole_length(
+        self, reopen: Reopen, skew_s: float
+    ) -> None:
+        """B49: whoever sees a lease for the first time has it in force for its length, however far
+        its clock is from the holder's; no holder that died keeps it for longer."""
+        holder, observer = OwnClock(booted_s=900.0), OwnClock(skew_s=skew_s)
+        first, second = reopen(holder), reopen(observer)
+        granted(first, ask(campaign("r"), "u"))
+        holder.passed_s = observer.passed_s = TTL_S * 3
+        refused(second.acquire([ask(claim("a"), "u")])[0], errors.LeaseHeld)
+        observer.passed_s += TTL_S - 1
+        assert len(second.leases()) == 1
+        observer.passed_s += 1
+        assert second.leases() == []
+        granted(second, ask(claim("a"), "u"))
 
 
 class LeaseStoreContract:

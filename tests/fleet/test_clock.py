@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import ManualClock, SteadyClock, SystemClock
+from tests.contracts.lease_store_contract import OwnClock
 
 
 def test_the_system_clock_tells_time() -> None:
@@ -26,3 +27,16 @@ def test_a_manual_clock_never_goes_back() -> None:
     """DESIGN 8: a test cannot make time run backwards by mistake."""
     with pytest.raises(ValueError, match="back"):
         ManualClock(0.0).advance(-1)
+
+
+def test_b49_a_steady_clock_is_not_set() -> None:
+    """B49: what a campaign renews its leases by goes on, whoever sets the machine's clock."""
+    machine = OwnClock(booted_s=500.0)
+    clock = SteadyClock(machine)
+    assert clock.now() == machine.now()
+    for step_s in (3_600.0, -7_200.0):
+        before = clock.now()
+        machine.skew_s += step_s
+        machine.passed_s += 1.0
+        assert clock.now() == before + 1.0
+        assert clock.monotonic() == machine.monotonic()

@@ -9,7 +9,7 @@ from fleet import errors
 from fleet.binding import alive
 from fleet.binding.alive import LATE_S, PERIOD_S, Heartbeat
 from fleet.binding.running import BindingView, Loop, Reconciling
-from fleet.clock import ManualClock
+from fleet.clock import ManualClock, SystemClock
 
 NOW = 1000.0
 
@@ -148,3 +148,15 @@ def test_a_coordinator_that_is_not_asked_for_any_more_is_not_missed(tmp_path: Pa
     alone = Heartbeat(tmp_path, clock)
     alone(BindingView())
     assert said(tmp_path, clock.now()) == ""
+
+
+def test_b49_a_clock_that_is_set_makes_no_coordinator_late(tmp_path: Path) -> None:
+    """B49: how long it was silent is told by the machine's monotonic clock alone."""
+    (tmp_path / "coordinator").mkdir()
+    Heartbeat(tmp_path, SystemClock())(BindingView())
+    found = alive.read(tmp_path)
+    assert found is not None
+    assert found.late_s(found.at + 7_200.0) == found.late_s(found.at - 7_200.0) == 0.0
+    assert found.model_copy(update={"boot": "another"}).late_s(found.at + 7_200.0) == 7_200.0
+    before = found.model_copy(update={"steady_s": found.steady_s - LATE_S - 1.0})
+    assert before.late_s(found.at - 7_200.0) > LATE_S

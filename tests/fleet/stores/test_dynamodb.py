@@ -11,13 +11,14 @@ from fleet.stores.base import Renewal
 from fleet.stores.dynamodb import DynamodbLeaseStore, DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_sheet import HEAD_KEY
 from fleet.stores.dynamodb_table import Patience, Table
-from fleet.stores.dynamodb_watch import SKEW_S
 from tests.cloud.proxy import Fault, Proxy
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import (
     START,
     TTL_S,
     LeaseStoreContract,
+    ObservedLeaseContract,
+    Reopen,
     ask,
     campaign,
     claim,
@@ -31,7 +32,7 @@ from tests.contracts.run_store_contract import record
 from tests.fleet.stores.conftest import Opener
 
 
-class TestDynamodbLeaseStore(LeaseStoreContract, ReinstatingContract):
+class TestDynamodbLeaseStore(LeaseStoreContract, ReinstatingContract, ObservedLeaseContract):
     """The lease contract over a table of moto's server."""
 
     rounds = 2
@@ -39,6 +40,14 @@ class TestDynamodbLeaseStore(LeaseStoreContract, ReinstatingContract):
     @pytest.fixture
     def store(self, stores: DynamodbStores) -> DynamodbLeaseStore:
         return stores.leases
+
+    @pytest.fixture
+    def reopen(self, stores: DynamodbStores, cloud: CloudServer, table_name: str) -> Reopen:
+        assert stores.initialised
+        place, patience = aws.Place(REGION, cloud.endpoint), Patience(10.0, pause=lambda _: None)
+        return lambda clock: (
+            open_dynamodb_stores(place, table_name, clock=clock, patience=patience).leases
+        )
 
 
 # --- answers that are lost, late, refused ------------------------------------
@@ -186,18 +195,6 @@ def test_a_lease_ends_by_what_was_seen_and_not_by_wall_clocks(
     assert granted(other, ask(claim("a"), "u1")).token > lease.token
     (lost,) = stores.leases.renew([Renewal(campaign("r"), lease.token, TTL_S)])
     refused(lost, errors.LeaseLost)
-
-
-def test_a_lease_long_over_needs_no_watching(
-    stores: DynamodbStores, opened: Opener, clock: ManualClock
-) -> None:
-    """E5: a command that has just started does not list what ended an hour ago."""
-    over = granted(stores.leases, ask(campaign("r"), "u1"))
-    clock.advance(TTL_S + 1)
-    assert len(opened().leases.leases()) == 1
-    clock.advance(SKEW_S)
-    assert opened().leases.leases() == []
-    assert granted(opened().leases, ask(claim("a"), "u1")).token > over.token
 
 
 # --- tables that are not what they were --------------------------------------

@@ -29,6 +29,8 @@ from tests.contracts.lease_store_contract import (
     START,
     TTL_S,
     LeaseStoreContract,
+    ObservedLeaseContract,
+    Reopen,
     ask,
     campaign,
     claim,
@@ -76,8 +78,16 @@ def stored(cluster: Cluster) -> Object:
     return cluster.get(CONFIGMAPS, OBJECT)
 
 
-class TestKubernetesLeaseStore(LeaseStoreContract, ReinstatingContract):
+class TestKubernetesLeaseStore(LeaseStoreContract, ReinstatingContract, ObservedLeaseContract):
     """The lease contract over a ConfigMap."""
+
+    @pytest.fixture
+    def reopen(self, cluster: MemoryCluster, leases: KubernetesLeaseStore) -> Reopen:
+        assert leases.initialised
+        patience = Patience(10.0, clock=ManualClock(START), pause=lambda _: None)
+        return lambda clock: (
+            open_kubernetes_stores(cluster, NAMESPACE, clock=clock, patience=patience).leases
+        )
 
     @pytest.fixture(params=SERVERS)
     def store(

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from fleet import errors, sqlite
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import Clock, ManualClock, SystemClock
 from fleet.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores.base import HISTORY_KEPT, Release
 from fleet.stores.sqlite import (
@@ -26,7 +27,10 @@ from fleet.stores.sqlite import (
 )
 from tests.contracts.lease_store_contract import (
     START,
+    TTL_S,
     LeaseStoreContract,
+    ObservedLeaseContract,
+    Reopen,
     ask,
     campaign,
     claim,
@@ -60,8 +64,40 @@ def store(stores: Stores) -> SqliteLeaseStore:
     return stores.leases
 
 
-class TestSqliteLeaseStore(LeaseStoreContract, ReinstatingContract):
+class TestSqliteLeaseStore(LeaseStoreContract, ReinstatingContract, ObservedLeaseContract):
     """The lease contract over SQLite."""
+
+    @pytest.fixture
+    def reopen(self, stores: Stores, path: Path) -> Iterator[Reopen]:
+        with ExitStack() as opened:
+
+            def again(clock: Clock) -> SqliteLeaseStore:
+                found = open_stores(path, clock=clock)
+                opened.callback(found.close)
+                return found.leases
+
+            assert stores.initialised
+            yield again
+
+
+def test_b49_processes_of_one_boot_share_what_was_seen(stores: Stores, path: Path) -> None:
+    """B49: on one host a command that has just started counts from the write that gave the lease,
+    by the monotonic clock that they share; after a reboot it counts anew."""
+    clock = ManualClock(START)
+    with ExitStack() as opened:
+
+        def again(boot: str) -> SqliteLeaseStore:
+            found = open_stores(path, clock=clock, boot=boot)
+            opened.callback(found.close)
+            return found.leases
+
+        assert stores.initialised
+        granted(again("boot-1"), ask(campaign("r"), "u1"))
+        clock.advance(TTL_S - 1)
+        assert len(again("boot-1").leases()) == 1
+        clock.advance(1)
+        assert again("boot-1").leases() == []
+        assert len(again("boot-2").leases()) == 1
 
 
 def test_everything_survives_reopening(stores: Stores, path: Path, clock: ManualClock) -> None:
