@@ -18,11 +18,11 @@ from fleet.errors import DriverAbsent
 VENDOR, SWITCH_CLASS = 0x10DE, 0x068000
 """NVSwitches are bridges of the class "other"."""
 PRODUCTS = re.compile(r"\b(GB200|GB300|B200|B300)\b")
-"""Products that are built with a switch fabric, though the node's bus may show no switch: those of a
-rack have them in trays of their own, and from NVLink 5 on they are reached by other ways."""
+"""Products that are built with a switch fabric, though the node's bus may show no switch: those of
+a rack have them in trays of their own, and from NVLink 5 on they are reached by other ways."""
 SERVICES = ("nv-fabricmanager", "nvidia-fabricmanager")
 NOT_SERVED = "NVSwitches are on this node and no fabric manager runs"
-START = "start the fabric manager (`systemctl start nvidia-fabricmanager`), of the version of the driver"
+START = "start the fabric manager of the driver's version: `systemctl start nvidia-fabricmanager`"
 _COMM_LENGTH = 15
 _NAMES = frozenset(name[:_COMM_LENGTH] for name in SERVICES)
 

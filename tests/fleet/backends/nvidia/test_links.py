@@ -227,8 +227,9 @@ def test_8_27_parts_before_the_fabric(host: Host, backend: NvidiaBackend) -> Non
 def test_f47_the_first_form_of_the_call_is_asked_where_it_is_all_there_is(
     host: Host, backend: NvidiaBackend
 ) -> None:
-    """F47: a library as of R525, without the call with versions, tells the state of an H100's fabric
-    by the call it has; no health is told then, and none is missed. No refusal is an older one."""
+    """F47: a library as of R525, without the call with versions, tells the state of an H100's
+    fabric by the call it has; no health is told then, and none is missed. A refusal is no older
+    driver."""
     gpu = host.add_gpu(fabric_state=3)
     gpu.fault("nvmlDeviceGetGpuFabricInfoV", "return 13")
     found = read(backend, gpu)
