@@ -62,6 +62,16 @@ class Reach:
     pending: Callable[[Ref], bool] = _pending
 
 
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A call that was not answered in time, since when, and who was asked."""
+
+    ref: Ref
+    since: float
+    actor: object
+    incarnation: str
+
+
 class RayNodes:
     """`fleet.binding.ports.Nodes` over node actors. Safe for threads."""
 
@@ -82,8 +92,10 @@ class RayNodes:
         self._looking = False
         self._looked_at = float("-inf")
         self._missing = True
-        self._silent: dict[tuple[str, str], tuple[Ref, float]] = {}
-        """Calls by node and method that were not answered in time, and when that was."""
+        self._silent: dict[tuple[str, str], _Unanswered] = {}
+        """Calls by node and method that were not answered in time."""
+        self._incarnations: dict[str, str] = {}
+        """Of each node, by the last view of it."""
 
     def names(self) -> Collection[str]:
         """Nodes whose actor was seen at the last look."""
@@ -96,7 +108,12 @@ class RayNodes:
     ) -> Mapping[str, NodeView | errors.FleetError]:
         """The nodes named, each with the results of the operations asked for."""
         calls = {node: (node, VIEW, (tuple(operations),)) for node, operations in asked.items()}
-        return self._all(calls, NodeView.model_validate_json)
+        found = self._all(calls, NodeView.model_validate_json)
+        with self._lock:
+            for node, view in found.items():
+                if isinstance(view, NodeView):
+                    self._incarnations[node] = view.incarnation
+        return found
 
     def heads(self) -> Mapping[str, LedgerHead | errors.FleetError]:
         """The end of every node's ledger."""
@@ -159,7 +176,9 @@ class RayNodes:
                     self._missing = True
                     if late:
                         node, method, _ = calls[key]
-                        self._silent[node, method] = (refs[key], self._clock.monotonic())
+                        at, of = self._clock.monotonic(), self._incarnations.get(node, "")
+                        asked = self._actor(node)
+                        self._silent[node, method] = _Unanswered(refs[key], at, asked, of)
         return found
 
     def _hangs(self, name: str, method: str) -> bool:
@@ -168,17 +187,28 @@ class RayNodes:
         """
         with self._lock:
             silent = {kind: self._silent.get((name, kind)) for kind in {VIEW, method}}
+            incarnation, actor = self._incarnations.get(name, ""), self._actor(name)
         for kind, found in silent.items():
             if found is None:
                 continue
-            ref, since = found
             again_s = 0.0 if kind == VIEW else HUNG_S
-            if self._clock.monotonic() - since < again_s or self._reach.pending(ref):
+            waits = self._clock.monotonic() - found.since < again_s
+            # Who was asked then is not there any more: nothing of that call hangs here (F73).
+            gone = actor is not None and actor != found.actor
+            gone |= kind != VIEW and "" != found.incarnation != incarnation
+            if not gone and (waits or self._reach.pending(found.ref)):
                 return True
             with self._lock:
                 if self._silent.get((name, kind)) == found:
                     del self._silent[name, kind]
         return False
+
+    def _actor(self, name: str) -> object | None:
+        """Which actor stands for a node, as far as is known: handles of one are equal. The lock is
+        held.
+        """
+        node = self._known.get(name)
+        return None if node is None else node.handle
 
     def _node(self, name: str, method: str) -> RemoteNode:
         if self._hangs(name, method):

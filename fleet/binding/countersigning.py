@@ -50,13 +50,18 @@ class Countersigning:
         self._begin = begin
         self._busy = threading.Lock()
         self._error: errors.FleetError | None = None
-        self._next_at = float("-inf")
+        self._missing: dict[str, float] = {}
+        """Since when the end of a node's ledger is not known."""
+        self._begun_at = float("-inf")
 
     def step(self, views: Views, now: float) -> None:  # noqa: ARG002 - a follower's signature
         """Begin to, when it is time. Raises why the last time failed, until one went well."""
-        due = not 0.0 < self._next_at - now <= PERIOD_S
+        # By how the last one ended, which was not known when it began (F73).
+        soon = any(0.0 <= now - since < PERIOD_S for since in self._missing.values())
+        period_s = AGAIN_S if self._error is not None or soon else PERIOD_S
+        due = not 0.0 <= now - self._begun_at < period_s
         if due and self._busy.acquire(blocking=False):
-            self._next_at = now + (AGAIN_S if self._error else PERIOD_S)
+            self._begun_at = now
             self._begin(self._sign)
         if self._error is not None:
             raise self._error
@@ -68,6 +73,8 @@ class Countersigning:
             self._coordinator.sign_heads(ends, waits=False)
             failed = [error for error in found.values() if isinstance(error, errors.FleetError)]
             self._error = failed[0] if failed and not ends else None
+            gone = [name for name, end in found.items() if isinstance(end, errors.FleetError)]
+            self._missing = {name: self._missing.get(name, self._begun_at) for name in gone}
         except errors.FleetError as error:
             self._error = error
         except Exception as error:

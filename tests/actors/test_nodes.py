@@ -39,7 +39,7 @@ class Method:
         return Ref(self.actor, self.name, arguments)
 
 
-@dataclass
+@dataclass(eq=False)
 class Actor:
     """A node's actor that answers at once, with an error, or not at all."""
 
@@ -48,6 +48,7 @@ class Actor:
     silent: bool = False
     slow: str = ""
     """The method that is not answered in time."""
+    incarnation: str = "i"
     asked: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Method:
@@ -82,7 +83,7 @@ class Ref:
     def _view(self, _: Sequence[str]) -> str:
         return NodeView(
             node=self.actor.node,
-            incarnation="i",
+            incarnation=self.actor.incarnation,
             boot_id="b",
             at=1.0,
             simulated=True,
@@ -216,6 +217,33 @@ def test_a_call_that_hangs_stops_its_kind_alone(cluster: Cluster) -> None:
     assert isinstance(cluster.nodes.abandon([slow])[0], errors.RayUnavailable)
     cluster.clock.advance(HUNG_S)
     assert isinstance(cluster.nodes.abandon([slow])[0], Closure)
+
+
+def test_f73_a_call_is_given_up_with_the_actor_that_was_asked(cluster: Cluster) -> None:
+    """F73: what the actor of before never answered keeps nobody from asking the one of now."""
+    old = cluster.actors["a"]
+    old.silent = True
+    assert kinds(cluster.nodes.heads())["a"] is errors.RayUnavailable
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": errors.RayUnavailable}
+    cluster.actors["a"] = Actor("a", incarnation="later")  # its calls to the old one stay open
+    cluster.clock.advance(LOOK_S)
+    cluster.nodes.names()
+    assert cluster.nodes._looked.wait(10.0)
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+    assert kinds(cluster.nodes.heads())["a"] is LedgerHead
+
+
+def test_f73_a_call_is_given_up_with_the_incarnation_of_the_node(cluster: Cluster) -> None:
+    """F73: an actor that was started again has none of the calls from before in work."""
+    actor = cluster.actors["a"]
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+    actor.slow = "head"
+    assert kinds(cluster.nodes.heads())["a"] is errors.RayUnavailable
+    actor.slow = ""
+    assert kinds(cluster.nodes.heads())["a"] is errors.RayUnavailable
+    actor.incarnation = "later"
+    assert kinds(cluster.nodes.views({"a": ()})) == {"a": NodeView}
+    assert kinds(cluster.nodes.heads())["a"] is LedgerHead
 
 
 def test_threads_may_decide_side_by_side(cluster: Cluster) -> None:

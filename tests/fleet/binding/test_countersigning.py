@@ -43,6 +43,21 @@ def test_every_period_all_ends_that_are_known_are_signed() -> None:
     assert len(coordinator.signed) == 3, "a clock set back does not put it off"
 
 
+def test_f73_what_failed_is_tried_again_soon_and_not_after_a_whole_period() -> None:
+    """F73: after a node that did not answer (a crash, a reboot) half a minute goes by, not five."""
+    coordinator = Coordinator()
+    ends: dict[str, LedgerHead | errors.FleetError] = {"a": errors.RayUnavailable("away")}
+    follower = Countersigning(coordinator, lambda: ends, begin=lambda work: work())
+    with pytest.raises(errors.RayUnavailable):
+        follower.step({}, 0.0)
+    ends |= {"a": HEAD, "b": errors.RayUnavailable("away")}
+    follower.step({}, AGAIN_S + 1)
+    ends["b"] = HEAD
+    follower.step({}, 2 * AGAIN_S + 2)
+    follower.step({}, 3 * AGAIN_S + 3)
+    assert coordinator.signed == [set(), {"a"}, {"a", "b"}]
+
+
 @pytest.mark.parametrize("error", [errors.LedgerUnavailable("full"), ValueError("full")])
 def test_what_fails_is_told_until_it_went_well(error: Exception) -> None:
     """Promise 8: the loop's trouble names it at every step, and it is tried again soon."""
