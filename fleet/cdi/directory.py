@@ -146,8 +146,15 @@ class SpecDirectory:
             raise errors.SpecUnavailable(f"{path} cannot be written: {error}") from error
 
     def _require(self, grants: Mapping[Uuid, Grant]) -> None:
-        """Every path mounted exists on the host now, or no container could start (B79)."""
+        """Every path named exists on the host now, or no container could start with it (B69, B79).
+
+        Of a device node the numbers suffice where the host's /dev cannot be seen from here.
+        """
         needed = {mount.host_path: uuid for uuid in grants for mount in grants[uuid].mounts}
+        if hostpaths.shows_devices(self.host_root):
+            needed |= {
+                node.host_path or node.path: uuid for uuid in grants for node in grants[uuid].nodes
+            }
         for path, uuid in needed.items():
             try:
                 if hostpaths.exists(self.host_root, path):

@@ -26,6 +26,11 @@ def exists(root: Path, path: str) -> bool:
     return True
 
 
+def shows_devices(root: Path) -> bool:
+    """Whether the /dev seen here is the host's: else a node that is not there proves nothing."""
+    return root == Path("/") or (root / "dev").exists()
+
+
 def located(root: Path, path: str) -> Path:
     """Where this process sees the host's `path`. Raises OSError for too many links.
 

@@ -10,10 +10,13 @@ Decisions:
    ``a-MIG`` with ``GPU-1``), and the claim can be read back from the name.
 2. A character the grammar does not allow in a device name becomes ``_`` and two hexadecimal digits
    for each of its bytes, and so does ``_`` itself. UUIDs of today's drivers stay as they are.
+3. A name has a length: what is longer than `DEVICE_LENGTH_MAX` keeps its beginning, then ``_x`` and
+   a digest of the whole. ``_x`` is no byte in hexadecimal, so no shorter name looks like it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +26,9 @@ from fleet.model import ClaimUid, Uuid
 
 VENDOR_LENGTH_MAX = 253
 CLASS_LENGTH_MAX = 63
+NAME_LENGTH_MAX = 253
+DEVICE_LENGTH_MAX = 160
+"""Characters the device's part of a name may have."""
 FILE_LENGTH_MAX = 255
 """Bytes a file name may have on the file systems of Linux."""
 SCANNED = (".json", ".yaml")
@@ -83,13 +89,20 @@ def device_name(uid: ClaimUid, device: str) -> str:
     """
     if not device:
         raise errors.InputInvalid(f"a device of claim {uid} has no name")
-    return f"{_checked(uid)}_{_FOREIGN.sub(_escaped, device)}"
+    return f"{_checked(uid)}_{_bounded(_FOREIGN.sub(_escaped, device))}"
 
 
 def claim_of(name: str) -> ClaimUid | None:
     """The claim a device name was made for by `device_name`; None if it was not."""
     uid, separator, device = name.partition("_")
     return ClaimUid(uid) if separator and device and is_uid(uid) else None
+
+
+def _bounded(name: str) -> str:
+    if len(name) <= DEVICE_LENGTH_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: DEVICE_LENGTH_MAX - len(digest) - 2]}_x{digest}"
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -50,7 +50,7 @@ def spec(kind: Kind, uid: ClaimUid, grants: Mapping[Uuid, Grant]) -> Spec:
     version = versions.written(found)
     if version != found.cdi_version:
         found = found.model_copy(update={"cdi_version": version})
-    problems = rules.problems(found)
+    problems = [*rules.problems(found), *rules.doubts(found)]
     if problems:
         raise errors.InputInvalid(
             f"the grants of claim {uid} make no valid CDI spec: {'; '.join(problems)}",

@@ -2,6 +2,7 @@
 
 `check` judges a file as a runtime would that knows all versions, `problems` one already parsed.
 Some rules are stricter than one library or another: what passes here is accepted by all of them.
+`doubts` is what no runtime refuses and we never write: it judges our own files, and no stranger's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from pydantic import ValidationError
 
 from fleet.cdi import reading, versions
 from fleet.cdi.model import DeviceNode, Edits, Hook, IntelRdt, Mount, Spec
-from fleet.cdi.names import SCANNED, device_problems, kind_problems
+from fleet.cdi.names import (
+    FILE_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    SCANNED,
+    device_problems,
+    kind_problems,
+)
 
 NODE_TYPES = ("", "b", "c", "u", "p")
 HOOKS = (
@@ -21,6 +28,10 @@ HOOKS = (
 )  # fmt: skip
 FILE_MODE_MAX = 0o7777
 BIND = ("bind", "rbind")
+PATH_BYTES_MAX = 4095
+TEXT_BYTES_MAX = 128 * 1024 - 1
+"""Longest text of an environment variable that the kernel passes to a program."""
+SHOWN_MAX = 60
 
 
 def check(text: str | bytes, filename: str) -> list[str]:
@@ -55,6 +66,57 @@ def judged(tree: Mapping[str, object]) -> tuple[Spec | None, list[str]]:
 def problems(spec: Spec) -> list[str]:
     """Everything wrong with a spec whose types are right."""
     return list(_spec(spec))
+
+
+def doubts(spec: Spec) -> list[str]:
+    """Why we do not write a spec that a runtime would take (B69)."""
+    too_long = (device.name for device in spec.devices if len(device.name) > NAME_LENGTH_MAX)
+    return [
+        *_unclear(spec.model_dump(exclude_none=True), "spec"),
+        *_collisions(spec),
+        *(f"device name {name[:40]!r}... has {len(name)} characters" for name in too_long),
+    ]
+
+
+def _unclear(part: object, place: str) -> Iterator[str]:
+    """Texts anywhere in a spec that are no plain line, or longer than the kernel takes them.
+
+    Every text comes from somewhere else (a driver, a file system, settings); all of them go through
+    here, so that none has to be thought of by name.
+    """
+    if isinstance(part, Mapping):
+        for name, one in part.items():
+            yield from _unclear(name, f"{place}: a name")
+            yield from _unclear(one, f"{place}.{name}")
+    elif isinstance(part, list | tuple):
+        for number, one in enumerate(part):
+            yield from _unclear(one, f"{place}[{number}]")
+    elif isinstance(part, str):
+        if any(not letter.isprintable() for letter in part):
+            yield f"{place} has a control character or line break: {part[:SHOWN_MAX]!r}"
+        most = PATH_BYTES_MAX if part.startswith("/") else TEXT_BYTES_MAX
+        if len(part.encode(errors="surrogatepass")) > most:
+            yield f"{place} is longer than {most} bytes: {part[:SHOWN_MAX]!r}..."
+        names = part.split("/") if part.startswith("/") else []
+        if any(len(one.encode(errors="surrogatepass")) > FILE_LENGTH_MAX for one in names):
+            yield f"{place} has a name longer than {FILE_LENGTH_MAX} bytes: {part[:SHOWN_MAX]!r}..."
+
+
+def _collisions(spec: Spec) -> Iterator[str]:
+    """Places in a container that two devices of the spec fill with different things.
+
+    A container may get all of them; what it has at that place then is the order's choice. Nodes
+    that several devices need, each the same, are no collision.
+    """
+    taken: dict[str, tuple[str, object]] = {}
+    for device in spec.devices:
+        edits = device.container_edits
+        nodes = [(node.path, node) for node in edits.device_nodes or ()]
+        mounts = [(mount.container_path, mount) for mount in edits.mounts or ()]
+        for place, what in (*nodes, *mounts):
+            owner, other = taken.setdefault(place, (device.name, what))
+            if other != what:
+                yield f"{owner} and {device.name} both put something at {place} in the container"
 
 
 def _spec(spec: Spec) -> Iterator[str]:

@@ -58,4 +58,4 @@ def of_agent(root: Path) -> Grant:
 
 def _node(name: str) -> DeviceNode:
     major, minor = _NULL
-    return DeviceNode(f"{DIRECTORY}/{name}.node", "c", major, minor)
+    return DeviceNode(f"{DIRECTORY}/{name}.node", "c", major, minor, host_path="/dev/null")

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 
 from fleet import errors
-from fleet.backends.base import Grant, Mount
+from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import files, rules
 from fleet.cdi.directory import SpecDirectory
 from fleet.cdi.scan import scan
@@ -30,6 +30,7 @@ from tests.fleet.cdi.writing import NULL, grow
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
+CASES = ROOT / "tests/corpus/B69-cdi-invalid-spec"
 WRITES = 10_000
 WRITES_SYNCED = 300
 KILLS = 10
@@ -340,3 +341,31 @@ def test_a3_what_is_in_the_temporarys_way_keeps_no_spec_visible(specs: SpecDirec
     with pytest.raises(errors.SpecUnavailable):
         specs.remove(UID)
     assert specs.listed() == ()
+
+
+def test_b69_a_device_node_the_host_does_not_have_is_refused(tmp_path: Path) -> None:
+    """B69: a node that is missing on the host is named and nothing is written; where the host's
+    /dev cannot be seen from here, its numbers suffice.
+    """
+    root = tmp_path / "host"
+    (root / "dev").mkdir(parents=True)
+    specs = SpecDirectory(tmp_path / "cdi", host_root=root)
+    one = replace(claim(), devices=(Uuid("SIM-0"),), attached=())
+    grant = Grant((DeviceNode("/dev/gpu0", "c", 195, 0),))
+    with pytest.raises(errors.SpecUnavailable, match="/dev/gpu0, which SIM-0 needs, is missing"):
+        specs.write(one, {Uuid("SIM-0"): grant})
+    assert specs.listed() == ()
+    elsewhere = Grant((replace(grant.nodes[0], host_path="/dev/other"),))
+    (root / "dev/gpu0").touch()
+    with pytest.raises(errors.SpecUnavailable, match="/dev/other"):
+        specs.write(one, {Uuid("SIM-0"): elsewhere})
+    specs.write(one, {Uuid("SIM-0"): grant})
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    SpecDirectory(tmp_path / "cdi-2", host_root=hidden).write(one, {Uuid("SIM-0"): elsewhere})
+
+
+@pytest.mark.parametrize("path", sorted(CASES.glob("specs/*.json")), ids=lambda path: path.stem)
+def test_b69_the_specs_of_the_case_are_judged_as_runtimes_do(path: Path) -> None:
+    """B69: each bad spec of the case is refused with a reason, and the good one is not."""
+    assert bool(rules.check(path.read_bytes(), path.name)) is (path.stem != "good")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fleet import errors
 from fleet.cdi.names import (
     FILE_LENGTH_MAX,
+    NAME_LENGTH_MAX,
     SCANNED,
     Kind,
     claim_of,
@@ -141,3 +142,20 @@ def test_every_kind_accepted_gives_legal_names(vendor: str, name: str, uid: Clai
 def test_a_kind_without_a_class_is_no_kind() -> None:
     """Reference 7.3: kind is <vendor>/<class>."""
     assert list(kind_problems("scrub.dev")) == ["kind 'scrub.dev' is not <vendor>/<class>"]
+
+
+def test_b69_a_name_has_a_length() -> None:
+    """B69: a device of any length has a legal name of bounded length, unlike every other's, and the
+    claim can still be read from it; what is short enough stays as it is.
+    """
+    uid = ClaimUid("u" * 63)
+    long = "MIG-" + "a" * 300
+    names = [device_name(uid, text) for text in (long, long + "a", "b" + long, "\n" * 300)]
+    names.append(device_name(uid, names[0].partition("_")[2]))
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert list(device_problems(name)) == []
+        assert len(name) <= NAME_LENGTH_MAX
+        assert claim_of(name) == uid
+    assert device_name(uid, "G" * 160) == f"{uid}_{'G' * 160}"
+    assert device_name(uid, "G" * 161) != f"{uid}_{'G' * 161}"

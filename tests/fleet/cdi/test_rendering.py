@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet import errors
@@ -39,10 +40,27 @@ GRANTS = st.builds(
     ),
     environment=st.dictionaries(st.from_regex(r"[A-Z_]{1,6}", fullmatch=True), st.text("ab =")),
 )
-UUIDS = st.text(st.characters(codec="utf-8", min_codepoint=1), min_size=1, max_size=9).map(Uuid)
+UUIDS = st.text("aZ09 _.:/-\u00fc\u20ac=", min_size=1, max_size=9).map(Uuid)
 UIDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", fullmatch=True).map(ClaimUid)
 
-LIGHT = settings(max_examples=40)
+
+def apart(grants: dict[Uuid, Grant]) -> dict[Uuid, Grant]:
+    """The grants, each with places of its own in the container."""
+    return {
+        uuid: replace(
+            grant,
+            nodes=[replace(node, path=f"/n{number}{node.path}") for node in grant.nodes],
+            mounts=[
+                replace(mount, container_path=f"/m{number}{mount.container_path}")
+                for mount in grant.mounts
+            ],
+        )
+        for number, (uuid, grant) in enumerate(grants.items())
+    }
+
+
+SEVERAL = st.dictionaries(UUIDS, GRANTS, min_size=1, max_size=3).map(apart)
+LIGHT = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 """Grants are costly to make; each example tries many at once."""
 
 
@@ -56,7 +74,7 @@ def one(grant: Grant) -> bytes:
 
 @given(
     UIDS,
-    st.dictionaries(UUIDS, GRANTS, min_size=1, max_size=3),
+    SEVERAL,
     st.sampled_from([KIND, KIND.agent, Kind("ab", "g.pu")]),
 )
 @LIGHT
@@ -73,9 +91,7 @@ def test_whatever_is_granted_is_a_valid_spec(
     assert not [device for device in spec.devices if device.container_edits.empty]
 
 
-@given(
-    st.dictionaries(UUIDS, GRANTS, min_size=2, max_size=3),
-)
+@given(st.dictionaries(UUIDS, GRANTS, min_size=2, max_size=3).map(apart))
 @LIGHT
 def test_the_order_of_grants_changes_no_byte(grants: dict[Uuid, Grant]) -> None:
     """A6: deterministic: devices, nodes, mounts and variables in the order of their names."""
@@ -108,7 +124,7 @@ def test_a_spec_says_everything_explicitly_and_nothing_else() -> None:
                     "env": ["FLEETSCRUB_DEVICE=GPU-0", "Z=1"],
                     "deviceNodes": [
                         {
-                            "path": "/dev/fleetsim/null", "hostPath": "/dev/fleetsim/null",
+                            "path": "/dev/fleetsim/null", "hostPath": "/dev/null",
                             "type": "c", "major": 1, "minor": 3, "fileMode": 432,
                             "permissions": "rw",
                         },
@@ -173,3 +189,54 @@ def test_a_claim_without_devices_has_no_spec() -> None:
     """Reference 7.2: a file with zero devices is invalid, so it is never made."""
     with pytest.raises(errors.InputInvalid, match="no devices"):
         render({})
+
+
+@pytest.mark.parametrize("letter", ["\n", "\r", "\x1b", "\x7f", "\u2028", "\u202e"])
+@pytest.mark.parametrize(
+    "grant",
+    [
+        lambda x: Grant(environment={"A": f"b{x}B=c"}),
+        lambda x: Grant(environment={f"A{x}": "b"}),
+        lambda x: Grant((DeviceNode(f"/dev/a{x}", "c", 1, 3),)),
+        lambda x: Grant((DeviceNode("/dev/a", "c", 1, 3, host_path=f"/dev/{x}a"),)),
+        lambda x: Grant(mounts=(Mount(f"/lib/{x}", "/lib/a"),)),
+        lambda x: Grant(mounts=(Mount("/lib/a", f"/lib/{x}"),)),
+    ],
+)
+def test_b69_no_text_of_a_spec_has_a_line_break(grant: Callable[[str], Grant], letter: str) -> None:
+    """B69: a text that is no plain line is refused with its place, whatever it is the text of."""
+    with pytest.raises(errors.InputInvalid, match="control character or line break"):
+        one(grant(letter))
+    one(grant("x"))
+
+
+def test_b69_what_is_longer_than_the_kernel_takes_is_refused() -> None:
+    """B69: paths, names in them and variables have a length; what is just short enough is fine."""
+    deep = "/" + "/".join(["a" * 254] * 17)
+    for grant in (
+        Grant(mounts=(Mount(deep, "/lib/a"),)),
+        Grant((DeviceNode("/dev/" + "a" * 256, "c", 1, 3),)),
+        Grant(environment={"A": "b" * (128 * 1024)}),
+    ):
+        with pytest.raises(errors.InputInvalid, match="longer than"):
+            one(grant)
+    one(Grant(mounts=(Mount(deep[:4095].rstrip("/"), "/lib/a"),)))
+    one(Grant((DeviceNode("/dev/" + "a" * 255, "c", 1, 3),)))
+    one(Grant(environment={"A": "b" * (128 * 1024 - 3)}))
+
+
+def test_b69_two_devices_of_a_claim_share_a_place_only_with_the_same() -> None:
+    """B69: what stands at a path of the container is not left to the order of two devices; a node
+    that both need, the same for each, is no collision.
+    """
+    shared = DeviceNode("/dev/ctl", "c", 195, 255, shared=True)
+    first, second = DeviceNode("/dev/gpu", "c", 195, 0), DeviceNode("/dev/gpu", "c", 195, 1)
+    render({Uuid("a"): Grant((shared,)), Uuid("b"): Grant((shared,))})
+    for one_grant, other in (
+        (Grant((first,)), Grant((second,))),
+        (Grant((first,)), Grant((replace(first, permissions="r"),))),
+        (Grant(mounts=(Mount("/a", "/lib"),)), Grant(mounts=(Mount("/b", "/lib"),))),
+        (Grant(mounts=(Mount("/a", "/dev/gpu"),)), Grant((first,))),
+    ):
+        with pytest.raises(errors.InputInvalid, match="both put something at"):
+            render({Uuid("a"): one_grant, Uuid("b"): other})

@@ -15,7 +15,7 @@ CLAIMS = (
     ClaimUid("0b1c2d3e-aaaa-4bbb-8ccc-000000000001"),
     ClaimUid("9b1c2d3e-aaaa-4bbb-8ccc-000000000002"),
 )
-NULL = DeviceNode("/dev/fleetsim/null", "c", 1, 3)
+NULL = DeviceNode("/dev/fleetsim/null", "c", 1, 3, host_path="/dev/null")
 
 
 def grow(specs: SpecDirectory, number: int) -> None:

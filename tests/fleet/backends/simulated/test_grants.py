@@ -28,7 +28,7 @@ def test_a_node_does_no_harm(tmp_path: Path) -> None:
     """Promise 10: the node has the numbers of null, never those of a real device."""
     backend = node(tmp_path)
     (made,) = backend.grant(whole(backend)).nodes
-    assert made == DeviceNode("/dev/fleetsim/gpu-0.node", "c", 1, 3)
+    assert made == DeviceNode("/dev/fleetsim/gpu-0.node", "c", 1, 3, host_path="/dev/null")
     assert [(one.kind, one.major, one.minor) for one in backend.agent_grant().nodes] == [
         ("c", 1, 3)
     ]
