@@ -192,6 +192,8 @@ class DeviceView(Message):
     started."""
     attached: tuple[str, ...] = ()
     """Claims that look into the device with adminAccess."""
+    kept_by: str = ""
+    """Who has had it for too long while it is out of service or dirty: pod or process, in words."""
     progress: WipeProgress | None = None
     partitioning: str = ""
     """Of an accelerator that is partitioned: how it stands, and the baseline taken before."""

@@ -17,6 +17,8 @@ from fleet.binding.names import Marks
 from fleet.kube.base import Name, Object, name_of, uid_of, version_of
 from fleet.slices.rendering import AGENT
 
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that no pod's spec names: only the pod's status does."""
 Key = tuple[str, str, str]
 """Pool, device name and share ("" without one): what identifies our entry in status.devices."""
 
@@ -78,6 +80,8 @@ class ClaimReading:
     receipts: Mapping[Key, Mapping[str, Any]]
     """What we noted about our devices when we said the conditions: ``status.devices[].data``."""
     raw: Object
+    extended: bool = False
+    """Whether the scheduler made it for a pod that asked for an extended resource."""
     holding: tuple[Allotted, ...] = field(init=False, repr=False, compare=False)
     """Our devices that the claim has to itself."""
     nodes: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -153,7 +157,12 @@ def read(claim: Object, marks: Marks) -> ClaimReading:
         },
         receipts={key: one["data"] for key, one in told if isinstance(one.get("data"), dict)},
         raw=claim,
+        extended=_is_extended(metadata.get("annotations")),
     )
+
+
+def _is_extended(annotations: Any) -> bool:
+    return isinstance(annotations, dict) and annotations.get(EXTENDED) == "true"
 
 
 def _allotted(allocation: Any, marks: Marks) -> Iterator[Allotted]:

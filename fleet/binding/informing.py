@@ -3,7 +3,8 @@
 Level-triggered over the views of nodes, like all followers of a survey: what is still true is said
 again, and `fleet.kube.telling` sees to it that this costs nothing. The claim a device is being
 given back by is told, and the pods it is still reserved for: their data may not be proven wiped. A
-running tenant is told nothing here, since kubelet shows the health of its device in the pod.
+running tenant is told nothing at first, since kubelet shows the health of its device in the pod;
+one that still has it after a while (`DeviceView.kept_by`) is told that nobody ends its pod for it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class QuarantineNotices:
             if not isinstance(view, NodeView):
                 continue
             states = {claim.uid: claim.state for claim in view.claims}
+            for device in view.devices:
+                if device.kept_by:
+                    yield from self._of_keeper(device)
             for device in filter(is_quarantined, view.devices):
                 codes = [reason.code for reason in device.reasons]
                 # Kubelet names a node by its name where a UID is asked for, and so is it found.
@@ -89,6 +93,24 @@ class QuarantineNotices:
         if LINGERS in codes:
             about = Regarding(CLAIMS, reading.name, reading.uid)
             yield about, notices.tenant_lingers(device.name)
+
+    def _of_keeper(self, device: DeviceView) -> Iterator[tuple[Regarding, Notice]]:
+        """Who has a device that should be free by now; what keeps it is not named to tenants.
+
+        A pod that got its device through an extended resource is evicted by nobody: the taint is
+        looked for in claims that the pod's own spec names (case B36).
+        """
+        reading = self._reading(device.claim)
+        if reading is None:
+            return
+        codes = [reason.code for reason in device.reasons]
+        in_use = State(device.state) is State.IN_USE
+        for about in _users(reading):
+            pod = reading.pods[0].name if reading.pods else ""
+            notice = notices.not_wiped(device.name)
+            if in_use:
+                notice = notices.still_used(device.name, codes, pod=pod, extended=reading.extended)
+            yield about, notice
 
     def _reading(self, uid: str) -> ClaimReading | None:
         found = self.claims.get(uid)

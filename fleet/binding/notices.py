@@ -48,5 +48,30 @@ def tenant_lingers(device: str) -> Notice:
     )
 
 
+def still_used(
+    device: str, codes: Iterable[str], *, pod: str = "", extended: bool = False
+) -> Notice:
+    """On the claim and its pods: the device they have is out of service and still theirs.
+
+    `pod`: a pod of the claim that has it; `extended`: it got it through an extended resource.
+    """
+    by = f" by pod {pod}" if pod else ""
+    via = " via an extended resource, for which no taint evicts it" if extended else ""
+    return Notice(
+        "DeviceStillInUse",
+        f"{device} is out of service ({_listed(codes)}) and still in use{by}{via}: delete the pod"
+        " (`kubectl delete pod`); nothing is killed for you, and the device is not wiped before",
+    )
+
+
+def not_wiped(device: str) -> Notice:
+    """On the claim that had the device, and its pods: it cannot be wiped yet."""
+    return Notice(
+        "WipeWaits",
+        f"{device}, which this used, cannot be wiped: something still has it open; whoever runs the"
+        " node sees who it is in `fleet status`",
+    )
+
+
 def _listed(codes: Iterable[str]) -> str:
     return ", ".join(sorted(set(codes))) or "unknown"

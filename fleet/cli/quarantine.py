@@ -46,7 +46,10 @@ class QuarantineDecision(DecidedDevice):
 def list_devices(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
 ) -> None:
-    """List the devices with reasons against them, with remedies. Exit code 0."""
+    """List the devices with reasons against them, and who keeps those that should be free.
+
+    With remedies. Exit code 0.
+    """
     with reach.nodes(state_directory(state), address=address) as nodes:
         views = [node.view() for node in nodes.values()]
     answer = QuarantineAnswer(
@@ -55,7 +58,7 @@ def list_devices(
             DeviceRow.at(view, device)
             for view in views
             for device in view.devices
-            if device.reasons
+            if device.reasons or device.kept_by
         ),
     )
     emit(answer, as_json=as_json, render=lambda console: _render(console, views))
@@ -143,11 +146,11 @@ def _show(
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:
     text.banner(console, views)
-    if not any(device.reasons for view in views for device in view.devices):
+    if not any(d.reasons or d.kept_by for view in views for d in view.devices):
         console.print("no device has a reason against it")
     for view in views:
         for device in view.devices:
-            if device.reasons:
+            if device.reasons or device.kept_by:
                 console.print(
                     text.joined(
                         f"{view.node}/{device.name} ({device.uuid}): ",
@@ -155,3 +158,5 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
                     )
                 )
                 text.explain(console, f"{view.node}/{device.name}", device.reasons)
+                for line in text.keeper(f"{view.node}/{device.name}", device):
+                    console.print(text.plain(line))

@@ -114,6 +114,8 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
             console.print(text.plain(f"  {view.node}: {note}"))
         for device in view.devices:
             text.explain(console, f"{view.node}/{device.name}", device.reasons)
+            for line in text.keeper(f"{view.node}/{device.name}", device):
+                console.print(text.plain(line, style="yellow"))
             if device.state == State.DIRTY:
                 console.print(
                     text.plain(

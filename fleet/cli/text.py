@@ -181,6 +181,16 @@ def explain(console: Console, place: str, found: Sequence[ReasonView]) -> None:
             console.print(plain(f"      do: {reason.remedy}"))
 
 
+def keeper(place: str, device: DeviceView) -> Iterator[str]:
+    """Who keeps a device from being wiped or repaired, with what to do; nothing for nobody."""
+    if device.kept_by:
+        yield f"  {place}: kept by {device.kept_by}"
+        yield (
+            "      do: end that pod (`kubectl delete pod`) or process; nothing is killed for you,"
+            " and a pod with an extended resource is not evicted by the device's taint"
+        )
+
+
 def replication(owner: str, found: Replication | None) -> Iterator[str]:
     """Lines about copies of evidence that are not in the archive; none when all are."""
     if found is None or (found.backlog == 0 and not found.error):

@@ -34,6 +34,7 @@ from fleet.node.deciding import Decisions
 from fleet.node.dividing import Dividing
 from fleet.node.lost import Lost
 from fleet.node.newcomers import Newcomers
+from fleet.node.occupants import Occupants
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask, refuse_other
@@ -67,9 +68,10 @@ class NodeService:
             parts.tenants,
             stop_wait_s=parts.policy.kill_wait_s * 2,
         )
+        self._occupants = Occupants(parts.registry, parts.tenants, parts.sweep.validator)
         asking = Newcomers(parts.registry, parts.store)
         shared = (parts.registry, parts.sweep, parts.tenants, parts.outbox, asking)
-        self._tending = Tending(*shared, parts.cadence, parts.lingering)
+        self._tending = Tending(*shared, parts.cadence, parts.lingering, self._occupants)
         self.incarnation = uuid.uuid4().hex
         self._registry.load()
         parts.recovery.run()
@@ -94,7 +96,7 @@ class NodeService:
             blocked=self._condition.blocked(),
             degraded=self._condition.degraded(),
             notes=self._condition.notes(),
-            devices=viewing.devices(registry, health),
+            devices=viewing.devices(registry, health, self._occupants),
             gone=viewing.gone(registry),
             results=tuple(result for result in results if result is not None),
             outbox=releases,
@@ -112,6 +114,7 @@ class NodeService:
     def look(self) -> None:
         """Read and judge every device now."""
         self._parts.sweep.run()
+        self._occupants.look()
 
     def head(self) -> LedgerHead:
         """The end of the ledger, for the coordinator to countersign."""
@@ -349,7 +352,9 @@ class NodeService:
     def sweep(self) -> list[sweep.Seen]:
         """Read and judge every accelerator now."""
         self._serving()
-        return self._parts.sweep.run()
+        seen = self._parts.sweep.run()
+        self._occupants.look()
+        return seen
 
     def _serving(self) -> None:
         """Raises `NotOwner` once the node is handing over."""

@@ -17,6 +17,7 @@ from fleet.model import Device, State, Unit, UnitId, Uuid
 from fleet.node import ladder, sweep
 from fleet.node.lingering import Lingering
 from fleet.node.newcomers import Newcomers, is_newcomer
+from fleet.node.occupants import Occupants
 from fleet.node.outbox import Outbox
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
@@ -68,6 +69,7 @@ class Tending:
     newcomers: Newcomers
     cadence: Cadence
     lingering: Lingering | None = None
+    occupants: Occupants | None = None
     _swept_at: float = float("-inf")
     _ordered_at: float = float("-inf")
     _sweeping: threading.Thread | None = None
@@ -153,6 +155,8 @@ class Tending:
             self.health.run()
         if self.lingering is not None:
             self.lingering.look()
+        if self.occupants is not None:
+            self.occupants.look()
 
     def _chosen(self, now: float) -> list[Device]:
         """The devices due: an accelerator as a whole where it takes that, else its partitions.

@@ -7,16 +7,25 @@ from collections.abc import Sequence
 from fleet.backends.base import CanPartition
 from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept, UnitsView
 from fleet.metrics import targets
-from fleet.model import NO_TOKEN, Device, Reason, Unit, UnitId
+from fleet.model import NO_TOKEN, Device, Reason, State, Unit, UnitId
 from fleet.node import admitting, dividing
+from fleet.node.occupants import Occupants
 from fleet.node.registry import Registry
 from fleet.node.sweep import Seen, Sweep
 
 
-def devices(registry: Registry, health: Sweep) -> tuple[DeviceView, ...]:
+def devices(
+    registry: Registry, health: Sweep, occupants: Occupants | None = None
+) -> tuple[DeviceView, ...]:
     """All devices of the inventory as they are now."""
     return tuple(
-        device(registry, one, checked_at=health.good_at(one), unused=health.unused(one))
+        device(
+            registry,
+            one,
+            checked_at=health.good_at(one),
+            unused=health.unused(one),
+            kept_by=occupants.of(one.uuid) if occupants is not None else "",
+        )
         for one in registry.devices.values()
     )
 
@@ -31,11 +40,17 @@ def gone(registry: Registry) -> tuple[UnitId, ...]:
 
 
 def device(
-    registry: Registry, device: Device, *, checked_at: float = 0.0, unused: bool = False
+    registry: Registry,
+    device: Device,
+    *,
+    checked_at: float = 0.0,
+    unused: bool = False,
+    kept_by: str = "",
 ) -> DeviceView:
     """One device as it is now; `checked_at` is when its health was last found good.
 
     `unused`: whether its accelerator had no instance of any partition when it was last read.
+    `kept_by`: see `fleet.node.occupants`.
     """
     units = registry.units(device)
     work = registry.work_on(device)
@@ -61,6 +76,7 @@ def device(
         since=max(unit.since for unit in units),
         checked_at=checked_at,
         attached=registry.attached((device.uuid,)),
+        kept_by=kept_by if found or registry.state(device) is State.DIRTY else "",
         progress=work.progress if work else None,
         partitioning=_partitioning(registry, device, unused=unused),
         attributes=dict(device.attributes),

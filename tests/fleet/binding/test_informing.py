@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet import errors
 from fleet.binding.informing import SURVEY_MAX, QuarantineNotices
@@ -47,11 +49,12 @@ def told(
     state: State = State.QUARANTINED,
     of: str = "UNPREPARING",
     found: Object | None = None,
+    kept_by: str = "",
 ) -> Heard:
     """What one step says about a device of the claim in this state."""
     device = DeviceView(
         uuid="g", name="gpu-0", accelerator="g", units=("g/all",), memory_bytes=1, state=state,
-        claim="c1" if of else "",
+        claim="c1" if of else "", kept_by=kept_by,
         reasons=tuple(ReasonView(code=code, source="wipe", liftable=True) for code in codes),
     )  # fmt: skip
     view = NodeView(
@@ -130,3 +133,46 @@ def test_what_is_told_in_one_survey_is_bounded_and_nobody_is_left_out() -> None:
 def test_a_device_in_order_is_no_news() -> None:
     """Nothing is said of what is in service."""
     assert told(state=State.CLEAN, of="").said == []
+
+
+CASE = Path(__file__).parents[2] / "corpus/B36-extended-resource-gap/api"
+
+
+def extended() -> Object:
+    """The case's claim as the scheduler makes it, under the name of our test's."""
+    found: Object = yaml.safe_load((CASE / "claim.yaml").read_text())
+    marks = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    return {**found, "metadata": {**found["metadata"], "annotations": marks}}
+
+
+def test_b36_a_pod_that_no_taint_evicts_is_told_by_name() -> None:
+    """B36: claim and pod are told that the device is still in use, by which pod and why nobody ends
+    it; the words name nothing of the node's processes.
+    """
+    keeper = "claim x/y (z): pod 77"
+    heard = told("timed-out", state=State.IN_USE, of="PREPARED", found=extended(), kept_by=keeper)
+    assert heard.about("DeviceStillInUse") == [
+        ("ResourceClaim", "ext-pod-claim"),
+        ("Pod", "ext-pod-claim-pod"),
+    ]
+    (message,) = {message for _, _, reason, message in heard.said if reason == "DeviceStillInUse"}
+    assert "still in use by pod ext-pod-claim-pod via an extended resource" in message
+    assert keeper not in message
+    assert not told("timed-out", state=State.IN_USE, of="PREPARED", found=extended()).about(
+        "DeviceStillInUse"
+    )
+    plain = told("timed-out", state=State.IN_USE, of="PREPARED", found=claim(), kept_by=keeper)
+    (message,) = {message for _, _, reason, message in plain.said if reason == "DeviceStillInUse"}
+    assert "by pod pod-1: delete the pod" in message
+
+
+def test_b33_a_claim_whose_device_cannot_be_wiped_is_told() -> None:
+    """B33: the claim and its pods learn that the wipe waits, never for whom; without a claim that
+    can be read nobody else is told.
+    """
+    keeper = "python3 (pid 7)"
+    heard = told(state=State.DIRTY, found=claim(), kept_by=keeper)
+    assert heard.about("WipeWaits") == [("ResourceClaim", "work"), ("Pod", "pod-1")]
+    assert not any(keeper in message for *_, message in heard.said)
+    assert told(state=State.DIRTY, of="", kept_by=keeper).said == []
+    assert told(state=State.DIRTY, kept_by=keeper).said == []

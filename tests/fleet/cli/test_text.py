@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fleet.cli import text
-from fleet.messages import NodeView, ReasonView, Replication
+from fleet.cli import quarantine, status, text
+from fleet.messages import DeviceView, NodeView, ReasonView, Replication
 
 HOSTILE = "t\x1b[2J\n\x1b]0;pwn"
 
@@ -106,3 +106,27 @@ def test_a_backlog_is_told_with_its_age_and_why() -> None:
     assert "unknown how many not in the archive" in line
     assert list(text.replication("node-1", Replication())) == []
     assert list(text.replication("node-1", None)) == []
+
+
+def test_b36_who_keeps_a_device_is_shown_with_what_to_do() -> None:
+    """B36, B33: the quarantine list names pod or process, and says that nobody is ended for it;
+    a device that nobody keeps adds no line.
+    """
+    device = DeviceView(
+        uuid="g", name="gpu-0", accelerator="g", units=("g/all",), memory_bytes=1, state="IN_USE",
+        kept_by="claim a/b (c): pod 77",
+    )  # fmt: skip
+    view = NodeView(
+        node="n", incarnation="1", boot_id="b", at=0, simulated=False, backend="nvidia",
+        devices=(device, device.model_copy(update={"name": "gpu-1", "kept_by": ""})),
+    )  # fmt: skip
+    shown = []
+    for render in (quarantine._render, status._render):
+        console = Console(file=io.StringIO(), width=200)
+        render(console, [view])
+        shown.append(console.file.getvalue())  # type: ignore[attr-defined]
+    for page in shown:
+        assert "n/gpu-0: kept by claim a/b (c): pod 77" in page
+        assert "kubectl delete pod" in page
+        assert "gpu-1" not in page
+    assert "no device has a reason" not in shown[0]
