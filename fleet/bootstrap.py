@@ -258,7 +258,13 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         opened.journal.close()
         raise
     ledger = Ledger(layout.ledger_directory(state, plan.node))
-    certifier = Certifier(registry, ledger, key, settings.profile)
+    evidence = settings.evidence
+    whose = {
+        "operator": evidence.operator,
+        "site": evidence.site,
+        "rack": evidence.rack or plan.labels.get("rack", ""),
+    }
+    certifier = Certifier(registry, ledger, key, settings.profile, whose)
     validator = Validator(registry, BoundedCalls(), settings.health)
     specs = specs_of(plan, directory)
     tenants = _tenants(plan, registry, validator)

@@ -281,6 +281,16 @@ class EvidenceSettings(Section):
         description="Path of the node's signing key, made on first use with mode 0600. Empty:"
         " inside the state directory.",
     )
+    operator: str = Field(
+        default="",
+        max_length=200,
+        description="Organisation that answers for the wipes. Stands in every certificate, as site"
+        " and rack do.",
+    )
+    site: str = Field(default="", max_length=200, description="Site the node is at.")
+    rack: str = Field(
+        default="", max_length=200, description="Rack the node is in. Empty: its label `rack`."
+    )
     archive: str = Field(
         default="",
         pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=-]+)*/?)?$",

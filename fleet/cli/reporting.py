@@ -92,4 +92,8 @@ def _ending(console: Console, report: RunReport, state: Path) -> None:
     if report.exit_reason in (ExitReason.STOPPED, ExitReason.BREAKER, ExitReason.LIMITS):
         console.print(f"go on with: fleet scrub --resume {report.run} --state {directory}")
     if report.totals.outcomes.get(Outcome.CERTIFIED, 0):
+        console.print(
+            f"which requirements it answers: fleet report --requirement ID --state {directory}"
+            ' (SEC21-05 asks for wipe.reset = "always" and a coordinator)'
+        )
         console.print(f"verify the evidence with: fleet evidence verify --state {directory}")

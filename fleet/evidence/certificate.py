@@ -315,7 +315,7 @@ def _sanitization(attested: Attested) -> dict[str, Any]:
             "vendor_switch": wipe.scrub.switch,
         }
     return {
-        "standard": "NIST SP 800-88",
+        "standard": "NIST SP 800-88 Rev. 2",
         "technique": scope.TECHNIQUE,
         "media": "device memory (volatile)",
         "method": "overwrite with pattern, verify all, overwrite with zeros, verify all",

@@ -7,6 +7,7 @@ the journal must not fork a chain.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -32,6 +33,8 @@ class Certifier:
     ledger: Ledger
     key: SigningKey
     profile: str
+    whose: Mapping[str, str] = field(default_factory=dict)
+    """Operator, site and rack, as the settings name them; empty ones are not told."""
     closed: threading.Event = field(default_factory=threading.Event)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -66,6 +69,7 @@ class Certifier:
             posture={
                 "driver_version": str(readings.driver_version or "unknown"),
                 "scrub_on_free": _word(readings.scrub_on_free),
+                **{name: value for name, value in self.whose.items() if value},
                 **self._partitioning(device, readings),
                 **_said(wipe),
             },

@@ -12,13 +12,14 @@ from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder, ScrubOrder
 from fleet.model import Holder, HolderKind, Lease, UnitId
 from fleet.node.service import NodeService
+from fleet.settings import Settings
 
 WAIT_S = 30.0
 
 
-def certify(state: Path) -> None:
+def certify(state: Path, settings: Settings | None = None) -> None:
     """Every device of the fleet wiped, certified and given back."""
-    plan = bootstrap.plan_fleet(state)
+    plan = bootstrap.plan_fleet(state, settings=settings)
     coordinator = bootstrap.open_coordinator(plan.coordinator)
     for one in plan.nodes:
         with closing(bootstrap.open_node(one)) as node:
