@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import fleet
 from fleet import errors
@@ -30,6 +30,9 @@ FIRST_S = 60.0
 QUICK_S = 8.0
 """Time, s, for readings and processes: below `HealthPolicy.reading_timeout_s`."""
 KILL_WAIT_S = 1.0
+
+
+_T = TypeVar("_T")
 
 
 class NoAnswer(errors.BackendFailed):
@@ -142,25 +145,23 @@ class Children:
         opened: Future[None] = Future()
 
         def open_it() -> None:
-            try:
-                with slot.turn:
-                    if slot.child is not None:
-                        slot.child.end()
-                    slot.child = self._start(slot)
-                    slot.child.tell("open", {"accelerator": key})
+            with slot.turn:
+                child, slot.child = slot.child, None
+                if child is not None:
+                    child.end()
+                slot.child = self._start(slot)
+                slot.child.tell("open", {"accelerator": key})
+                try:
                     slot.child.answer("open", time.monotonic() + FIRST_S)
-                opened.set_result(None)
-            except NoAnswer as error:
-                opened.set_exception(error)
-            except errors.FleetError as error:
-                if slot.child is None:
-                    opened.set_exception(error)
-                else:  # the call it was opened for is told the same
-                    opened.set_result(None)
-            except BaseException as error:  # noqa: BLE001 - whoever waits must get it
-                opened.set_exception(error)
+                except NoAnswer:
+                    raise
+                except errors.FleetError:
+                    return  # the call it was opened for is told the same
 
-        threading.Thread(target=open_it, name=f"open {slot.name}", daemon=True).start()
+        running = threading.Thread(
+            target=_complete, args=(opened, open_it), name=f"open {slot.name}", daemon=True
+        )
+        running.start()
         return opened
 
     def _start(self, slot: _Slot) -> _Child:
@@ -173,13 +174,13 @@ class Children:
             )
         made: Future[_Child] = Future()
 
-        def start() -> None:
+        def start() -> _Child:
             try:
-                made.set_result(_Child(slot.name, self._arguments))
-            except OSError as error:
-                made.set_exception(
-                    errors.BackendFailed(f"{slot.name}: no process can be started: {error}")
-                )
+                return _Child(slot.name, self._arguments)
+            except (OSError, ValueError) as error:
+                raise errors.BackendFailed(
+                    f"{slot.name}: no process can be started: {error}"
+                ) from error
 
         with self._lock:
             if self._closed:
@@ -188,12 +189,20 @@ class Children:
                 # The kernel's parent-death signal fires when the starting *thread* ends.
                 self._thread = threading.Thread(target=self._work, name="drivers", daemon=True)
                 self._thread.start()
-        self._asked.put(start)
+        self._asked.put(lambda: _complete(made, start))
         return made.result()
 
     def _work(self) -> None:
         while (task := self._asked.get()) is not None:
             task()
+
+
+def _complete(future: Future[_T], act: Callable[[], _T]) -> None:
+    """Do it and end what waits for it, whatever comes of it: nothing stays "starting" for ever."""
+    try:
+        future.set_result(act())
+    except BaseException as error:  # noqa: BLE001 - whoever waits must get it
+        future.set_exception(error)
 
 
 class _Slot:

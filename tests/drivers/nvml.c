@@ -53,8 +53,21 @@ EXPORT int nvmlInit_v2(void) { return initialise("nvmlInit"); }
 
 EXPORT int nvmlInit(void) { return initialise("nvmlInit"); }
 
+/* gpus/<n>/mig_forgets (1): without persistence MIG mode is lost with the last client, as from
+ * Hopper on; a process that lets the library go is taken for the last. */
+static void forget_modes(void) {
+    int gpus[STANDIN_GPUS], count = standin_gpus(gpus, STANDIN_GPUS);
+    for (int i = 0; i < count; i++) {
+        if (!standin_number(gpus[i], "mig_forgets", 0)) continue;
+        if (standin_number(gpus[i], "persistence", 0)) continue;
+        standin_write_number(gpus[i], "mig_current", 0);
+        standin_write_number(gpus[i], "mig_pending", 0);
+    }
+}
+
 EXPORT int nvmlShutdown(void) {
     if (users == 0) return UNINITIALIZED;
+    if (users == 1) forget_modes();
     if (--users == 0) generation++;
     return SUCCESS;
 }

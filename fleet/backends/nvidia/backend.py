@@ -262,11 +262,14 @@ class NvidiaBackend:
 
         Not while anything but this process has the GPU open: the driver would refuse, or reset it
         under that process (gpus-8.30, gpus-8.37). Persistence mode holds it as a process does: it
-        is off meanwhile, and what the operator had set comes back, whatever happened.
+        is off meanwhile, and what the operator had set comes back, whatever happened. From Hopper
+        on the mode is lost when the last client leaves without persistence: so this process
+        stays one from the switch on, and reads the mode again at the end (F82).
         """
         handle = self._inventory.card(accelerator).handle
         found = modes.noted(self._root, accelerator) or modes.read(self._library, handle)
         modes.note(self._root, accelerator, found)
+        switched = False
         try:
             modes.let_go(self._library, handle, found)
             self._refuse_held(accelerator)
@@ -279,10 +282,26 @@ class NvidiaBackend:
             raise DriverRefused(
                 f"{error.detail} ({kernel})", remedy=error.remedy, code=error.code
             ) from error
+        else:
+            switched = True
         finally:
-            self._inventory.forget(accelerator)
-            self.close()  # handles and the minor number are others now
+            self._inventory.forget(accelerator)  # handles and the minor number are others now
+            if not switched:
+                self.close()
             self._restore(accelerator, found)
+            if not switched:
+                self.close()
+        self._require_divided(accelerator, on=on)
+
+    def _require_divided(self, accelerator: Uuid, *, on: bool) -> None:
+        """The mode is what it was set to, now that everything is as an operator had it."""
+        if self._mig.enabled(self._inventory.card(accelerator).handle) is not on:
+            word = "on" if on else "off"
+            raise BackendFailed(
+                f"partitioning of {accelerator} was turned {word}, and is not {word} any more",
+                remedy="switch persistence mode on (`nvidia-smi -pm 1`, or nvidia-persistenced):"
+                " from Hopper on a driver without it forgets the mode when its last client leaves",
+            )
 
     def _refuse_held(self, accelerator: Uuid) -> None:
         there = self.in_the_way(accelerator)
@@ -301,8 +320,6 @@ class NvidiaBackend:
             failed = modes.restore(self._library, self._inventory.card(accelerator).handle, found)
         except FleetError as error:
             failed = (error.detail,)
-        finally:
-            self.close()
         if failed:
             LOG.warning("modes of %s are not as before: %s", accelerator, "; ".join(failed))
         else:

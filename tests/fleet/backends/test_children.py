@@ -82,7 +82,7 @@ def test_a_child_that_died_is_replaced(direct: SimulatedBackend, children: Child
     children.call(uuid, "processes", {"accelerator": uuid}, 10)
     (pid,) = pids(uuid)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not pids(uuid))
+    until(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text())  # its pipes are closed then
     assert children.call(uuid, "processes", {"accelerator": uuid}, 10) == []
 
 
@@ -150,3 +150,19 @@ def test_whoever_must_be_alone_with_the_driver_ends_the_others_and_keeps_them_of
             pass
         assert children.call(one, "processes", {"accelerator": one}, 10) == []
     assert children.call(other, "processes", given, 10) == []
+
+
+def test_b29_an_opening_that_fails_in_any_way_ends(
+    direct: SimulatedBackend, children: Children
+) -> None:
+    """B29, F44: a child that cannot even be made is told to whoever asks, each time anew; its card
+    does not stay "starting", and the thread that makes children lives on for the others."""
+    unmakeable = "GPU-with-a-\0-in-it"  # no process can be started with that in its environment
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(errors.BackendFailed, match="no process can be started") as told:
+            children.call(unmakeable, "readings", {"accelerator": unmakeable}, 5)
+        assert not isinstance(told.value, errors.DriverBusy)
+        assert time.monotonic() - began < 5
+    well = direct.inventory()[0].uuid
+    assert children.call(well, "processes", {"accelerator": well}, 20) == []

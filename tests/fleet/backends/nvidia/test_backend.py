@@ -338,10 +338,35 @@ def test_8_30_partitioning_is_switched_only_when_nobody_has_it(
     gpu.process_gone(4_190_002)
     backend.readings(Uuid(gpu.uuid))
     backend.divide(Uuid(gpu.uuid), on=True)
-    assert not backend.opened
     assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 8
     backend.divide(Uuid(gpu.uuid), on=False)
     assert len(backend.accelerator(Uuid(gpu.uuid)).units) == 1
+
+
+@pytest.mark.parametrize("persistence", [0, 1])
+def test_f82_the_driver_keeps_a_client_across_a_switch(
+    host: Host, backend: NvidiaBackend, persistence: int
+) -> None:
+    """F82: a driver that forgets MIG mode with its last client has one until persistence is back,
+    and after it where there is none; what the mode is in the end is read again."""
+    gpu = host.add_gpu(persistence=persistence, mig_online=1, mig_forgets=1)
+    uuid = Uuid(gpu.uuid)
+    backend.divide(uuid, on=True)
+    assert [gpu.get(name) for name in ("mig_current", "persistence")] == ["1", str(persistence)]
+    assert backend.opened
+    assert len(backend.accelerator(uuid).units) == 8
+    backend.close()
+    assert gpu.get("mig_current") == str(persistence)
+
+
+def test_f82_a_mode_that_does_not_last_is_no_success(host: Host, backend: NvidiaBackend) -> None:
+    """F82: a mode that is gone once the operator's own modes are back is an error that says what
+    keeps it."""
+    gpu = host.add_gpu(persistence=1, mig_online=1)
+    gpu.fault("nvmlDeviceGetMigMode", "after 3 return 3")
+    with pytest.raises(BackendFailed, match="is not on any more") as told:
+        backend.divide(Uuid(gpu.uuid), on=True)
+    assert "nvidia-smi -pm 1" in told.value.remedy
 
 
 def test_8_35_partitioning_is_switched_without_persistence(
