@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import typer
@@ -17,7 +18,8 @@ from fleet.cli import reach, text
 from fleet.cli.cluster import is_awaited
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit, fields_of
-from fleet.messages import NodeView
+from fleet.evidence import dsse
+from fleet.messages import Moment, NodeView
 from fleet.model import OUT_OF_SERVICE, State
 
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}
@@ -36,10 +38,78 @@ class StatusAnswer(VerbAnswer):
     kind: Literal["status"] = "status"
     simulated: bool
     fit: bool
+    verdict: str
+    """Fit or unfit, why and since when, in one line."""
+    unfit_since: Moment = 0.0
+    """When the first device that is out of service now was taken out; null: none, or not told."""
     nodes: tuple[NodeRow, ...]
     coordinator: alive.Alive | None
     """As the coordinator of this host reported last."""
     coordinator_trouble: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the first line says."""
+
+    devices: int
+    nodes: int
+    unfit: Counter[str]
+    """Devices out of service, by state."""
+    causes: Counter[str]
+    """Codes of the reasons against them, by how many have them."""
+    degraded: tuple[str, ...]
+    """Nodes that are degraded, each with its first reason."""
+    trouble: tuple[str, ...]
+    since: float
+    """When the first of them was taken out; 0.0: none is, or nobody tells."""
+
+    @property
+    def fit(self) -> bool:
+        """Whether there are devices, and nothing is wrong."""
+        wrong = self.unfit or self.degraded or self.trouble
+        return bool(self.devices) and not wrong
+
+    def line(self) -> str:
+        """The line."""
+        if not self.devices:
+            return "UNFIT: there is no device"
+        whole = f"{_count(self.devices, 'device')} on {_count(self.nodes, 'node')}"
+        if self.fit:
+            return f"FIT: {whole}, all in service"
+        since = f" since {dsse.stamp(self.since)}" if self.since else ""
+        parts = []
+        if self.unfit:
+            states = ", ".join(f"{count} {state}" for state, count in self.unfit.most_common())
+            why = ", ".join(f"{code} x{count}" for code, count in self.causes.most_common(3))
+            total = sum(self.unfit.values())
+            parts.append(f"{total} of {whole}: {states}{f' ({why})' if why else ''}")
+        parts += self.degraded[:1]
+        if len(self.degraded) > 1:
+            parts.append(f"and {len(self.degraded) - 1} more nodes degraded")
+        parts += self.trouble[:1]
+        return f"UNFIT{since}: {'; '.join(parts)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def judge(views: Sequence[NodeView], trouble: Sequence[str]) -> Judged:
+    """Whether the fleet of these views is fit."""
+    devices = [device for view in views for device in view.devices]
+    out = [device for device in devices if device.state in UNFIT]
+    return Judged(
+        devices=len(devices),
+        nodes=len(views),
+        unfit=Counter(str(device.state) for device in out),
+        causes=Counter(code for one in out for code in {reason.code for reason in one.reasons}),
+        degraded=tuple(
+            f"{view.node} is degraded: {view.degraded[0]}" for view in views if view.degraded
+        ),
+        trouble=tuple(trouble),
+        since=min((device.since for device in out if device.since), default=0.0),
+    )
 
 
 def status(
@@ -55,12 +125,15 @@ def status(
     found = alive.read(directory) if address is None else None
     awaited = address is None and is_awaited(bootstrap.plan_fleet(directory).nodes)
     trouble = tuple(alive.told(found, now, awaited=awaited))
-    unfit = any(view.degraded for view in views) or any(
-        device.state in UNFIT for view in views for device in view.devices
-    )
+    # A coordinator that reported and stopped, or is kept from working, binds nobody; where none
+    # ever reported here it may run elsewhere, and that is said without being a verdict.
+    judged = judge(views, trouble if found is not None else ())
+    unfit = not judged.fit
     answer = StatusAnswer(
         simulated=any(view.simulated for view in views),
-        fit=not unfit,
+        fit=judged.fit,
+        verdict=judged.line(),
+        unfit_since=judged.since,
         nodes=tuple(
             NodeRow(
                 **fields_of(view), states=dict(Counter(device.state for device in view.devices))
@@ -72,6 +145,8 @@ def status(
     )
 
     def render(console: Console) -> None:
+        text.banner(console, views)
+        console.print(text.plain(judged.line(), "bold green" if judged.fit else "bold red"))
         _render(console, views)
         if line := alive.summary(found, now):
             console.print(text.plain(f"  {line}"))
@@ -83,7 +158,6 @@ def status(
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:
-    text.banner(console, views)
     shown = [
         state for state in State if any(d.state == state for view in views for d in view.devices)
     ]

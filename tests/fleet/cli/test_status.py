@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from fleet import bootstrap
 from fleet.binding.alive import Heartbeat
 from fleet.binding.running import BindingView
 from fleet.cli.main import main
+from fleet.cli.status import judge
+from fleet.messages import DeviceView, NodeView
+from tests.fleet.cli.fleets import certify
 from tests.fleet.cli.test_cluster import served_state
 
 
@@ -25,6 +30,62 @@ def test_status_of_an_unfit_fleet_is_exit_1(
     text = capsys.readouterr().out
     assert "node-02/gpu-1: operator" in text
     assert "smells of smoke" in text
+
+
+def test_f57_the_first_line_is_the_verdict(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """F57: fit or unfit, why and since when, before anything else; the exit code says the same."""
+    asked = ["status", "--state", str(state)]
+    certify(state)
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "FIT: 4 devices on 2 nodes, all in service"
+    add = ["quarantine", "add", "gpu-1", "--node", "node-02", "--reason", "smells of smoke"]
+    assert main([*add, "--state", str(state)]) == 0
+    capsys.readouterr()
+    assert main(asked) == 1
+    line = capsys.readouterr().out.splitlines()[1]
+    assert re.match(r"UNFIT since 20\d\d-\S+Z: 1 of 4 devices on 2 nodes: 1 QUARANTINED", line)
+    assert "(operator x1)" in line
+    assert main([*asked, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fit"], found["verdict"]) == (False, line)
+    assert found["unfit_since"].endswith("Z")
+
+
+def test_f57_a_coordinator_that_stopped_is_no_fit_fleet(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F57, F71: devices are fit and nothing is bound: the verdict says so, with exit code 1."""
+    certify(state)
+    Heartbeat(state)(BindingView(trouble="HTTP 403"))
+    capsys.readouterr()
+    assert main(["status", "--state", str(state)]) == 1
+    assert "kept from working: HTTP 403" in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("states", "line"),
+    [
+        ((), "UNFIT: there is no device"),
+        (("CLEAN", "IN_USE"), "FIT: 2 devices on 1 node, all in service"),
+        (("CLEAN", "DIRTY"), "UNFIT: 1 of 2 devices on 1 node: 1 DIRTY"),
+        (("HELD", "HELD", "DIRTY"), "UNFIT: 3 of 3 devices on 1 node: 2 HELD, 1 DIRTY"),
+    ],
+)
+def test_f57_some_but_not_all(states: tuple[str, ...], line: str) -> None:
+    """F57: whatever is out of service counts, by state, and no device at all is no fit fleet."""
+    devices = tuple(
+        DeviceView(
+            uuid=f"u{number}", name=f"gpu-{number}", accelerator="a", units=("u",),
+            memory_bytes=1, state=state,
+        )
+        for number, state in enumerate(states)
+    )  # fmt: skip
+    view = NodeView(
+        node="n", incarnation="i", boot_id="b", at=1.0, simulated=True, backend="simulated",
+        devices=devices,
+    )  # fmt: skip
+    assert judge([view], ()).line() == line
 
 
 def test_status_says_whether_a_coordinator_lives(
