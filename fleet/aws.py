@@ -139,9 +139,12 @@ def dynamodb(place: Place, *, timeout_s: float) -> DynamoDBClient:
     return client
 
 
-def s3(place: Place, *, timeout_s: float) -> S3Client:
-    """A client of S3; one request waits `timeout_s` for an answer at most. Sends nothing."""
-    client: S3Client = _client("s3", place, timeout_s)
+def s3(place: Place, *, timeout_s: float, plain: bool = False) -> S3Client:
+    """A client of S3; one request waits `timeout_s` for an answer at most. Sends nothing.
+
+    `plain`: no checksum of the library's own, where none is required.
+    """
+    client: S3Client = _client("s3", place, timeout_s, plain=plain)
     return client
 
 
@@ -174,7 +177,7 @@ def ask(call: Callable[[], _T]) -> _T:
         raise _failed(Kind.UNCERTAIN, type(error).__name__, str(error)) from error
 
 
-def _client(service: str, place: Place, timeout_s: float) -> Any:
+def _client(service: str, place: Place, timeout_s: float, *, plain: bool = False) -> Any:
     import boto3  # takes 0.3 s to load: only where it is used
     from botocore import config, exceptions
 
@@ -186,6 +189,8 @@ def _client(service: str, place: Place, timeout_s: float) -> Any:
         max_pool_connections=32,
         user_agent_extra="fleetscrub",
         s3={"addressing_style": "path"} if place.endpoint else {},
+        request_checksum_calculation="when_required" if plain else "when_supported",
+        response_checksum_validation="when_required" if plain else "when_supported",
     )
     try:
         with _LOCK:  # sessions are not safe for threads, their clients are

@@ -241,6 +241,8 @@ class Replication(Message):
     """When the oldest of it was made; 0.0: there is none."""
     error: str = ""
     """Why the last try failed."""
+    refused: bool = False
+    """Whether it failed for something that no later try changes: somebody has to repair it."""
     aside: tuple[str, ...] = ()
     """What the archive would not take, part of `backlog`."""
 

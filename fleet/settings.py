@@ -273,6 +273,14 @@ class RetentionMode(StrEnum):
     GOVERNANCE = "governance"
 
 
+class UploadChecksum(StrEnum):
+    """What an object is sent with, so that the service sees what was changed on its way."""
+
+    SHA256 = "sha256"
+    MD5 = "md5"
+    NONE = "none"
+
+
 class EvidenceSettings(Section):
     """What evidence is signed with, and where it is kept besides the node's own disk."""
 
@@ -329,6 +337,13 @@ class EvidenceSettings(Section):
     kms_key: str = Field(
         default="",
         description="KMS key that objects are encrypted with. Empty: the bucket's default.",
+    )
+    checksum: UploadChecksum = Field(
+        strict=False,
+        default=UploadChecksum.SHA256,
+        description="What an object is sent with. sha256: x-amz-checksum-sha256, as S3 has it. md5:"
+        " Content-MD5, for services that refuse the first. none: for services that refuse both;"
+        " what was put is read back and compared in any case.",
     )
     timeout_s: float = Field(
         default=20.0,

@@ -22,6 +22,9 @@ from fleet.messages import Replication
 
 BACKOFF_MAX_S = 300.0
 """Longest pause, s, between two tries while the archive is away."""
+REFUSED_S = 1800.0
+"""Longest pause, s, after a refusal that no later try changes; a process that starts tries at
+once."""
 AGAIN_S = 3600.0
 """Time, s, after which what the archive would not take is offered to it again."""
 UNNAMED = (
@@ -111,6 +114,7 @@ class Replicator:
         self._next_at = float("-inf")
         self._again_at = clock.now() + AGAIN_S
         self._error = ""
+        self._refused = False
         self._place = place
         self._unsure = False
         """Whether the archive may be another one by now."""
@@ -129,6 +133,7 @@ class Replicator:
             backlog=count,
             oldest_at=oldest_at,
             error=UNNAMED if count and self._opener is None else self._error,
+            refused=self._refused,
             aside=tuple(self.feed.aside()),
         )
 
@@ -138,7 +143,7 @@ class Replicator:
             return
         if self._thread is not None and self._thread.is_alive():
             return
-        if 0 < self._next_at - now <= BACKOFF_MAX_S:
+        if 0 < self._next_at - now <= REFUSED_S:
             return
         if not 0 < self._again_at - now <= AGAIN_S:
             self._again_at = now + AGAIN_S
@@ -160,11 +165,15 @@ class Replicator:
         try:
             self._copy()
             self._attempts, self._error, self._next_at = 0, "", float("-inf")
+            self._refused = False
             return not self.feed.waiting()[0]
         except errors.FleetError as error:
             self._error = str(error)
+            self._refused = isinstance(error, errors.Permanent)
             if isinstance(error, errors.SettingsInvalid):
                 self._archive = None  # it has to prove itself again
+            if self._refused:
+                self._next_at = self._clock.now() + REFUSED_S * (0.5 + 0.5 * self._chance())
             return False
         finally:
             self._turn.release()

@@ -91,6 +91,10 @@ COORDINATOR_METRICS: tuple[Metric, ...] = (
         unit="seconds",
     ),
     _gauge("fleet_coordinator_evidence_failing", "1 while the last try to copy evidence failed."),
+    _gauge(
+        "fleet_coordinator_evidence_refused",
+        "1 while the archive refuses evidence for a reason that no later try changes.",
+    ),
     _gauge("fleet_campaigns", "Campaign runs that are not finished, by state.", state=OPEN_STATES),
     _gauge(
         "fleet_campaign_devices",

@@ -131,6 +131,10 @@ NODE_METRICS: tuple[Metric, ...] = (
         unit="seconds",
     ),
     _gauge("fleet_evidence_failing", "1 while the last try to copy evidence failed."),
+    _gauge(
+        "fleet_evidence_refused",
+        "1 while the archive refuses evidence for a reason that no later try changes.",
+    ),
     _gauge(TIMESTAMP, "When the view behind all figures of the node was taken.", unit="seconds"),
 )
 
@@ -172,6 +176,7 @@ def evidence(prefix: str, found: Replication | None, now: float) -> Iterator[tup
         yield f"{prefix}_backlog", copied.backlog
     yield f"{prefix}_oldest_seconds", float("inf") if copied.backlog is None else age_s
     yield f"{prefix}_failing", bool(copied.error)
+    yield f"{prefix}_refused", copied.refused
 
 
 def _of_units(view: NodeView, tell: _Teller) -> Iterator[Sample]:

@@ -31,7 +31,9 @@ def opener(chosen: EvidenceSettings, clock: Clock, *, url: str = "") -> Opener:
         return open_s3(
             url or chosen.archive,
             aws.Place(chosen.region, chosen.endpoint),
-            keeping=Keeping(chosen.retention_days, chosen.retention_mode, chosen.kms_key),
+            keeping=Keeping(
+                chosen.retention_days, chosen.retention_mode, chosen.kms_key, chosen.checksum
+            ),
             patience=Patience(chosen.timeout_s, clock),
         )
 

@@ -27,7 +27,7 @@ from fleet.aws import Kind
 from fleet.clock import Clock, SystemClock
 from fleet.evidence import filing
 from fleet.evidence.archive import Reference, Stored
-from fleet.settings import RetentionMode
+from fleet.settings import RetentionMode, UploadChecksum
 from fleet.stores import s3_reading
 from fleet.stores.s3_reading import Found
 
@@ -57,6 +57,7 @@ class Keeping:
     days: int = 400
     mode: RetentionMode = RetentionMode.COMPLIANCE
     kms_key: str = ""
+    checksum: UploadChecksum = UploadChecksum.SHA256
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class S3Archive:
 
     def put(self, key: str, content: bytes, *, until: float) -> str:
         """One conditional put, tried until its fate is known. "": something was there before."""
-        checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
+        sent = self._checksum(content)
         encryption: dict[str, Any] = {}  # the bucket's own default, whatever it is
         if self.keeping.kms_key:
             encryption = {
@@ -162,11 +163,10 @@ class S3Archive:
                 Key=self.prefix + key,
                 Body=content,
                 ContentType="application/json" if key.endswith(".json") else "text/plain",
-                ChecksumAlgorithm="SHA256",
-                ChecksumSHA256=checksum,
                 IfNoneMatch="*",
                 ObjectLockMode="COMPLIANCE" if self._compliant else "GOVERNANCE",
                 ObjectLockRetainUntilDate=datetime.fromtimestamp(int(until), tz=UTC),
+                **sent,
                 **encryption,
             )
             return str(answer.get("VersionId", ""))
@@ -183,10 +183,12 @@ class S3Archive:
     def found(self, key: str, version: str = "") -> Found | None:
         """One version as it is there; None: there is none, or it is not what its name says."""
         chosen: dict[str, Any] = {"VersionId": version} if version else {}
+        if self.keeping.checksum is UploadChecksum.SHA256:
+            chosen["ChecksumMode"] = "ENABLED"
 
         def once() -> Found:
             answer: Any = self.client.get_object(
-                Bucket=self.bucket, Key=self.prefix + key, ChecksumMode="ENABLED", **chosen
+                Bucket=self.bucket, Key=self.prefix + key, **chosen
             )
             return s3_reading.read(key, answer)
 
@@ -196,8 +198,8 @@ class S3Archive:
             code = error.fields["code"]
             if error.fields["kind"] is Kind.ABSENT or code in s3_reading.NOT_OURS:
                 return None
-            if version and code in s3_reading.NO_VERSION:
-                return None
+            if version and s3_reading.is_no_version(error):
+                return None  # any other refusal says nothing of what is there (B77)
             raise self.unfit(error, f"{key} cannot be read") from error
 
     def read(self, key: str, version: str = "") -> bytes:
@@ -256,6 +258,15 @@ class S3Archive:
             latest=one["IsLatest"],
             marker=marker,
         )
+
+    def _checksum(self, content: bytes) -> dict[str, Any]:
+        if self.keeping.checksum is UploadChecksum.SHA256:
+            digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+            return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
+        if self.keeping.checksum is UploadChecksum.MD5:
+            digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+            return {"ContentMD5": digest}
+        return {}
 
     @property
     def _compliant(self) -> bool:
@@ -356,6 +367,11 @@ class S3Archive:
             remedy = f"make the bucket {self.bucket} with Object Lock (docs/s3.md)"
         if error.fields["code"] in aws.NO_CREDENTIALS:
             remedy = aws.CREDENTIALS
+        elif kind is Kind.REFUSED:
+            remedy = (
+                "the service refuses the request as it is sent, not what is in it; where it does"
+                " not speak of x-amz-checksum, set evidence.checksum to md5 or none (docs/s3.md)"
+            )
         return errors.SettingsInvalid(f"{self.place}: {what}: {error.detail}", remedy=remedy)
 
 
@@ -368,5 +384,6 @@ def open_s3(
     if scheme != "s3" or not bucket:
         raise errors.InputInvalid(f"{url!r} is no archive", remedy="write s3://bucket/prefix")
     patience = patience or Patience()
-    client = aws.s3(place, timeout_s=patience.timeout_s)
+    plain = keeping.checksum is not UploadChecksum.SHA256
+    client = aws.s3(place, timeout_s=patience.timeout_s, plain=plain)
     return S3Archive(client, bucket, prefix, keeping=keeping, patience=patience)

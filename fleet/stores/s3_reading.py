@@ -20,8 +20,17 @@ CHANGED = frozenset(
 """A content that is not what its checksum, its length or its name says."""
 NOT_OURS = CHANGED | {_TOO_LARGE}
 """A content that cannot be what was put under its name."""
-NO_VERSION = frozenset({"InvalidArgument", "InvalidVersionId"})
-"""How a service may say that it never made a version of this name."""
+
+
+def is_no_version(error: errors.CloudFailed) -> bool:
+    """Whether a service says that it never made a version of this name, in one of several ways.
+
+    A 400 without a word of versions is about the request: no statement about any content.
+    """
+    code = error.fields["code"]
+    return code == "InvalidVersionId" or (
+        code == "InvalidArgument" and "version" in error.detail.lower()
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class Lossy:
     rule: Rule = lambda _method, _path: None
     dropped: tuple[str, ...] = ()
     """Headers of requests (their beginnings) that this service takes and ignores."""
+    refused: tuple[str, ...] = ()
+    """Headers of requests (their beginnings) that this service answers with 400 InvalidArgument."""
+    demanded: tuple[str, ...] = ()
+    """Headers (their beginnings) of which a PUT needs one, else 400 InvalidRequest."""
     listen: int = 0
     """Port it answers at; 0: any."""
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -83,6 +87,16 @@ def _door(proxy: Lossy) -> type[BaseHTTPRequestHandler]:
         def _pass(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fault = proxy.fault(self.command, self.path)
+            names = [name.lower() for name in self.headers]
+            lacking = self.command == "PUT" and "retention" not in self.path
+            lacking &= bool(proxy.demanded) and not any(
+                name.startswith(proxy.demanded) for name in names
+            )
+            if lacking or any(name.startswith(proxy.refused) for name in names if proxy.refused):
+                code = "InvalidRequest" if lacking else "InvalidArgument"
+                told = f"<Error><Code>{code}</Code><Message>a header</Message></Error>".encode()
+                self._send(400, {"Content-Type": "application/xml"}, told)
+                return
             if fault in _CODES:
                 code = _CODES[fault]
                 told = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()

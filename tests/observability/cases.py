@@ -95,6 +95,8 @@ CASES = (
     ),
     Case("FleetEvidenceBacklogOld", {_node("fleet_evidence_oldest_seconds"): bad(7200)}),
     Case("FleetEvidenceBacklogOld", {"fleet_coordinator_evidence_oldest_seconds": bad(7200)}),
+    Case("FleetEvidenceRefused", {_node("fleet_evidence_refused"): bad(1)}),
+    Case("FleetEvidenceRefused", {"fleet_coordinator_evidence_refused": bad(1)}),
     Case("FleetCoordinatorStale", {"fleet_coordinator_view_timestamp_seconds": STUCK}),
     Case(
         "FleetCoordinatorMissing",

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet import errors
 from fleet.clock import ManualClock
 from fleet.evidence import filing, layout
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.replicating import AGAIN_S, BACKOFF_MAX_S, Replicator
+from fleet.evidence.replicating import AGAIN_S, BACKOFF_MAX_S, REFUSED_S, Replicator
 from tests.cloud.archives import MemoryArchive, certificates, doubled
 from tests.fleet.evidence.samples import START, Site
 
@@ -257,3 +258,33 @@ def test_who_was_told_to_stop_writes_nothing(site: Site, archive: MemoryArchive)
     copies.drain()
     written = json.loads(layout.archive_cursor(site.state, "node-1").read_text())
     assert written["through"] == 0
+
+
+def test_b77_what_no_later_try_changes_is_tried_seldom_and_told(
+    site: Site, archive: MemoryArchive
+) -> None:
+    """B77: a permanent refusal is told apart from an archive that is away, and not tried at the
+    pace of one for ever; once it is repaired the copies go on."""
+    clock = ManualClock(START)
+    refused: list[Exception] = [errors.SettingsInvalid("no such header")]
+
+    def opened() -> MemoryArchive:
+        if refused:
+            raise refused[0]
+        return archive
+
+    feed = LedgerFeed(site.state, "node-1", place="s3://memory/fleet")
+    copies = Replicator(feed, opened, clock=clock, chance=lambda: 1.0)
+    tries = 0
+    for _ in range(24 * 60):
+        copies.step(clock.now())
+        if copies._thread is not None:
+            copies._thread.join(10.0)
+            tries += copies._thread.name == "archive"
+            copies._thread = None
+        clock.advance(60.0)
+    assert tries <= 24 * 3600 / REFUSED_S + 1
+    assert copies.view().refused
+    refused.clear()
+    assert copies.drain()
+    assert (copies.view().refused, copies.view().error) == (False, "")

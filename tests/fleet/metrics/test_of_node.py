@@ -92,10 +92,16 @@ def test_evidence_that_is_not_in_the_archive_has_an_age() -> None:
         "e_backlog": 4,
         "e_oldest_seconds": 60.0,
         "e_failing": True,
+        "e_refused": False,
     }
     assert set(dict(evidence("e", None, NOW)).values()) == {0}
     unknown = dict(evidence("e", Replication(backlog=None, error="unreadable"), NOW))
-    assert unknown == {"e_archive": True, "e_oldest_seconds": float("inf"), "e_failing": True}
+    assert unknown == {
+        "e_archive": True,
+        "e_oldest_seconds": float("inf"),
+        "e_failing": True,
+        "e_refused": False,
+    }
 
 
 def test_figures_say_how_old_they_are() -> None:

@@ -14,6 +14,7 @@ from fleet import errors
 from fleet.aws import Kind
 from fleet.evidence import filing
 from fleet.evidence.dsse import digest_of
+from fleet.settings import UploadChecksum
 from fleet.stores.s3 import S3Archive, open_s3
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
 from tests.cloud.lossy import Fault, Lossy
@@ -340,3 +341,48 @@ def test_an_address_is_a_bucket_and_a_prefix() -> None:
     assert (found.bucket, found.prefix, found.place) == ("bucket-a", "b/c/", "s3://bucket-a/b/c")
     with pytest.raises(errors.InputInvalid, match="no archive"):
         open_s3("https://bucket-a", place, keeping=KEEPING)
+
+
+def test_b77_a_service_that_refuses_checksums_is_spoken_to_without(
+    lossy: Lossy, bucket: str
+) -> None:
+    """B77: a certificate is kept where a checksum of some kind is demanded, and with md5 in the
+    settings where x-amz-checksum-* is refused; the digest is that of the stored body."""
+    lossy.demanded = ("content-md5", "x-amz-checksum-sha256")
+    other = b'{"b":2}'
+    kept = opened(lossy.endpoint, bucket).keep(filing.certificate(digest_of(other)), other)
+    assert kept.digest == digest_of(other)
+    lossy.refused = ("x-amz-checksum", "x-amz-sdk-checksum", "x-amz-trailer")
+    keeping = replace(KEEPING, checksum=UploadChecksum.MD5)
+    archive = opened(lossy.endpoint, bucket, keeping=keeping)
+    reference = archive.keep(KEY, CONTENT)
+    assert reference.digest == digest_of(CONTENT)
+    assert archive.read(KEY, reference.version) == CONTENT
+
+
+def test_b77_without_a_checksum_none_is_sent(cloud: CloudServer, bucket: str) -> None:
+    """B77: `none` is none, the client library's own included."""
+    sent: list[str] = []
+    keeping = replace(KEEPING, checksum=UploadChecksum.NONE)
+    archive = opened(cloud.endpoint, bucket, keeping=keeping)
+    events: Any = archive.client.meta.events
+    events.register("before-send.s3.PutObject", lambda request, **_: sent.extend(request.headers))
+    with pytest.raises(errors.SettingsInvalid):  # this service demands one
+        archive.keep(KEY, CONTENT)
+    assert sent
+    assert not [name for name in sent if "checksum" in name.lower() or "md5" in name.lower()]
+
+
+def test_b77_a_refusal_is_no_statement_about_content(lossy: Lossy, bucket: str) -> None:
+    """B77: a 400 to a read or a write says what to set, and never that something is not there."""
+    archive = opened(lossy.endpoint, bucket)
+    reference = archive.keep(KEY, CONTENT)
+    lossy.refused = ("x-amz-checksum",)
+    for act in (
+        lambda: archive.read(KEY, reference.version),
+        lambda: archive.found(KEY, reference.version),
+        lambda: archive.keep(ROW, b""),
+    ):
+        with pytest.raises(errors.SettingsInvalid, match=r"evidence\.checksum"):
+            act()
+    assert lossy.seen.count(("PUT", f"/{bucket}/fleet/{ROW}")) <= 1
