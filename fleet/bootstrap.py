@@ -45,6 +45,7 @@ from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
 from fleet.node.cgroups import CgroupTree
 from fleet.node.cleaning import Cleaner
+from fleet.node.container_runtime import ContainerRuntime
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
@@ -303,9 +304,17 @@ def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -
         labels=plan.labels,
         troubles=opened.troubles,
         lacks=hardware.lacks(plan.hardware, settings.hardware),
+        runtime=_container_runtime(plan, backend),
         close_store=store.close,
         replicator=archiving.of_node(settings.evidence, state, plan.node, clock),
     )
+
+
+def _container_runtime(plan: NodePlan, backend: Backend) -> ContainerRuntime | None:
+    """Looked at where devices are NVIDIA's and kubelet makes the containers."""
+    if plan.kubernetes and backend.kind == "nvidia":
+        return ContainerRuntime(Path(plan.settings.hardware.root))
+    return None
 
 
 def _wiper(

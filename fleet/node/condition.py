@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fleet import errors, sqlite
+from fleet.node.container_runtime import Handover
 from fleet.node.parts import Parts
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Condition:
         self._tenants = ""
         self._store = ""
         self._specs = ""
+        self._handover = Handover()
         self._doubted = False
         """Whether a spec could not be written: then a look from outside is not enough."""
         self._looked_at = float("-inf")
@@ -62,6 +64,7 @@ class Condition:
         lost = parts.sweep.validator.losses.trouble
         found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
         found += [lost] if lost else []
+        found += [self._handover.trouble] if self._handover.trouble else []
         if parts.lingering is not None:
             found += parts.lingering.found
         found += [f"{one.detail}; {one.remedy}" for one in parts.sweep.unfit]
@@ -75,6 +78,7 @@ class Condition:
         validator = parts.sweep.validator
         found = [*validator.partitions.troubles, *parts.sweep.strays]
         found += [validator.losses.note] if validator.losses.note else []
+        found += [f"not known: {self._handover.unknown}"] if self._handover.unknown else []
         lingering = parts.lingering.notes if parts.lingering else ()
         return (*parts.lacks.off, *lingering, *found)
 
@@ -99,6 +103,8 @@ class Condition:
             with suppress(errors.FleetError), registry.commit():
                 pass  # a commit of nothing but its number; one that succeeds clears the trouble
         self._tenants = self._parts.tenants.trouble()
+        runtime = self._parts.runtime
+        self._handover = runtime.look() if runtime is not None else Handover()
         self._store = self._asked()
         self._specs = self._directory()
 

@@ -13,6 +13,7 @@ from fleet.evidence.replicating import Replicator
 from fleet.journal.lock import OwnerLock
 from fleet.messages import Replication
 from fleet.node.certifying import Certifier
+from fleet.node.container_runtime import ContainerRuntime
 from fleet.node.holding import Holding
 from fleet.node.lingering import Lingering
 from fleet.node.outbox import Outbox
@@ -57,6 +58,8 @@ class Parts:
     troubles: tuple[str, ...] = ()
     lacks: Lacks = field(default_factory=Lacks)
     """What the process has no right to on this host."""
+    runtime: ContainerRuntime | None = None
+    """The host's container runtime; only where it may have a way of its own to give devices."""
     close_store: Callable[[], None] = lambda: None
     """Closes the connection behind `store`."""
     lingering: Lingering | None = None
