@@ -275,6 +275,15 @@ class Tally(Message):
     """Those times added up."""
 
 
+class LostDevice(Message):
+    """A device the node had and has no more, as its journal has it."""
+
+    device: DeviceView
+    slot: str = ""
+    closed: str = ""
+    """Why nothing is to be done about it any more ("board replaced by ..."); "": it is missed."""
+
+
 class NodeView(Message):
     """One node now: identity, trouble, devices and the results asked for."""
 
@@ -305,6 +314,8 @@ class NodeView(Message):
     """UUIDs of devices that an operator took out of the slices for good."""
     gone: tuple[str, ...] = ()
     """Units it knows of and does not have any more: it still answers for their tokens."""
+    lost: tuple[LostDevice, ...] = ()
+    """Devices it had and does not have any more, with what is open against them."""
     replication: Replication | None = None
     """Copies of its certificates in the archive; None: no archive is named."""
     labels: dict[str, str] = {}

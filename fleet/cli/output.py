@@ -127,6 +127,9 @@ class DeviceRow(DeviceView):
     node: str
     retired: bool = False
     """Whether an operator took it out of the slices for good."""
+    replaced: str = ""
+    """Of a device that is not there any more: by what its board was replaced; "": it is missed, or
+    it is there."""
 
     @classmethod
     def at(cls, view: NodeView, device: DeviceView) -> Self:

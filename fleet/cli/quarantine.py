@@ -55,10 +55,9 @@ def list_devices(
     answer = QuarantineAnswer(
         simulated=any(view.simulated for view in views),
         devices=tuple(
-            DeviceRow.at(view, device)
+            DeviceRow.at(view, device).model_copy(update={"replaced": closed})
             for view in views
-            for device in view.devices
-            if device.reasons or device.kept_by
+            for device, closed in _with_reasons(view)
         ),
     )
     emit(answer, as_json=as_json, render=lambda console: _render(console, views))
@@ -146,17 +145,25 @@ def _show(
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:
     text.banner(console, views)
-    if not any(d.reasons or d.kept_by for view in views for d in view.devices):
+    if not any(_with_reasons(view) for view in views):
         console.print("no device has a reason against it")
     for view in views:
-        for device in view.devices:
-            if device.reasons or device.kept_by:
-                console.print(
-                    text.joined(
-                        f"{view.node}/{device.name} ({device.uuid}): ",
-                        text.coloured(device.state),
-                    )
+        for device, closed in _with_reasons(view):
+            console.print(
+                text.joined(
+                    f"{view.node}/{device.name} ({device.uuid}): ",
+                    text.coloured(device.state),
+                    f", closed: {closed}" if closed else "",
                 )
-                text.explain(console, f"{view.node}/{device.name}", device.reasons)
-                for line in text.keeper(f"{view.node}/{device.name}", device):
-                    console.print(text.plain(line))
+            )
+            text.explain(console, f"{view.node}/{device.name}", device.reasons)
+            for line in text.keeper(f"{view.node}/{device.name}", device):
+                console.print(text.plain(line))
+
+
+def _with_reasons(view: NodeView) -> list[tuple[DeviceView, str]]:
+    """Devices with reasons or kept by somebody, those that are not there any more too; and why
+    theirs are closed."""
+    there = [(device, "") for device in view.devices]
+    lost = [(one.device, one.closed) for one in view.lost]
+    return [found for found in (*there, *lost) if found[0].reasons or found[0].kept_by]

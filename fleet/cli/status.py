@@ -186,6 +186,8 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
             console.print(text.plain(line, style="yellow"))
         for note in view.notes:
             console.print(text.plain(f"  {view.node}: {note}"))
+        for one in view.lost:
+            text.explain_lost(console, view, one)
         for device in view.devices:
             text.explain(console, f"{view.node}/{device.name}", device.reasons)
             for line in text.keeper(f"{view.node}/{device.name}", device):

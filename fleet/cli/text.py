@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fleet import terminal
 from fleet.evidence import dsse
-from fleet.messages import DeviceView, NodeView, ReasonView, Replication
+from fleet.messages import DeviceView, LostDevice, NodeView, ReasonView, Replication
 from fleet.model import State
 
 COLOURS = {
@@ -164,6 +164,19 @@ def explain_retired(console: Console, view: NodeView) -> None:
                 f"{taken_back(view.node, named.get(uuid, uuid))} takes it back",
             )
         )
+
+
+def explain_lost(console: Console, view: NodeView, lost: LostDevice) -> None:
+    """A device that is not there any more: what is open against it, or why nothing is."""
+    place = f"{view.node}/{lost.device.name}"
+    if lost.device.uuid in view.retired:
+        return
+    if not lost.closed:
+        explain(console, place, lost.device.reasons)
+        return
+    codes = ", ".join(sorted({one.code for one in lost.device.reasons})) or "nothing"
+    told = f"closed: {lost.closed}; {codes} was open against {lost.device.uuid}"
+    console.print(joined((f"  {place}: ", "bold"), told))
 
 
 def explain(console: Console, place: str, found: Sequence[ReasonView]) -> None:

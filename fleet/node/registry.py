@@ -33,7 +33,7 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
-from fleet.node import relayout
+from fleet.node import boards, relayout
 from fleet.node.copying import Copies
 from fleet.node.fencing import Fence
 
@@ -133,12 +133,19 @@ class Registry:
                 for unit in self.journal.units.values()
                 if unit.state is State.CLEAN and _is_doubted(unit.id, found, changed, meta)
             ]
-            if not changed and not doubted:
+            now = self.clock.now()
+            noted = boards.noted(meta, found, now=now)
+            if not changed and not doubted and not noted:
                 return
-            change, now = Change(frozenset({Fact.WORKER_GONE})), self.clock.now()
+            change = Change(frozenset({Fact.WORKER_GONE}))
             with self.commit() as commit:
-                for name, size in changed.items():
-                    commit.set_meta(name, size)
+                for name, text in {**changed, **noted}.items():
+                    commit.set_meta(name, text)
+                for old, told in boards.replacements(noted):
+                    commit.record_act(
+                        "board replaced", old, operator="the node itself", detail=told, now=now
+                    )
+                    LOG.warning("%s: %s", old, told)
                 for unit_id in doubted:
                     unit = commit.unit(unit_id)
                     moved = lifecycle.step(unit, Event.TRUST_LOST, now=now, change=change)

@@ -98,6 +98,7 @@ class NodeService:
             notes=self._condition.notes(),
             devices=viewing.devices(registry, health, self._occupants),
             gone=viewing.gone(registry),
+            lost=viewing.lost(registry),
             results=tuple(result for result in results if result is not None),
             outbox=releases,
             claims=viewing.claims(registry),

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.backends.base import CanPartition
-from fleet.messages import ClaimBrief, DeviceView, Finding, ReasonView, Swept, UnitsView
+from fleet.health import reasons
+from fleet.messages import (
+    ClaimBrief,
+    DeviceView,
+    Finding,
+    LostDevice,
+    ReasonView,
+    Swept,
+    UnitsView,
+)
 from fleet.metrics import targets
-from fleet.model import NO_TOKEN, Device, Reason, State, Unit, UnitId
-from fleet.node import admitting, dividing
+from fleet.model import NO_TOKEN, Device, Reason, Source, State, Unit, UnitId
+from fleet.node import admitting, boards, dividing
 from fleet.node.occupants import Occupants
 from fleet.node.registry import Registry
 from fleet.node.sweep import Seen, Sweep
+
+LOST = "device-lost"
+MISSED = "it is not on this node any more"
+RETIRE = "put it back, or `fleet devices retire` it for good"
 
 
 def devices(
@@ -37,6 +50,26 @@ def gone(registry: Registry) -> tuple[UnitId, ...]:
     """
     there = {spec.id for one in registry.accelerators.values() for spec in one.units}
     return tuple(sorted(registry.journal.units.keys() - there))
+
+
+def lost(registry: Registry) -> tuple[LostDevice, ...]:
+    """Devices of boards that were taken out since, with what was open against them."""
+    journal = registry.journal
+    return tuple(
+        LostDevice(
+            device=_missed(device(registry, one), board), slot=board.slot, closed=board.closed
+        )
+        for board in boards.missing(journal.meta, journal.units, registry.accelerators)
+        for one in boards.devices(board, journal.units)
+    )
+
+
+def _missed(found: DeviceView, board: boards.Board) -> DeviceView:
+    """The device with a reason that says that it is not there, unless another is in its place."""
+    if board.closed or any(one.code == LOST for one in found.reasons):
+        return found
+    why = reasons.make(LOST, Source.HEALTH, detail=MISSED, since=found.since, remedy=RETIRE)
+    return found.model_copy(update={"reasons": (*found.reasons, reason(why))})
 
 
 def device(

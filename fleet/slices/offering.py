@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet.kube.base import Object
-from fleet.messages import DeviceView, NodeView
+from fleet.messages import NodeView
 from fleet.slices import counters
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import (
@@ -89,7 +89,7 @@ def offer(view: NodeView, *, now: float, given: Circumstances) -> Offer:
             withdrawn[device.uuid] = why
         elif entry is not None:
             entries.append(_kept_fields(entry, given))
-    lost = _lost(view.devices, named, given)
+    lost = (*_lost(view, named, given), *_missed(view, named, given))
     certain = bool(view.devices) and not view.degraded
     for entry in lost:
         plain = {**entry, "taints": list(unfit_taints(given.rules, (LOST,), evict=certain))}
@@ -164,19 +164,40 @@ def _kept_fields(entry: Object, given: Circumstances) -> Object:
     return {name: value for name, value in entry.items() if name not in gone}
 
 
-def _lost(
-    devices: Iterable[DeviceView], named: Mapping[str, str], given: Circumstances
-) -> tuple[Object, ...]:
+def _lost(view: NodeView, named: Mapping[str, str], given: Circumstances) -> tuple[Object, ...]:
     """Entries published before whose device the view does not list.
 
-    A name that the view uses again belongs to the device that has it now: a replaced card.
+    A name that the view uses again belongs to the device that has it now: a replaced card. One that
+    was replaced is nobody's to wait for once no claim has it any more.
     """
-    known = {device.uuid for device in devices}
+    known = {device.uuid for device in view.devices}
+    known |= {one.device.uuid for one in view.lost if one.closed and not one.device.claim}
     taken = {*named.values(), AGENT}
     return tuple(
         entry
         for name, entry in given.remembered.items()
         if name not in taken and attribute(entry, "uuid")[:64] not in _cut(known)
+    )
+
+
+def _missed(view: NodeView, named: Mapping[str, str], given: Circumstances) -> tuple[Object, ...]:
+    """Devices the node's journal misses and no slice remembers, as they would have been published:
+    a node that is new to its slices publishes what it has lost all the same (B38)."""
+    lost = [one.device for one in view.lost if not one.closed or one.device.claim]
+    every = names([*view.devices, *lost])
+    consumed = counters.consumption(lost, every)
+    taken = {*named.values(), *given.remembered, AGENT}
+    said = _cut({attribute(entry, "uuid") for entry in given.remembered.values()})
+    return tuple(
+        render(
+            device,
+            every[device.uuid],
+            taints=(),
+            terms=given.terms,
+            counters=consumed.get(device.uuid, ()),
+        )
+        for device in lost
+        if every[device.uuid] not in taken and not _cut({device.uuid}) <= said
     )
 
 

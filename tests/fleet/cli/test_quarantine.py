@@ -9,6 +9,7 @@ import pytest
 
 from fleet.cli.main import main
 from fleet.cli.text import SIMULATED
+from fleet.evidence import layout
 from tests.fleet.cli.fleets import certify
 
 
@@ -31,6 +32,33 @@ def test_a_quarantine_is_added_listed_and_cleared(
     assert main([*clear, "--reason", "it was the fan", *where]) == 0
     cleared = json.loads(capsys.readouterr().out)
     assert (cleared["state"], cleared["reasons"]) == ("DIRTY", [])
+
+
+def test_b38_a_board_that_was_replaced_keeps_its_line(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B38: the quarantine of a board that is gone stays in the list and the status; once another
+    board has its slot it says so."""
+    where = ["--state", str(state)]
+    main(["quarantine", "add", "gpu-0", "--node", "node-01", "--reason", "odd", *where, "--json"])
+    uuid = json.loads(capsys.readouterr().out)["uuid"]
+    path = layout.node_directory(state, "node-01") / "sim" / "topology.json"
+    known = json.loads(path.read_text())
+    pulled, *known["accelerators"] = known["accelerators"]
+    path.write_text(json.dumps(known))
+    main(["quarantine", "list", *where, "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["devices"]
+    assert (row["uuid"], row["replaced"]) == (uuid, "")
+    assert {one["code"] for one in row["reasons"]} == {"operator", "device-lost"}
+    old, new = (
+        board["devices"][0]["attributes"]["pci"] for board in (pulled, *known["accelerators"])
+    )
+    path.write_text(path.read_text().replace(new, old))
+    for verb in (["quarantine", "list"], ["status"]):
+        main([*verb, *where])
+        told = " ".join(capsys.readouterr().out.split())
+        assert "closed: board replaced by SIM-" in told, verb
+        assert "odd" in told or "operator" in told, verb
 
 
 def test_a_decision_says_that_it_is_about_simulated_devices(

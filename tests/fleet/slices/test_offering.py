@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.messages import DeviceView, LostDevice, NodeView, ReasonView
 from fleet.profiles import Profile
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import GateRules
@@ -246,3 +246,31 @@ def test_what_is_published_from_memory_keeps_its_counters() -> None:
 
 def _reason(code: str) -> ReasonView:
     return ReasonView(code=code, source="health", liftable=True)
+
+
+def missing(number: int, *, closed: str = "", **changes: Any) -> LostDevice:
+    """gpu-<number> as the node's journal has it, the device itself being gone."""
+    return LostDevice(device=device(number, state="QUARANTINED", **changes), closed=closed)
+
+
+def test_b38_a_lost_device_is_published_from_the_journal() -> None:
+    """B38: what the node has lost is in its slices although no earlier slice remembers it."""
+    view = node(device(0)).model_copy(update={"lost": (missing(1),)})
+    found = offer(view, now=NOW, given=given())
+    assert found.lost == ("gpu-1",)
+    assert taints(found, "gpu-1")["quarantined"] == ("device-lost", "NoExecute")
+    assert taints(found, "gpu-0") == {}
+    again = offer(view, now=NOW, given=given(remembered=remembered(found)))
+    assert again.devices == found.devices, "said once, whoever remembers it"
+    barred = offer(view, now=NOW, given=given(barred={"GPU-1": "retired"}))
+    assert [entry["name"] for entry in barred.devices] == ["gpu-0"]
+
+
+def test_b38_a_replaced_board_leaves_the_slice_with_its_last_claim() -> None:
+    """B38: an incident that is closed keeps no entry, unless a claim still names the device."""
+    old = remembered(offer(node(device(0), device(1)), now=NOW, given=given()))
+    for claim, left in (("", ()), ("claim-a", ("gpu-1",))):
+        closed = missing(1, closed="board replaced by GPU-9 (0000:1b:00.0)", claim=claim)
+        view = node(device(0)).model_copy(update={"lost": (closed,)})
+        for before in ({}, old):
+            assert offer(view, now=NOW, given=given(remembered=before)).lost == left
