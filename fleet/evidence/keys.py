@@ -177,8 +177,24 @@ def _private_pem(key: Ed25519PrivateKey) -> bytes:
     )
 
 
+def _tighten(path: Path) -> None:
+    """Take back what kubelet gave the pod's own group on a volume that honours fsGroup.
+
+    At each mount it makes directories 2770 and files 0660 for that group, which is ours alone. Only
+    that very pattern is taken back, on what is our own: whatever else is open stays refused.
+    """
+    folder, file = path.parent.lstat(), path.lstat()
+    opened = (stat.S_IMODE(folder.st_mode), stat.S_IMODE(file.st_mode)) == (0o2770, 0o660)
+    ours = {folder.st_uid, file.st_uid} == {os.geteuid()} and stat.S_ISREG(file.st_mode)
+    same = folder.st_gid == file.st_gid and file.st_gid in {os.getegid(), *os.getgroups()}
+    if opened and ours and same:
+        path.chmod(0o600)
+        path.parent.chmod(0o700)
+
+
 def _read_private(path: Path) -> bytes:
     """Content of the file, after its mode was judged on the very file opened."""
+    _tighten(path)
     directory_mode = stat.S_IMODE(path.parent.stat().st_mode)
     if directory_mode & 0o022:
         raise KeyUnusable(

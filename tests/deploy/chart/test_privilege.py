@@ -100,6 +100,15 @@ def test_only_the_two_daemon_sets_run_as_root(values: Values) -> None:
             assert not {"runAsUser", "runAsNonRoot"} & set(security(container)), name
 
 
+@ALL
+def test_f70_no_mount_changes_what_has_its_group(values: Values) -> None:
+    """F70: kubelet sets the group of a volume once, and does not open private files anew."""
+    for name, template in pods(rendering.objects(values)):
+        found = template["spec"]["securityContext"]
+        if "fsGroup" in found:
+            assert found["fsGroupChangePolicy"] == "OnRootMismatch", name
+
+
 def mounts(container: Object, volumes: dict[str, Object]) -> list[tuple[str, bool]]:
     """(path on the host, whether it is written to) of a container's mounts of the host."""
     return [

@@ -44,6 +44,28 @@ def test_signature_verifies_only_what_was_signed(tmp_path: Path) -> None:
     assert not one.public().verify(signature[:-1], b"message")
 
 
+def test_f70_what_kubelet_opened_for_the_pods_own_group_is_closed_again(tmp_path: Path) -> None:
+    """F70: a volume that honours fsGroup is mounted again and again, and the key stays in use."""
+    path = tmp_path / "keys" / "coordinator.key"
+    key = SigningKey.load_or_create(path)
+    path.chmod(0o660)
+    path.parent.chmod(0o2770)
+    assert SigningKey.load(path).key_id == key.key_id
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (path.parent, path)] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize(("folder", "mode"), [(0o2777, 0o660), (0o2770, 0o666), (0o770, 0o660)])
+def test_f70_only_that_pattern_is_closed(tmp_path: Path, folder: int, mode: int) -> None:
+    """F70: what is open in any other way may have been read or swapped, and stays refused."""
+    path = tmp_path / "keys" / "coordinator.key"
+    SigningKey.load_or_create(path)
+    path.chmod(mode)
+    path.parent.chmod(folder)
+    with pytest.raises(KeyUnusable, match="has mode"):
+        SigningKey.load(path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
 def test_key_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     """A key that group or others can touch is refused with the remedy."""
