@@ -9,8 +9,10 @@ decide alike, every write is guarded, and nodes fence by token (B4).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from fleet import errors
 from fleet.binding.deciding import decide
@@ -32,14 +34,21 @@ from fleet.binding.looking import Case, Look, touched
 from fleet.binding.performing import REFUSED_S, Performer
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.tracking import Agenda
+from fleet.kube.base import name_of
 from fleet.messages import NodeView
 
 LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 RESYNC_S = 30.0
 """Period, s, in which a claim at rest is looked at though nothing was heard of it."""
 CLAIMS_MAX = 500
 """Claims looked at in one step: bounds its length, s, not the fleet."""
+LET_GO_MAX = 16
+"""Claims let go in one step that hold nothing of ours: whoever may change claims can put our marks
+on as many as he likes, and each costs several requests (F66)."""
+LET_GO_SHARE = 4
+"""How many of these may be of one namespace."""
 ROUNDS = 4
 """Decisions about one claim within a step: lease, order, look up, write."""
 
@@ -79,7 +88,7 @@ class Binder:
         self._agenda.again(self.look.claims_on(self._around.charge.moved()), now)
         self._agenda.again(self.look.take_noticed(), now)
         self._agenda.again(self._around.claims.take(), now)
-        due = self._agenda.take(now, CLAIMS_MAX)
+        due = self._due(now)
         if not due:
             return 0
         try:
@@ -96,6 +105,19 @@ class Binder:
             self._tell_of_hold(case)
         self.looked_at += len(cases)
         return len(cases)
+
+    def _due(self, now: float) -> list[str]:
+        """What is looked at in this step, of each namespace in turn: one that is full of work
+        delays itself.
+        """
+        every = self._agenda.take(now, len(self._around.claims.items) + CLAIMS_MAX)
+        chosen = [*in_turn(every, self._namespace)]
+        self._agenda.again(chosen[CLAIMS_MAX:], now)
+        return chosen[:CLAIMS_MAX]
+
+    def _namespace(self, uid: str) -> str:
+        known = self._around.claims.get(uid)
+        return name_of(known).namespace if known is not None else ""
 
     def touch(self, uids: Iterable[str], now: float) -> None:
         """Look at these claims with the next step."""
@@ -143,10 +165,28 @@ class Binder:
             if not rest:
                 break
         writes = Bind | Unbind | Fail | Finalize | LetGo | Unexposed
-        writing = [case for case in cases if isinstance(case.decision, writes)]
+        writing = self._fairly([case for case in cases if isinstance(case.decision, writes)])
         self._around.each([partial(self.performer.write, case, now) for case in writing])
         # Last: a node may have to stop a wipe first, and nobody else is to wait for that.
         self.performer.undo([case for case in cases if isinstance(case.decision, Undo)], now)
+
+    def _fairly(self, cases: Sequence[Case]) -> list[Case]:
+        """These writes, of each namespace in turn; claims that hold nothing of ours last, and only
+        as many as keep nobody waiting.
+        """
+        idle = [c for c in cases if isinstance(c.decision, LetGo) and not c.reading.allocated]
+        shares: Counter[str] = Counter()
+        chosen: list[Case] = []
+        for case in in_turn(idle, _namespace_of):
+            space = _namespace_of(case)
+            if len(chosen) < LET_GO_MAX and shares[space] < LET_GO_SHARE:
+                shares[space] += 1
+                chosen.append(case)
+            else:
+                case.put_off(f"{case.decision.why}: it has its turn soon", BUSY_S)
+        last = {id(case) for case in idle}
+        urgent = [case for case in cases if id(case) not in last]
+        return [*in_turn(urgent, _namespace_of), *chosen]
 
     def _decide(self, case: Case, now: float) -> None:
         try:
@@ -176,6 +216,22 @@ class Binder:
             )
         except Exception:
             LOG.exception("the owner of claim %s cannot be told", case.reading.name)
+
+
+def in_turn(found: Iterable[_T], namespace: Callable[[_T], str]) -> Iterator[_T]:
+    """All of them, one of each namespace after the other, in the order in which they came."""
+    queues: dict[str, deque[_T]] = {}
+    for one in found:
+        queues.setdefault(namespace(one), deque()).append(one)
+    while queues:
+        for space in list(queues):
+            yield queues[space].popleft()
+            if not queues[space]:
+                del queues[space]
+
+
+def _namespace_of(case: Case) -> str:
+    return case.reading.name.namespace
 
 
 def words(case: Case) -> str:

@@ -300,6 +300,20 @@ def test_an_interrupt_is_a_failure_too() -> None:
     assert ground.is_untouched(name, before)
 
 
+def test_a_node_that_does_not_answer_stops_no_allocation_elsewhere() -> None:
+    """Promise 9: one silent node of several is passed over; where all are silent, that is said."""
+    ground = Ground(1, 1)
+    name = ground.create()
+    ground.nodes.silent = {"n1"}
+    ground.allocator().allocate(name)
+    assert [one.node for one in ground.reading(name).devices] == ["n2"]
+    ground.nodes.silent = {"n1", "n2"}
+    other = ground.create("d")
+    with pytest.raises(errors.NotOwner, match="nobody answers"):
+        ground.allocator().allocate(other)
+    assert not ground.reading(other).allocated
+
+
 def test_a_silent_node_keeps_its_lease_until_it_answers() -> None:
     """D6: without the node's word no lease is released; the claim's part is taken back, and the
     next attempt begins with what is left over."""

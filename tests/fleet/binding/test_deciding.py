@@ -168,6 +168,9 @@ CASES: dict[str, tuple[Callable[[], Facts], type, str]] = {
     "exposed before it was bound": (
         lambda: facts(lease=OURS, node=recorded("PREPARED"),
                       devices=(proven(state="IN_USE", claim="u"),)), Bind, "exposes it"),
+    "exposed to another claim under the very token": (
+        lambda: facts(lease=OURS, node=recorded("PREPARED"),
+                      devices=(proven(state="IN_USE", claim="v"),)), Wait, "PREPARED"),
     "exposed under another lease": (
         lambda: facts(lease=OURS, node=recorded("PREPARED"),
                       devices=(proven(state="IN_USE", claim="u", certified_under="1.4"),)),

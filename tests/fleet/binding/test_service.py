@@ -12,7 +12,7 @@ from fleet.binding.decisions import Undo, Wait
 from fleet.binding.facts import Rules
 from fleet.binding.holding import Holds
 from fleet.binding.looking import Case
-from fleet.binding.service import RESYNC_S, words
+from fleet.binding.service import LET_GO_SHARE, RESYNC_S, words
 from fleet.binding.tracking import Track
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
@@ -20,6 +20,7 @@ from fleet.kube.memory.engine import Target
 from fleet.leases import AcquireRequest
 from fleet.messages import Outcome
 from fleet.model import Holder, HolderKind, UnitId
+from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import BARE, BUILTIN, MARKS, SPACE, STEP_S, Bench
 
 LATE_S = 600.0 - MARGIN_S
@@ -526,6 +527,33 @@ def test_f60_a_claim_that_may_not_look_is_failed_and_never_bound() -> None:
     assert (bench.lease(uid), bench.nodes.orders) == (None, [])
     (entry,) = bench.reading("look").raw["status"]["devices"]
     assert "may not look into devices (adminAccess)" in entry["conditions"][0]["message"]
+
+
+def test_f66_a_namespace_full_of_marks_delays_no_other() -> None:
+    """F66: whoever puts our finalizer on hundreds of claims of his own waits for them himself; a
+    stranger's claim is bound in as many steps, behind few requests more."""
+    quiet = Bench()
+    quiet.given("c", "a")
+    steps = 0
+    while not bound(quiet):
+        quiet.step()
+        quiet.nodes.work()
+        steps += 1
+    bench = Bench()
+    for number in range(200):
+        made = scenes.claim(scenes.request(), name=f"flood-{number}")
+        made["metadata"] |= {"namespace": "flood", "finalizers": [MARKS.finalizer]}
+        bench.admin.create(CLAIMS, made)
+    bench.given("c", "a")
+    for _ in range(steps):
+        before = len(bench.cluster.writes())
+        bench.step()
+        bench.nodes.work()
+        assert len(bench.cluster.writes()) - before <= LET_GO_SHARE + 2
+    assert bound(bench)
+    bench.run(200.0, wait_s=1.0)
+    left = [one for one in bench.admin.list(CLAIMS).items if one["metadata"].get("finalizers")]
+    assert [one["metadata"]["name"] for one in left] == ["c"]
 
 
 CANONICAL = {"apiVersion": API_VERSION, "coverageFloor": 0.999, "kind": KIND, "profile": "strict"}

@@ -453,6 +453,32 @@ def test_with_hold_a_quarantined_device_lets_go_of_the_claim(site: Bench) -> Non
     assert site.taints("gpu-0") == ["not-clean", "quarantined"]
 
 
+def test_a_hold_stays_while_its_quarantine_cannot_be_published(site: Bench) -> None:
+    """Promise 6: a claim that was buried keeps its hold while its device has gone bad since and the
+    API is in trouble over the slices: nobody else would be kept off the device."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    keeper = site.keeper()
+    keeper.step(time.time())
+    site.serving.unprepare(asked)
+    wait_for(lambda: _drained(site))
+    site.node.quarantine_add(site.device().uuid, detail="smells", operator="ops")
+    away = errors.ApiUnavailable("no answer")
+    for verb in ("replace", "create", "delete"):
+        site.cluster.faults.fail_next(verb, away, times=1000)
+    for _ in range(5):
+        keeper.step(time.time())
+        assert reading(site, asked).marked
+    assert "quarantined" not in site.taints("gpu-0")
+    site.cluster.faults.clear()
+    site.plug()  # a new process has no pause before its first write
+    keeper = site.keeper()
+    for _ in range(3):
+        keeper.step(time.time())
+    assert "quarantined" in site.taints("gpu-0")
+    assert not reading(site, asked).marked
+
+
 def test_what_counts_as_verified() -> None:
     """D3: clean, or clean since and used anew; a device that is not there never is."""
 
