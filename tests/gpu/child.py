@@ -46,8 +46,9 @@ def probe(order: Mapping[str, Any]) -> dict[str, Any]:
     version = library.constant("nvmlMemory_v2")
     for one in backend.inventory():
         handle = library.ask("nvmlDeviceGetHandleByUUID", one.uuid)
-        found = library.ask("nvmlDeviceGetMemoryInfo", handle, version=version) if handle else None
-        used[one.uuid] = int(found.used) if found is not None else 0
+        name = "nvmlDeviceGetMemoryInfo"
+        found = library.ask(name, handle, version=version) or library.ask(name, handle)
+        used[one.uuid] = int(found.used) if found is not None else 1 << 62  # unknown is not idle
     log = KernelLog(order["settings"]["kernel_log"])
     log.readable()
     backend.close()

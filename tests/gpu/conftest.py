@@ -4,12 +4,15 @@ make gpu-check        # or: python -m pytest -c tests/gpu/pytest.ini tests/gpu
 
 With the settings of the whole project it is asked for by FLEET_GPU_CHECK=1. FLEET_GPU_REPORT is the
 file that is written (./gpu-check.json), FLEET_GPU_SETTINGS the section [hardware] as JSON.
+FLEET_GPU_ONLY names the GPUs to check (UUIDs or slots, with commas between). FLEET_GPU_RESET=1
+resets each, FLEET_GPU_MIG=1 switches partitioning on and off again: neither is done unasked.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +25,24 @@ from tests.gpu.report import LIMIT_S, REPORT, table
 
 ASKED = "FLEET_GPU_CHECK"
 FILE = "FLEET_GPU_REPORT"
-ORDER = ("inventory", "health", "wipe", "secret", "verifier", "speed", "partitions", "contract")
-"""The contract opens devices in this very process, after which nothing else can be wiped."""
+ORDER = (
+    *(
+        "inventory",
+        "health",
+        "verifier",
+        "wipe",
+        "speed",
+        "partitions",
+        "secret",
+        "reset",
+        "divide",
+    ),
+    "contract",
+)
+"""What decides comes first, and of all GPUs before anything that takes long. The contract opens
+devices in this very process, after which nothing else can be wiped."""
+UNASKED = {"reset": "FLEET_GPU_RESET", "divide": "FLEET_GPU_MIG"}
+"""What changes a GPU's state beyond its memory, by what asks for it."""
 OUT_OF_TIME = 5
 """Exit code when the time limit of all was reached."""
 
@@ -67,8 +86,8 @@ class Checking:
     def __init__(self) -> None:
         self._now = "nothing yet"
         self._failed = True
-        self._watch = threading.Timer(LIMIT_S + 15, self._out_of_time)
-        self._watch.daemon = True
+        self._began = time.monotonic()
+        self._watch = self._limit(LIMIT_S)
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -78,6 +97,7 @@ class Checking:
         if not ours:
             return
         kept = [item for item in ours if not _has_no_gpu(item)]
+        kept = [item for item in kept if _is_asked(item)]
         if not place.found().whole:
             REPORT.note("every GPU is partitioned: whole GPUs were not wiped and not measured")
             kept = [item for item in kept if _topic(item) != "contract"]
@@ -93,7 +113,10 @@ class Checking:
         """Look at the machine first, and end where nothing can be checked. The time limit holds for
         a driver that hangs in this process, too."""
         self._watch.start()
-        place.found()
+        count = len(place.found().accelerators)
+        self._watch.cancel()
+        self._watch = self._limit(LIMIT_S * (count + 1) - (time.monotonic() - self._began))
+        self._watch.start()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """For the record of a run that hangs."""
@@ -117,14 +140,25 @@ class Checking:
             terminalreporter.write_line(line)
         terminalreporter.write_line(f"written to {file()}")
 
+    def _limit(self, seconds: float) -> threading.Timer:
+        made = threading.Timer(seconds + 15, self._out_of_time)
+        made.daemon = True
+        return made
+
     def _out_of_time(self) -> None:
-        REPORT.note(f"ended at the time limit of {LIMIT_S:.0f} s, in {self._now}")
+        REPORT.note(f"ended at the time limit of {LIMIT_S:.0f} s a GPU, in {self._now}")
         REPORT.write(file(), passed=False)
         os._exit(OUT_OF_TIME)
 
 
 def _topic(item: pytest.Item) -> str:
     return item.path.stem.removeprefix("test_gpu_")
+
+
+def _is_asked(item: pytest.Item) -> bool:
+    """Whether it may be run: nothing that resets a GPU or changes its mode is, unless asked for."""
+    wish = UNASKED.get(_topic(item))
+    return wish is None or os.environ.get(wish) == "1"
 
 
 def _has_no_gpu(item: pytest.Item) -> bool:
@@ -143,7 +177,9 @@ def machine() -> Machine:
 def gpu(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Accelerator]:
     """One GPU; whoever a test put there is gone from it afterwards."""
     found = machine.accelerator(request.param)
+    REPORT.turn(found.uuid)
     yield found
+    REPORT.turn("")
     place.until(lambda: not machine.strangers(found), within_s=place.LEAVING_S)
 
 

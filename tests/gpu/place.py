@@ -26,6 +26,7 @@ from fleet.backends.remote import RemoteBackend
 from fleet.backends.sysfs import read_text
 from fleet.errors import DriverAbsent, FleetError
 from fleet.model import Accelerator, Process, ProcessKind
+from fleet.pci import address
 from fleet.settings import HardwareSettings
 from tests.gpu import working
 from tests.gpu.contained import seen
@@ -33,6 +34,8 @@ from tests.gpu.report import REPORT
 
 SETTINGS = "FLEET_GPU_SETTINGS"
 """Environment variable: section [hardware] as JSON, where it is not the default."""
+ONLY = "FLEET_GPU_ONLY"
+"""Environment variable: which GPUs are checked, by UUID or slot; unset: all."""
 NO_DRIVER, IN_USE = 3, 4
 """Exit codes of a check that did not begin."""
 LEAVING_S = 5.0
@@ -114,6 +117,7 @@ def found() -> Machine:
         _refuse(f"no GPU to check: {error}", NO_DRIVER)
     if not accelerators:
         _refuse("no GPU to check: the driver lists none", NO_DRIVER)
+    accelerators = _chosen(accelerators, os.environ.get(ONLY, ""))
     first = working.ask("probe", {"settings": settings}, limit_s=60)
     machine = Machine(
         settings=settings,
@@ -125,6 +129,21 @@ def found() -> Machine:
     _tell(machine, first)
     _refuse_company(machine, first["used_bytes"])
     return machine
+
+
+def _chosen(found: Sequence[Accelerator], only: str) -> tuple[Accelerator, ...]:
+    """Those that were asked for, by UUID or slot; all where none was named. Ends the run for a name
+    that none of them has: to check another GPU than the one meant is no check."""
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+
+    def named(one: Accelerator, name: str) -> bool:
+        slot = one.device.attributes.get("pci", "")
+        return name in (one.uuid, one.device.name) or (slot != "" and address(name) == slot)
+
+    for name in wanted:
+        if not any(named(one, name) for one in found):
+            _refuse(f"no GPU to check: {name} is none of this machine", NO_DRIVER)
+    return tuple(one for one in found if not wanted or any(named(one, n) for n in wanted))
 
 
 def _contained(root: Path) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import secrets
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fleet.backends.nvidia import tenant
 from tests.drivers.host import Gpu, Host
@@ -63,6 +66,44 @@ def test_no_place_is_missed_or_met_twice_where_two_reads_meet(
     copies = 15000  # 200 B apart they begin at every place of a slab there is
     bench.gpu.write_memory(MIB // 2, b"".join(secret + bytes(136) for _ in range(copies)))
     assert tenant.Tenant(slab).search(secret) == copies
+
+
+@given(
+    places=st.lists(
+        st.one_of(
+            st.integers(0, 3 * MIB - 64),
+            st.builds(
+                lambda stretch, shift: max(stretch * tenant.STRETCH + shift, 0),
+                st.integers(0, 11),
+                st.integers(-70, 70),
+            ),
+        ),
+        max_size=12,
+    )
+)
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_f81_nothing_is_missed_beside_stretches_of_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[int]
+) -> None:
+    """F81, promise 1: stretches of zeros are passed over, and what stands anywhere else is found,
+    also where it begins in such a stretch or ends in one."""
+    bench = OneGpu(tmp_path, monkeypatch)
+    secret = bytes(31) + secrets.token_bytes(2) + bytes(31)
+    content = bytearray(3 * MIB)
+    for place in places:
+        content[place : place + 64] = secret
+    bench.gpu.set(scrub_on_free=0)
+    bench.gpu.write_memory(512 * 1024, bytes(content))
+    one = tenant.Tenant(MIB)
+    expected, at = 0, 0
+    while (at := content.find(secret, at)) >= 0:
+        expected, at = expected + 1, at + 64
+    assert abs(one.search(secret) - expected) <= sum(
+        1 for a, b in pairwise(sorted(places)) if b - a < 64
+    )
+    one._context.close()
 
 
 def test_more_than_one_device_is_refused(gpu: Gpu) -> None:
