@@ -76,6 +76,8 @@ OWN_GROUPS = frozenset(
     }
 )
 """The groups of Kubernetes itself: all of their kinds that make pods are in the table."""
+SHARING = frozenset({("scheduling.k8s.io", "PodGroup")})
+"""Groups and kinds whose claims are given to several pods at once."""
 PODLESS: Mapping[str, frozenset[str]] = {
     "monitoring.coreos.com": frozenset({"PodMonitor", "Probe", "PrometheusRule", "ServiceMonitor"}),
     "cert-manager.io": frozenset({"Certificate", "ClusterIssuer", "Issuer"}),
@@ -306,10 +308,20 @@ def workload(document: Object) -> Workload | None:
     return Workload(document, found) if found else None
 
 
+def is_sharing(document: Object) -> bool:
+    """Whether its pods get one claim together, whatever their own manifests say (F21)."""
+    group, _ = group_and_version(document)
+    if (group, text(document, "kind")) not in SHARING:
+        return False
+    return bool(listed(mapping(document, "spec"), "resourceClaims", ()))
+
+
 def is_understood(document: Object) -> bool:
     """Whether it can be told that an object makes no pods but those that were found in it."""
     group, _ = group_and_version(document)
     kind = text(document, "kind")
+    if is_sharing(document):
+        return False
     known = group in OWN_GROUPS or (group in WORKLOADS and kind in WORKLOADS[group])
     return known or kind in PODLESS.get(group, ()) or workload(document) is not None
 

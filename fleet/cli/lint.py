@@ -15,7 +15,7 @@ from fleet import errors
 from fleet.admission import documents, rules
 from fleet.admission.documents import Document
 from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, Ground
-from fleet.admission.shapes import is_understood
+from fleet.admission.shapes import is_sharing, is_understood
 from fleet.cli import text
 from fleet.cli.output import AsJson, VerbAnswer, emit
 
@@ -206,6 +206,11 @@ class _Judging:
         kind = str(document.value.get("kind"))
         if kind in self.podless or is_understood(document.value):
             return ""
+        if is_sharing(document.value):
+            return (
+                "its pods share one claim, which is not served: leave resourceClaims out of it, so"
+                " that each pod gets a claim of its own"
+            )
         return (
             "no pods were found in a kind that is not known here; their own manifests are judged"
             " when they are made, or say --podless"

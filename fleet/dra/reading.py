@@ -65,6 +65,8 @@ class Reading:
     """Pods only; our own hold and other kinds of consumers do not count (B12)."""
     terminating: bool
     demand: Demand
+    others: tuple[str, ...] = ()
+    """What else it is reserved for but pods and us, in words: ``podgroups.scheduling.k8s.io g``."""
     statements: tuple[Statement, ...] = ()
     """For each of `results`, what its configuration states of isolation and deallocation."""
     created_at: float | None = None
@@ -105,6 +107,7 @@ def read(
         consumers=tuple(_consumers(status.get("reservedFor"))),
         terminating=metadata.get("deletionTimestamp") is not None,
         demand=asked,
+        others=tuple(_others(status.get("reservedFor"), driver)),
         statements=tuple(
             statement(understood, request, default_path=_CONFIG) for request in requests
         ),
@@ -171,6 +174,15 @@ def _consumers(found: Any) -> Iterator[Consumer]:
                 name=_text(entry.get("name"), path, ".name"),
                 uid=_text(entry.get("uid"), path, ".uid"),
             )
+
+
+def _others(found: Any, driver: str) -> Iterator[str]:
+    """Consumers of a kind nobody here can follow to pods; our own hold has the driver as group."""
+    for index, item in enumerate(_list(found, "status.reservedFor")):
+        entry = _object(item, f"status.reservedFor[{index}]")
+        group, resource = entry.get("apiGroup"), entry.get("resource")
+        if group != driver and (group or resource != "pods"):
+            yield f"{resource}{f'.{group}' if group else ''} {entry.get('name')}"
 
 
 def _moment(found: Any) -> float | None:

@@ -221,9 +221,18 @@ class ClaimServing:
     def _refuse_gone(self, asked: AskedClaim, reading: Reading) -> None:
         """A late prepare must not revive a claim whose pod has gone (B12).
 
-        Our own entry in reservedFor, and those of other kinds, are no consumers.
+        Our own entry in reservedFor, and those of other kinds, are no consumers: a group of pods
+        says nothing of which pods there are, so that nobody could prove that they have gone.
         """
         if not any(self._lives(asked.namespace, pod) for pod in reading.consumers):
+            if reading.others:
+                raise errors.ClaimUnready(
+                    f"claim {asked.namespace}/{asked.name} is reserved for no live pod of this"
+                    f" node, but for {', '.join(reading.others)}: a claim that a group of pods"
+                    " shares is not served",
+                    remedy="take the claim out of the group's resourceClaims: with a"
+                    " resourceClaimTemplate in the pods alone each pod gets a claim of its own",
+                )
             raise errors.ClaimUnready(
                 f"claim {asked.namespace}/{asked.name} is reserved for no live pod of this node"
             )

@@ -250,3 +250,24 @@ def test_f59_every_example_of_ours_passes_our_own_lint(
             files[-1].write_text(text)
     assert len(files) >= 3
     assert main(["lint", *map(str, files)]) == 0, capsys.readouterr().out
+
+
+def test_f21_a_group_whose_pods_share_a_claim_is_not_judged_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F21: a claim of a group of pods is named with what to write instead, and the exit code says
+    that not all was judged; a group without claims is judged like anything that makes no pods.
+    """
+    file = corpus.ROOT / "F21-podgroup-reserved-claim" / "workload.yaml"
+    assert main(["lint", str(file)]) == 3
+    shown = capsys.readouterr().out
+    assert "not judged: PodGroup/group-1: its pods share one claim, which is not served" in shown
+    plain = tmp_path / "group.yaml"
+    plain.write_text(
+        file.read_text().replace(
+            "  resourceClaims:\n  - {name: gpu, resourceClaimT",
+            "  x:\n  - {name: gpu, resourceClaimT",
+            1,
+        )
+    )
+    assert main(["lint", str(plain)]) == 0

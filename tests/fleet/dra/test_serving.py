@@ -828,6 +828,28 @@ def test_a_claim_whose_pods_have_ended_is_not_prepared(site: Bench, phase: str) 
     assert site.serving.prepare(asked).devices
 
 
+def test_f21_a_claim_that_a_group_shares_is_refused_by_that_name(site: Bench) -> None:
+    """F21: a claim reserved for a group of pods is refused with the group's name and what to write
+    instead; a pod beside the group is served, and our own hold is no group.
+    """
+    asked = site.bound("a", "gpu-0")
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
+    site.reserve(asked, group)
+    with pytest.raises(errors.ClaimUnready, match=r"podgroups\.scheduling\.k8s\.io g") as refused:
+        site.serving.prepare(asked)
+    assert "resourceClaimTemplate in the pods alone" in refused.value.remedy
+    assert site.record(asked) == "ABSENT"
+    hold = {"apiGroup": site.serving.seat.driver, "resource": "nodes", "name": "n1", "uid": "h"}
+    ended = site.pod("e")
+    ended.end("Failed")
+    site.reserve(asked, ended, hold)
+    with pytest.raises(errors.ClaimUnready) as refused:
+        site.serving.prepare(asked)
+    assert "group" not in str(refused.value)
+    site.reserve(asked, site.pod("t"), group)
+    assert site.serving.prepare(asked).devices
+
+
 def test_a_renamed_device_is_found_again(site: Bench) -> None:
     """A name is what the slices say now, not what it meant when the plugin started."""
     asked = site.bound("a", "gpu-0")
