@@ -7,7 +7,7 @@ it was about, and up to a place in the log; what comes later counts.
 
 Decisions:
 
-1. A reason closes what gives that reason, `EVERYTHING` all there is, and `RESET` what a reset of
+1. A reason closes what was told with it, `EVERYTHING` all there is, and `RESET` what a reset of
    the device ends: not errors of the bus, whose totals the kernel keeps, and not the switch.
 2. What has no place in the log that can be compared is never closed: doubt stays open.
 """
@@ -48,24 +48,46 @@ def open_only(readings: Readings, closed: Closures) -> Readings:
 
 
 def _open(readings: Readings, position: int, closed: Closures) -> bool:
-    def at(column: Sequence[float | None]) -> float | None:
-        return column[position] if position < len(column) else None
-
-    place = LogPlace(
-        readings.xid_sequences[position], at(readings.xid_times), at(readings.xid_heard)
-    )
-    action = readings.xid_actions[position] if position < len(readings.xid_actions) else ""
-    code = (readings.xids or ())[position]
+    place, action = _place(readings, position), _action(readings, position)
     if action:
         words = {RECOVERY.get(action, {}).get("reason") or _ASKED}
     else:
-        words = {xids.reason_of(code, readings.driver_version)}
+        words = {word for word, end in closed.items() if _named(readings, position, word, end)}
     return not _closed(place, closed, {*words, EVERYTHING, RESET})
+
+
+def _named(readings: Readings, position: int, word: str, end: LogPlace) -> bool:
+    """Whether who decided about reason `word` was told of this code.
+
+    The worst of several codes gives the reason, and all are told with it.
+    """
+    codes, version = readings.xids or (), readings.driver_version
+    worst = max(
+        (
+            xids.severity_of(code, version)
+            for other, code in enumerate(codes)
+            if xids.reason_of(code, version) == word and _before(_place(readings, other), end)
+        ),
+        default=None,
+    )
+    return worst is not None and xids.severity_of(codes[position], version) <= worst
+
+
+def _place(readings: Readings, position: int) -> LogPlace:
+    def at(column: Sequence[float | None]) -> float | None:
+        return column[position] if position < len(column) else None
+
+    sequence = readings.xid_sequences[position]
+    return LogPlace(sequence, at(readings.xid_times), at(readings.xid_heard))
+
+
+def _action(readings: Readings, position: int) -> str:
+    return readings.xid_actions[position] if position < len(readings.xid_actions) else ""
 
 
 def _stays(one: Logged, closed: Closures) -> bool:
     place = LogPlace(one.sequence, one.at_s)
-    reason = _REASONS.get((one.kind, one.severity)) or _REASONS.get((one.kind, ""), "")
+    reason = _REASONS.get((one.kind, one.severity), "")
     words = {EVERYTHING, reason}
     if one.kind not in BUS and one.kind != Kind.SWITCH:
         words.add(RESET)

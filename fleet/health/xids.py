@@ -83,6 +83,11 @@ def reason_of(code: int, driver_version: str | None = None) -> str:
     return str(_row(code, driver_version, ROWS).get("reason", "xid"))
 
 
+def severity_of(code: int, driver_version: str | None = None) -> Severity:
+    """What a fault code asks for where its message says nothing of itself."""
+    return Severity[_row(code, driver_version, ROWS)["outcome"].upper()]
+
+
 def _row(code: int, driver_version: str | None, rows: Rows) -> Mapping[str, Any]:
     """The last row that fits code and driver branch; rows for newer drivers follow older ones."""
     branch = _branch(driver_version)

@@ -101,9 +101,9 @@ class Decisions:
             )
         cleared = frozenset((c, str(s)) for c, s in open_keys if not codes or c in codes)
         self._clearable(found, units, cleared)
-        named = ", ".join(sorted(codes)) or "all"
+        told = ", ".join(sorted(codes)) or "all"
         record = self._act(
-            "quarantine clear", found, operator, f"{named}: {detail}" if detail else named
+            "quarantine clear", found, operator, f"{told}: {detail}" if detail else told
         )
 
         place = self.looked_at()
@@ -113,7 +113,9 @@ class Decisions:
             # What the kernel log has of it stands there for the whole boot (B58).
             if place is not None:
                 boot = self.registry.boot_id
-                closures.close(commit, found.accelerator, boot, codes, place)
+                # Who clears all there is decides about the device, not about single reasons.
+                named = codes if cleared < open_keys else ()
+                closures.close(commit, found.accelerator, boot, named, place)
 
         self.registry.move(
             found,

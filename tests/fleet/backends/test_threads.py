@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,39 @@ def test_ids_are_compared_only_where_they_are_ours(tmp_path: Path) -> None:
     for told in (f"NSpid:\t900\t{os.getpid()}\n", f"NSpid:\t{os.getpid() + 1}\n", ""):
         (tmp_path / "self/status").write_text(told)
         assert not threads.are_ours(tmp_path)
+
+
+_SEVERAL = """
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
+def stay(apart):
+    if apart:
+        assert libc.unshare(0x400) == 0
+    os.write(1, b".")
+    threading.Event().wait()
+for apart in (True, False, False):
+    threading.Thread(target=stay, args=(apart,)).start()
+threading.Event().wait()
+"""
+
+
+def test_two_tables_in_one_look_are_looked_at_once_each() -> None:
+    """gpus-8.17: of four threads one of which left the common table, two views show everything:
+    whichever table was seen last, the one before it is still known.
+    """
+    with subprocess.Popen(
+        (sys.executable, "-S", "-c", _SEVERAL), stdout=subprocess.PIPE
+    ) as started:
+        try:
+            assert started.stdout is not None
+            assert started.stdout.read(3) == b"..."
+            views = threads.views(PROC / str(started.pid))
+            assert len(views) == 4
+            own = next(
+                view for view in views[1:] if not threads._share(started.pid, int(view.name))
+            )
+            may = threads._share(started.pid, started.pid)
+            expected = (views[0], own) if may else views
+            assert tuple(threads.tables(views, comparable=True)) == expected
+        finally:
+            started.kill()

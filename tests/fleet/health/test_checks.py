@@ -383,6 +383,8 @@ def test_f20_errors_only_the_log_counts_count_before_and_after() -> None:
         "aer_nonfatal is 4"
     )
     assert one("aer-corrected", {**quiet}, before={}).verdict is PASS
+    zero = {"aer_fatal": 0, "logged": (Logged("aer", "fatal"),)}
+    assert one("aer-fatal", zero).detail == "aer_fatal is 1, allowed 0"
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,17 @@ def test_b58_a_reason_closes_only_what_gives_it() -> None:
     """B58: clearing one reason by name says nothing of what gives another."""
     found = replace(readings(), xid_actions=("", "", "", "", "", "GPU_RESET"))
     end = LogPlace(905)
-    assert open_only(found, {"device-lost": end}).xids == (13, 31, 13, 94, 13)
+    assert open_only(found, {"device-lost": end}).xids == (13,), "with its own action"
     assert open_only(found, {"reset-required": end}).xids == (13, 79, 31, 13, 94)
+    assert open_only(found, {"xid": LogPlace(903)}).xids == (79, 94, 13), "79 gives another"
+    worst = replace(found, xids=(64, 79, 119, 154, 94, 13))
+    assert open_only(worst, {"device-lost": end}).xids == (64, 13), "64 is worse, and told apart"
+    assert open_only(worst, {"device-lost": LogPlace(901)}).xids == (64, 119, 154, 94, 13)
+    assert open_only(worst, {"device-lost": LogPlace(900)}).xids == worst.xids
     assert open_only(found, {"operator": end}).xids == found.xids
+    reboot = replace(found, xid_actions=("", "", "", "", "", "NODE_REBOOT"))
+    assert open_only(reboot, {"recovery-action": end}).xids == (13, 79, 31, 13, 94)
+    assert open_only(reboot, {"reset-required": end}).xids == found.xids
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,27 @@ def test_b58_another_reason_cleared_by_name_closes_no_fault(lab: Lab) -> None:
     assert (codes(lab), codes(lab, "gpu-1")) == (set(), {"device-lost"})
 
 
+def test_b58_all_codes_told_with_a_reason_are_closed_with_it(lab: Lab) -> None:
+    """B58: 79 gives the reason and 119 is told with it: the reason cleared by its name, as the
+    command does, closes both, also where another reason stays.
+    """
+    both = {"xids": [79, 119], "xid_sequences": [901, 902], "xid_times": [901.0, 902.0]}
+    logs(lab, {**both, "log": FIRST})
+    lab.node.quarantine_add("gpu-0", detail="to be looked at", operator="ann")
+    lab.node.sweep()
+    assert codes(lab) == {"operator", "device-lost"}
+    lab.node.quarantine_clear("gpu-0", codes=("device-lost",), operator="ann")
+    lab.node.sweep()
+    assert codes(lab) == {"operator"}
+    asked = {**both, "xid_actions": ["", "GPU_RESET"], "recovery_action": "GPU_RESET"}
+    logs(lab, {**asked, "recovery_logged": True, "log": FIRST}, "gpu-1")
+    lab.node.sweep()
+    assert codes(lab, "gpu-1") == {"device-lost", "reset-required"}
+    lab.node.quarantine_clear("gpu-1", codes=("device-lost", "reset-required"), operator="ann")
+    lab.node.sweep()
+    assert codes(lab, "gpu-1") == set()
+
+
 def test_b58_a_new_boot_begins_a_log_of_its_own(lab: Lab) -> None:
     """B58: numbers begin anew with a boot; what was closed in the one before closes nothing."""
     logs(lab, FALLEN)
