@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -186,10 +187,13 @@ class Validator:
             return ()
         with self._fitness:
             if clock.monotonic() >= self._fit_until:
-                try:
-                    self._unfit = tuple(self._calls.run("fitness", backend.unfit, timeout_s=READ_S))
-                except (errors.FleetError, OSError):
-                    return self._unfit
+                with suppress(errors.FleetError, OSError):
+                    self._unfit = tuple(
+                        self._calls.run(
+                            "fitness", backend.unfit, timeout_s=self.policy.reading_timeout_s
+                        )
+                    )
+                # After a look that failed too: a driver that hangs must not hold up every wipe.
                 good_for_s = UNFIT_FOR_S if self._unfit else FIT_FOR_S
                 self._fit_until = clock.monotonic() + good_for_s
             return self._unfit

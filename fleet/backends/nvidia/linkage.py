@@ -18,6 +18,7 @@ from fleet.model import Uuid
 AMPERE = 7
 LINKS_MAX = 36
 ACTIVE = 1
+_NO_LINK = (nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT, nvml.FUNCTION_NOT_FOUND)
 _GPU = 0
 """What the driver calls the other end of a link that leads to a GPU directly."""
 
@@ -71,9 +72,19 @@ def _peers(library: Library, card: Card) -> list[Card]:
     return [
         peer
         for link in range(LINKS_MAX)
-        if library.ask("nvmlDeviceGetNvLinkState", found, link) == ACTIVE
-        and (peer := _peer(library, found, link)) is not None
+        if _is_up(library, found, link) and (peer := _peer(library, found, link)) is not None
     ]
+
+
+def _is_up(library: Library, found: Any, link: int) -> bool:
+    """Whether a link leads somewhere now. Raises `DriverRefused` where that is not told: a link
+    that cannot be read is no link to nobody (F41)."""
+    try:
+        return bool(library.call("nvmlDeviceGetNvLinkState", found, link) == ACTIVE)
+    except errors.DriverRefused as error:
+        if error.code not in (*_NO_LINK, nvml.RESET_REQUIRED):
+            raise
+        return False
 
 
 def _peer(library: Library, found: Any, link: int) -> Card | None:

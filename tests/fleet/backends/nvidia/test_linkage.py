@@ -94,3 +94,15 @@ def test_another_gpu_in_the_slot_is_not_the_one_meant() -> None:
     library = linked({0: ()})
     with pytest.raises(DeviceLost, match="has GPU-0 now"):
         linkage.handle(library, Card(Uuid("GPU-9"), card(0).address))
+
+
+@pytest.mark.parametrize("code", [nvml.NO_PERMISSION, nvml.TIMEOUT, 999])
+def test_f41_a_link_that_cannot_be_read_is_no_link_to_nobody(code: int) -> None:
+    """F41: a GPU before Ampere whose link is not told may reset another one along with it, under
+    whoever works there: nothing is reset then."""
+    library = linked({0: (1,), 1: (0,)})
+    library.answers["nvmlDeviceGetNvLinkState"] = refuse(code)
+    with pytest.raises(DriverRefused):
+        linkage.group(library, card(0))
+    library.answers["nvmlDeviceGetNvLinkState"] = refuse(nvml.NOT_SUPPORTED)
+    assert linkage.group(library, card(0)) == (card(0),)
