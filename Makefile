@@ -97,7 +97,7 @@ simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and node
 search: $(STAMP) ## every state of the protocol's model within its bounds (DEEP=1: minutes)
 	$(RUN) tests.simulation.search $(if $(DEEP),--deep) --table
 
-e2e: $(STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
+e2e: $(DEPLOY_STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
 	  { echo "set FLEET_E2E_$$name: make e2e runs against a cluster of yours" >&2; exit 2; }; done
 	$(RUN) pytest -q -m e2e tests/e2e tests/stories tests/contracts
