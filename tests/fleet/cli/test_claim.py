@@ -14,9 +14,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fleet import errors
+from fleet.binding.statements import REASON
 from fleet.cli.claim import ClaimStoryAnswer, _render_story
 from fleet.cli.main import build
-from fleet.kube.base import CLASSES
+from fleet.clock import SystemClock
+from fleet.kube.base import CLAIMS, CLASSES, Name
+from fleet.kube.telling import Events, Regarding
 from fleet.messages import ClaimOrder
 from tests.fleet.binding.scenes import device_class
 from tests.fleet.test_coordinating import Host, host
@@ -123,3 +126,15 @@ def test_whoever_says_nothing_is_not_taken_for_a_no(
     shown = capsys.readouterr().out
     assert "n1: unknown, it does not answer" in shown
     assert "start `fleet coordinate`" in shown
+
+
+def test_f61_show_says_why_nothing_can_be_said_on_a_claim(host: Host) -> None:
+    """F61: what the coordinator told the owner of a claim whose parameters the API server does not
+    keep is what `fleet claim show` finds missing, with what to write instead."""
+    asked = host.site.create("spaced")
+    error = errors.ParametersRespelled("claim tenant/spaced cannot be told anything")
+    about = Regarding(CLAIMS, Name("spaced", "tenant"), asked.uid)
+    Events(host.site.cluster, "test", SystemClock()).record(about, REASON, error.told)
+    found = {one["check"]: one for one in verb(host, "show", "tenant/spaced")["missing"]}
+    assert found["parameters"]["detail"] == error.detail
+    assert "json.dumps" in found["parameters"]["remedy"]

@@ -12,9 +12,9 @@ from fleet.cli.evidence import app
 from fleet.errors import InputInvalid
 from fleet.evidence import layout
 from fleet.evidence.keys import SigningKey
-from fleet.evidence.losses import LossLog
+from fleet.evidence.losses import Look, LossLog
 from fleet.model import ClaimUid
-from tests.fleet.evidence.test_losses import LOSS, NOW
+from tests.fleet.evidence.test_losses import DEVICE, LOSS, NOW
 
 
 @pytest.fixture(name="state")
@@ -54,3 +54,29 @@ def test_nothing_and_nobody_are_told_apart(
     with pytest.raises(InputInvalid) as caught:
         run("--state", str(state), "--node", "node-9")
     assert "node-1" in caught.value.remedy
+
+
+def test_f60_who_looked_into_devices_is_listed(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F60: claims let into devices with adminAccess have a list of their own, and are no losses."""
+    look = Look(
+        node=LOSS.node,
+        claim=ClaimUid("claim-c"),
+        namespace="ops",
+        name="look",
+        pods=("pod-1",),
+        devices={DEVICE.uuid: DEVICE.units},
+        read_only=False,
+        simulated=False,
+    )
+    log = LossLog(layout.losses_directory(state, "node-1"))
+    key = SigningKey.load_or_create(layout.node_key(state, "node-1"))
+    assert log.append(look, key=key, now=NOW, version="1.0") == log.append(
+        look, key=key, now=NOW + 9, version="1.0"
+    )
+    app(["admin-access", "--state", str(state)], standalone_mode=False)
+    told = capsys.readouterr().out
+    assert [told.count(word) for word in ("ops/look", "GPU-1", "writing")] == [1, 1, 1]
+    run("--state", str(state))
+    assert "ops/look" not in capsys.readouterr().out
