@@ -77,10 +77,11 @@ def kubelet(place: Place) -> Iterator[Kubelet]:
 
 @pytest.fixture(scope="session")
 def plugin(
-    place: Place, node: str, tmp_path_factory: pytest.TempPathFactory
+    place: Place, node: str, namespace: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PluginProcess]:
     """The plugin under test, with four simulated devices; stopped and looked after at the end."""
-    found = PluginProcess(place, tmp_path_factory.mktemp("fleet") / "state", node)
+    state = tmp_path_factory.mktemp("fleet") / "state"
+    found = PluginProcess(place, state, node, admin_namespaces=(namespace,))
     found.start()
     yield found
     if found.runs:

@@ -43,6 +43,7 @@ cdi_directory = "{cdi}"
 kubelet_root = "{root}"
 cgroup_root = "{cgroups}"
 agent_namespace = "{agents}"
+admin_namespaces = [{admins}]
 [node]
 idle_delay_s = 0.5
 [health]
@@ -64,6 +65,8 @@ class PluginProcess:
     instance: str = ""
     agent_namespace: str = ""
     """Namespace of our own node service: it may claim the device `agent`."""
+    admin_namespaces: tuple[str, ...] = ()
+    """Namespaces whose claims may look into devices with adminAccess."""
     profile: str = "fast"
     simulate: str = str(DEVICES)
     """Devices; ``MpK``: M accelerators, K of them with partitions. "": those of `hardware`."""
@@ -107,6 +110,7 @@ class PluginProcess:
                 root=self.place.kubelet_root,
                 cgroups=self.place.cgroup_root,
                 agents=self.agent_namespace,
+                admins=", ".join(f'"{one}"' for one in self.admin_namespaces),
             )
             + (f"[hardware]\n{self.hardware}" if self.hardware else "")
         )
