@@ -282,7 +282,7 @@ def with_codes(readings: Readings, positions: Sequence[int]) -> Readings:
         if len(column := getattr(readings, name)) == len(codes)
     }
     kept = replace(readings, xids=tuple(codes[i] for i in positions), **columns)
-    if not readings.recovery_logged or len(kept.xid_actions) != len(kept.xids or ()):
+    if not readings.recovery_logged or len(readings.xid_actions) != len(codes):
         return kept
     asked = [word for word in kept.xid_actions if word]
     return replace(kept, recovery_action=asked[-1] if asked else None)

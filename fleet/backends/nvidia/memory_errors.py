@@ -55,7 +55,7 @@ def read(probe: Probe, architecture: int | None) -> Answers:
     if without_ecc:
         found.absent("ecc_enabled", "ecc_change_pending")
     _counters(probe, found, silent=without_ecc or current is False)
-    _sram(probe, found, silent=without_ecc or current is False)
+    _sram(probe, found, architecture, silent=without_ecc or current is False)
     _remaps(probe, found, architecture, without_ecc=without_ecc)
     _retirements(probe, found, architecture, without_ecc=without_ecc)
     _repairs(probe, found, architecture)
@@ -104,7 +104,7 @@ def _most(*counts: int | None) -> int | None:
     return max(known, default=None)
 
 
-def _sram(probe: Probe, found: Answers, *, silent: bool) -> None:
+def _sram(probe: Probe, found: Answers, architecture: int | None, *, silent: bool) -> None:
     status = probe.filled("GetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
     lacking = probe.lacks("GetSramEccErrorStatus")
     if status is not None:
@@ -113,10 +113,11 @@ def _sram(probe: Probe, found: Answers, *, silent: bool) -> None:
         return
     counted = probe.ask("GetMemoryErrorCounter", UNCORRECTED, VOLATILE, SRAM)
     found.values["sram_uncorrected"] = counted
-    if lacking:
+    earlier = architecture is not None and architecture < AMPERE
+    if lacking and (silent or earlier):
         found.absent("sram_threshold_exceeded")
-        if counted is None and silent:
-            found.absent("sram_uncorrected")
+    if lacking and silent and counted is None:
+        found.absent("sram_uncorrected")
 
 
 def _remaps(probe: Probe, found: Answers, architecture: int | None, *, without_ecc: bool) -> None:

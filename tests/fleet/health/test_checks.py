@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fleet.health import checks, reasons
 from fleet.health.checks import CHECKS, Action, Finding, Verdict, judge, needs_reset, passed
 from fleet.health.readings import COUNTERS, Logged, Readings
+from fleet.health.xids import Severity
 from fleet.model import Source
 from fleet.settings import HealthPolicy
 
@@ -367,6 +368,8 @@ def test_f47_what_failed_or_warns_keeps_its_own_remedy() -> None:
     """F47: remedies of faults and warnings are those of their rows."""
     assert one("aer-fatal", {"aer_fatal": 1}).remedy.startswith("read the kernel log, reseat")
     assert one("persistence", {"persistence": False}).remedy.startswith("run the driver's")
+    told = one("xid", {"xids": (48,)}).remedy
+    assert told == checks.remedy_of(Severity.RESET), "a rule's own word comes first"
 
 
 def test_f20_errors_only_the_log_counts_count_before_and_after() -> None:

@@ -132,6 +132,8 @@ def test_b58_a_recovery_action_only_the_log_had_is_closed_with_it() -> None:
     assert open_only(replace(found, recovery_logged=False), end).recovery_action == "GPU_RESET"
     later = replace(found, xids=(154, 154), xid_sequences=(7, 8), xid_actions=("GPU_RESET", "NONE"))
     assert open_only(later, end).recovery_action == "NONE"
+    silent = replace(found, xid_actions=())
+    assert open_only(silent, end).recovery_action == "GPU_RESET", "which record said so is unknown"
 
 
 def test_b58_every_reason_of_the_log_is_one_of_the_catalogue() -> None:

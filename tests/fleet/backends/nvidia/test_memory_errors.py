@@ -189,3 +189,19 @@ def test_b40_a_repair_nobody_tells_is_absent_only_where_parts_have_none(
     found = read(backend, gpu)
     assert found.repair_pending is None
     assert ("repair_pending" in found.not_applicable) is absent
+
+
+@pytest.mark.parametrize(
+    ("architecture", "ecc", "absent"), [(8, 1, False), (6, 1, True), (8, 0, True)]
+)
+def test_f20_a_threshold_nobody_tells_is_absent_only_where_parts_have_none(
+    host: Host, backend: NvidiaBackend, architecture: int, ecc: int, absent: bool
+) -> None:
+    """F20: "not supported" is no such thing only on a part known to lack it: before Ampere, or
+    without error correction; else it is unknown.
+    """
+    gpu = host.add_gpu(architecture=architecture, ecc_capable=ecc)
+    gpu.fault("nvmlDeviceGetSramEccErrorStatus", "return 3")
+    found = read(backend, gpu)
+    assert found.sram_threshold_exceeded is None
+    assert ("sram_threshold_exceeded" in found.not_applicable) is absent
