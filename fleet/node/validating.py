@@ -107,7 +107,8 @@ class Validator:
         log = before.log if before is not None else None
         if log is not None:
             known = self._registry
-            with known.commit() as commit:
+            # A journal that cannot be written is told elsewhere; here it leaves the faults open.
+            with suppress(errors.FleetError), known.commit() as commit:
                 closures.repair(commit, device.accelerator, known.boot_id, log.place)
 
     def concerning(self, readings: Readings, units: Iterable[UnitId]) -> Readings:
