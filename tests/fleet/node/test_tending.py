@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 from fleet.health import reasons
 from fleet.leases import AcquireRequest
 from fleet.model import Holder, HolderKind, OperationId, Source, State, Unit, UnitId, Uuid
 from fleet.node.registry import Work
 from fleet.node.tending import Tending, Watched
+from tests import threads
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.parting import parting
 
@@ -252,16 +251,13 @@ def test_a_device_dirty_since_later_than_now_is_cleaned(lab: Lab) -> None:
     wait_for(lambda: due(lab, early + clock.monotonic() - started) == ["gpu-1"])
 
 
-def test_a_sweep_without_a_thread_to_be_had_is_made_up_for(lab: Lab) -> None:
-    """B29: at the host's limit of processes the step goes on, and the next one sweeps."""
+def test_f79_a_sweep_without_a_thread_to_be_had_is_made_up_for(lab: Lab) -> None:
+    """F79, B29: at the host's limit of processes the step goes on, and the next one sweeps."""
     found = tending(lab)
     step = now_of(lab) + 2 * found.cadence.sweep_period_s
     found.join(5.0)
-    before = threading.stack_size(1 << 46)  # no host has room for it
-    try:
+    with threads.none_to_be_had():
         found.step(step)
-    finally:
-        threading.stack_size(before)
     assert found._sweeping is None
     found.step(step + 0.1)
     assert found._sweeping is not None
