@@ -26,7 +26,6 @@ from fleet.backends.simulated import backend as simulated
 from fleet.cdi.directory import SpecDirectory
 from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
-from fleet.door import paths
 from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, keep
@@ -65,11 +64,14 @@ from fleet.node.tending import Cadence
 from fleet.node.validating import Validator
 from fleet.node.wiping import Wiper
 from fleet.planning import (
+    LOCK,
     PLAN_FILE,
     CoordinatorPlan,
     FleetPlan,
     NodePlan,
     SimulatedNode,
+    door_path,
+    lock_path,
     plan_fleet,
 )
 from fleet.slices.exclusivity import HostLocks
@@ -83,16 +85,18 @@ from fleet.wipe.identity import kernel_boot_id
 from fleet.wipe.workers import Spawner
 
 __all__ = [
+    "LOCK",
     "CoordinatorPlan",
     "FleetPlan",
     "NodePlan",
     "SimulatedNode",
     "begin",
+    "door_path",
+    "lock_path",
     "open_coordinator",
     "open_node",
     "plan_fleet",
 ]
-LOCK = "journal.lock"
 
 
 def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> Coordinator:
@@ -196,19 +200,9 @@ def _alone(plan: NodePlan, backend: Backend) -> HostLocks | None:
     return owning.own(run_directory(plan), Path(plan.state).absolute(), found)
 
 
-def door_path(plan: NodePlan) -> Path:
-    """Where the owner of the plan's node answers."""
-    return layout.node_directory(Path(plan.state), plan.node) / paths.DOOR
-
-
 def open_door(plan: NodePlan) -> DoorNode:
     """The plan's node, whoever owns it."""
     return DoorNode(door_path(plan))
-
-
-def lock_path(plan: NodePlan) -> Path:
-    """The lock of the node's journal."""
-    return layout.node_directory(Path(plan.state), plan.node) / LOCK
 
 
 def backend_of(plan: NodePlan, directory: Path) -> Backend:

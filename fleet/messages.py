@@ -62,7 +62,8 @@ MomentOrNone = Annotated[float | None, *_TOLD]
 class Message(BaseModel):
     """Base of all messages: closed and immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Built when first used: a command line uses few of them, and building is most of a start.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Outcome(StrEnum):

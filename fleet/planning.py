@@ -13,13 +13,15 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fleet import errors, hardware
-from fleet.backends.simulated import topology
+from fleet import errors
+from fleet.door import paths
+from fleet.evidence import layout
 from fleet.messages import Message
 from fleet.profiles import Profile
 from fleet.settings import MIB, HardwareKind, HardwareSettings, Settings
 
 PLAN_FILE = "fleet.json"
+LOCK = "journal.lock"
 MEMORY_DEFAULT = 64 * MIB
 _SIMULATE = re.compile(r"^(?P<nodes>\d{1,4})x(?P<devices>\d{1,3})(?:p(?P<parts>\d{1,3}))?$")
 
@@ -49,6 +51,16 @@ class NodePlan(Message):
     go."""
     kubeconfig: str = ""
     """The API server, as the plugin reaches it; "": that of the pod we run in, else the user's."""
+
+
+def door_path(plan: NodePlan) -> Path:
+    """Where the owner of the plan's node answers."""
+    return layout.node_directory(Path(plan.state), plan.node) / paths.DOOR
+
+
+def lock_path(plan: NodePlan) -> Path:
+    """The lock of the node's journal."""
+    return layout.node_directory(Path(plan.state), plan.node) / LOCK
 
 
 class CoordinatorPlan(Message):
@@ -229,6 +241,8 @@ def _shape(simulate: str, memory_bytes: int) -> _Shape:
         "partitionable": int(match["parts"] or 0),
     }
     # Refused before it is recorded: a recorded shape that cannot be built would be a trap.
+    from fleet.backends.simulated import topology
+
     topology.Shape(node="node", seed=0, **figures).check()
     return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))
 
@@ -241,6 +255,8 @@ def _real(state: Path, settings: Settings, *, wanted: bool) -> _Shape:
             remedy="`fleet scrub` makes one of this machine's accelerators (it asks first), or of"
             " simulated ones with `--simulate 2x8`; or name its directory with --state",
         )
+    from fleet import hardware
+
     kind = hardware.discover(settings.hardware)
     return _Shape(nodes=1, hardware=kind, real=settings.hardware)
 
@@ -282,10 +298,25 @@ def _recorded(path: Path) -> _Shape | None:
         return _Shape.model_validate_json(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
-        raise errors.InputInvalid(
-            f"{path} cannot be read: {error}", remedy="restore it, or name another --state"
-        ) from error
+    except OSError as error:
+        why = error.strerror or str(error)
+    except ValueError as error:  # no JSON, no text, or not the fields there have to be
+        why = _wrong(error)
+    raise errors.InputInvalid(
+        f"{path}, which says what fleet this is, cannot be read: {why}",
+        remedy="put its last good copy back, or name another directory with --state",
+    )
+
+
+def _wrong(error: ValueError) -> str:
+    """What is wrong with a file, in our words and on one line."""
+    if not isinstance(error, ValidationError):
+        return "it is not text"
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [".".join(map(str, one["loc"])) for one in found]
+    if any(one["type"] == "json_invalid" for one in found):
+        return "it is not JSON"
+    return "wrong in it: " + ", ".join(place or "the whole" for place in places)
 
 
 def _write(path: Path, shape: _Shape) -> _Shape:

@@ -9,5 +9,10 @@ class Section(BaseModel):
     """Base of all sections: closed, immutable, validated also when a default is overridden."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        defer_build=True,
     )

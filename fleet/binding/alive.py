@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fleet.binding.running import BindingView
+from fleet.binding.view import BindingView
 from fleet.clock import Clock, SystemClock
 from fleet.evidence import layout
 from fleet.messages import Message, Moment

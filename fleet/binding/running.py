@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from fleet import errors
+from fleet.binding.view import BindingView
 from fleet.binding.watching import Cached
 from fleet.clock import Clock, SystemClock
-from fleet.messages import Message, NodeView
+from fleet.messages import NodeView
 from fleet.model import NO_TOKEN, Token, UnitId
 
 LOG = logging.getLogger(__name__)
@@ -30,25 +31,9 @@ PAUSE_MAX_S = 10.0
 WRITERS = 8
 """Writes to the API at one time; the client's own budget paces them."""
 
+__all__ = ["Binding", "BindingView", "Loop", "Reconciling", "Views"]
+
 Views = Mapping[str, NodeView | errors.FleetError]
-
-
-class BindingView(Message):
-    """How the reconciliation of claims stands. Times are seconds since the epoch."""
-
-    stepped_at: float = 0.0
-    """When a step last ended well; 0.0: not since the start."""
-    step_s: float = 0.0
-    """How long it took, s."""
-    open_claims: int = 0
-    """Claims that are kept an eye on."""
-    silent_nodes: tuple[str, ...] = ()
-    """Nodes that did not answer at the last survey."""
-    trouble: str = ""
-    """Why nothing is done, or not everything, with what to do; "" while all is well."""
-    trouble_since: float = 0.0
-    nodes: str = ""
-    """Label selector of the Nodes whose claims it decides about; "": all."""
 
 
 class Binding(Protocol):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleet import bootstrap, errors, plugging, settings_file
-from fleet.binding.holding import Holds
-from fleet.binding.names import Marks
-from fleet.clock import SystemClock
-from fleet.kube import identity
-from fleet.kube.base import Cluster
+from fleet import errors, planning
 from fleet.planning import NodePlan
 from fleet.profiles import Profile
 from fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from fleet.binding.holding import Holds
+    from fleet.binding.names import Marks
+    from fleet.kube.base import Cluster
 
 KubeconfigOption = Annotated[
     Path | None,
@@ -68,11 +68,16 @@ class Surroundings:
     @property
     def marks(self) -> Marks:
         """Our names on claims."""
+        from fleet.binding.names import Marks
+
         return Marks(self.settings.kubernetes.driver)
 
     @property
     def holds(self) -> Holds | None:
         """What takes our marks off claims."""
+        from fleet.binding.holding import Holds
+        from fleet.clock import SystemClock
+
         return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
 
 
@@ -98,7 +103,10 @@ def surroundings(
     the fleet belongs to, `InputInvalid` where the operator's word is not true, and where a cluster
     was named what `fleet.plugging.open_cluster` raises.
     """
-    plans = () if address is not None else bootstrap.plan_fleet(directory).nodes
+    from fleet import plugging, settings_file
+    from fleet.kube import identity
+
+    plans = () if address is not None else planning.plan_fleet(directory).nodes
     settings = settings_file.load(policy) if policy is not None else Settings()
     plan = plans[0] if plans else NodePlan(node="none", state=str(directory), settings=settings)
     if no_cluster and (kubeconfig is not None or any(one.kubernetes for one in plans)):

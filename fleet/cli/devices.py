@@ -8,7 +8,6 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fleet import errors, planning, settings_file
 from fleet.cli import reach, text
@@ -202,7 +201,7 @@ def partitioning(
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:
     text.banner(console, views)
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     for column in ("node", "device", "uuid", "memory", "profile", "state", "reasons", "claim"):
         table.add_column(column, justify="right" if column == "memory" else "left")
     table.add_column("certificate")

@@ -189,7 +189,9 @@ def list_(
 
     def render(console: Console) -> None:
         _simulated_banner(console, [certificate for _, certificate in found])
-        table = Table("certificate", "issued", "node", "device", "holder before", "token", "bytes")
+        table = text.table(
+            "certificate", "issued", "node", "device", "holder before", "token", "bytes"
+        )
         for _, one in found:
             _add(
                 table,
@@ -440,7 +442,7 @@ def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
     for name, value in _facts(entry, one):
         table.add_row(Text(name, style="dim"), Text(value))
     console.print(table)
-    scope = Table("region", "covered", "cleared by", "verified", "bytes", title="scope")
+    scope = text.table("region", "covered", "cleared by", "verified", "bytes", title="scope")
     for region in found["scope"]:
         _add(
             scope,
@@ -451,7 +453,7 @@ def _show(console: Console, entry: Entry, one: parsed.Certificate) -> None:
             "-" if region["bytes"] is None else text.size(region["bytes"]),
         )
     console.print(scope)
-    checks = Table("check", "verdict", "detail", title="health")
+    checks = text.table("check", "verdict", "detail", title="health")
     for check in found["health"]["findings"]:
         _add(checks, check["check"], check["verdict"], check["detail"])
     console.print(checks)

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fleet import bootstrap, errors
@@ -287,7 +286,7 @@ def _show(
 
     def render(console: Console) -> None:
         text.warn(console, simulated=simulated)
-        table = Table("key", "of", "listed", "replaced", "revoked", "why")
+        table = text.table("key", "of", "listed", "replaced", "revoked", "why")
         for row in rows:
             times = [(row[name] or "-")[:19] for name in ("since", "until", "revoked_at")]
             owner = row["node"] or "coordinator"

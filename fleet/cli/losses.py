@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fleet import errors
+from fleet.cli import text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.evidence import layout, losses
@@ -80,7 +80,7 @@ def _render_looks(rows: list[dict[str, Any]], console: Console) -> None:
     if not rows:
         console.print("no claim looked into a device")
         return
-    table = Table("recorded", "node", "claim", "device", "given", box=None, pad_edge=False)
+    table = text.table("recorded", "node", "claim", "device", "given")
     for row in rows:
         given = "read-only" if row["read_only"] else "for reading and writing"
         for device in row["devices"]:
@@ -111,7 +111,7 @@ def _render(rows: list[dict[str, Any]], console: Console) -> None:
     if not rows:
         console.print("no data-loss records")
         return
-    table = Table("recorded", "node", "claim", "device", "reasons", box=None, pad_edge=False)
+    table = text.table("recorded", "node", "claim", "device", "reasons")
     for row in rows:
         for device in row["devices"]:
             mark = "SIMULATED " if row["simulated"] else ""

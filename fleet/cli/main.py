@@ -7,18 +7,23 @@ stderr; an error is never shown as a traceback unless FLEET_TRACEBACK is set.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from fleet import errors, logs
-from fleet.cli import output, text, verbs
+from fleet.cli import verbs
 
 EXIT_COULD_NOT_RUN = 2
+# No plugin of others has a part in what we validate, and looking for some reads the metadata of
+# every package that is installed.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+COLLECT_AT = 10_000
+"""New objects at which a command looks for garbage (Python: 700, which is for small programs)."""
 PRIVATE_UMASK = 0o077
 """What we leave on disk is for its owner only, whatever umask we were started under."""
 
@@ -44,13 +49,15 @@ _FILES = {
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  the signature of a click callback
     if wanted:
+        from importlib import metadata
+
         sys.stdout.write(f"fleet {metadata.version('fleetscrub')}\n")
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """The application with its top-level options."""
-    app = verbs.build()
+def build(arguments: Sequence[str] | None = None) -> typer.Typer:
+    """The application with its top-level options; of the verbs as `verbs.build` says."""
+    app = verbs.build(arguments)
 
     @app.callback()
     def top(
@@ -67,9 +74,9 @@ def build() -> typer.Typer:
 def main(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     as_json = "--json" in arguments
-    output.begin()
     try:
-        outcome = build()(args=list(arguments), prog_name="fleet", standalone_mode=False)
+        app = _loaded(arguments)
+        outcome = app(args=list(arguments), prog_name="fleet", standalone_mode=False)
     except typer.Exit as done:
         return int(done.exit_code)
     except (typer.Abort, KeyboardInterrupt):
@@ -99,10 +106,26 @@ def main(arguments: Sequence[str]) -> int:
     return outcome if isinstance(outcome, int) else 0
 
 
+def _loaded(arguments: Sequence[str]) -> typer.Typer:
+    """The application for one command line; nothing was answered yet."""
+    app = build(arguments)
+    if verbs.named(arguments):
+        from fleet.cli import output
+
+        output.begin()
+    if not gc.isenabled():  # as `run` has it: what is loaded by now stays to the end
+        gc.freeze()
+        gc.enable()
+    return app
+
+
 def run(*verb: str) -> None:
     """Entry point of the command; a job that is a verb of its own gives `verb`. Never returns."""
     os.umask(PRIVATE_UMASK)
     logs.guard("fleet")
+    # What is being loaded stays for good: looking through it again and again finds nothing.
+    gc.disable()
+    gc.set_threshold(COLLECT_AT)
     sys.exit(main([*verb, *sys.argv[1:]]))
 
 
@@ -124,7 +147,7 @@ def refused(error: OSError) -> errors.FleetError:
 
 def _meant(arguments: Sequence[str]) -> str:
     """The command that was typed: the parser does not say whose option lacks its value."""
-    command: Any = typer.main.get_command(build())
+    command: Any = typer.main.get_command(build(arguments))
     path = ["fleet"]
     for word in arguments:
         if word.startswith("-"):
@@ -137,6 +160,8 @@ def _meant(arguments: Sequence[str]) -> str:
 
 
 def _show(error: errors.FleetError, *, as_json: bool) -> int:
+    from fleet.cli import output, text
+
     if as_json:
         output.emit_error(error)
     console = output.error_console()

@@ -56,6 +56,16 @@ class Proof(Message):
     seconds: float
 
     @property
+    def blocks(self) -> int:
+        """Blocks that one copy of the secret has at least."""
+        return max(1, self.secret_bytes // 64)
+
+    @property
+    def copies(self) -> int:
+        """How often the secret was found: it is written at several places of the memory."""
+        return self.planted // self.blocks
+
+    @property
     def holds(self) -> bool:
         """Whether the secret was there and is gone."""
         return self.planted > 0 and not self.after_release and self.after_handover == 0
@@ -278,7 +288,10 @@ def _render(console: Console, proof: Proof) -> None:
         f"{place}: {proof.secret_bytes} B of secret, {text.size(proof.memory_bytes)} searched each"
         f" time, {text.duration(proof.seconds)}"
     )
-    console.print(f"  while tenant A held it:      {proof.planted} blocks of the secret found")
+    console.print(
+        f"  while tenant A held it:      {proof.planted} blocks of the secret found"
+        f" ({proof.copies} copies of it, {proof.blocks} blocks each)"
+    )
     if proof.after_release is not None:
         console.print(f"  after tenant A released it:  {proof.after_release} blocks")
     console.print(f"  in what tenant B was given:  {proof.after_handover} blocks")

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fleet import errors
+from fleet import errors, planning
 from fleet.door import paths
+from fleet.door.calling import DoorNode
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.model import Lease, RunId, Token
+from fleet.planning import NodePlan
 from fleet.stores.base import Release, RunRecord
 
 if TYPE_CHECKING:
-    from fleet.bootstrap import NodePlan
-    from fleet.door.calling import DoorNode
     from fleet.node.service import NodeService
 
 TICK_S = 0.2
@@ -100,9 +100,18 @@ def fleet(state: Path, *, address: str | None, ticking: bool = False) -> Iterato
 
 @contextmanager
 def nodes(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
-    """The nodes by name, answering only. Raises as `fleet` does."""
-    with fleet(state, address=address) as found:
-        yield found.nodes
+    """The nodes by name, answering only. Raises as `fleet` does.
+
+    Where every node has an owner that answers, that one knows whether there is a store.
+    """
+    with ExitStack() as stack:
+        if address is not None:
+            yield _attached(address, stack)
+            return
+        found = _opened(state, stack, ticking=False)
+        if found.opened:
+            _opened_coordinator(state)
+        yield found
 
 
 @contextmanager
@@ -164,10 +173,8 @@ def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) ->
         raise
 
 
-def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> Mapping[str, Node]:
-    from fleet import bootstrap
-
-    plans = {plan.node: plan for plan in bootstrap.plan_fleet(state).nodes}
+def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> _Reached:
+    plans = {plan.node: plan for plan in planning.plan_fleet(state).nodes}
     found = _Reached(plans, stack, ticking=ticking)
     for name in found:
         found.reach(name)
@@ -212,13 +219,14 @@ class _Reached(Mapping[str, "Node"]):
 
     def reach(self, name: str) -> Node:
         """Who answers for the node now. Raises `NotOwner` where its owner does not answer."""
-        from fleet import bootstrap
-
         plan = self._plans[name]
         door = _answering(plan, self._stack)
         if door is not None:
             self._doors[name] = door
             return door
+        # What opens a node is most of what there is: loaded where one has to be opened.
+        from fleet import bootstrap
+
         try:
             service = bootstrap.open_node(plan)
         except errors.NotOwner as error:
@@ -241,12 +249,11 @@ class _Reached(Mapping[str, "Node"]):
 def others(plans: Sequence[NodePlan]) -> dict[str, str]:
     """By node, who has it and since when; without those that nobody has, or a standby, which lets
     go as soon as it is asked."""
-    from fleet import bootstrap
     from fleet.journal.lock import holder
 
     found: dict[str, str] = {}
     for plan in plans:
-        owner = holder(bootstrap.lock_path(plan))
+        owner = holder(planning.lock_path(plan))
         if owner is not None and not owner.owner.startswith(STANDBY):
             found[plan.node] = owner.told()
     return found
@@ -279,9 +286,7 @@ def await_free(
 
 def _answering(plan: NodePlan, stack: ExitStack) -> DoorNode | None:
     """The door of the node's owner, if there is one and it answers."""
-    from fleet import bootstrap
-
-    door = bootstrap.open_door(plan)
+    door = DoorNode(planning.door_path(plan))
     try:
         door.pulse()
     except errors.FleetError:

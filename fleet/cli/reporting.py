@@ -25,7 +25,7 @@ def render(console: Console, report: RunReport, *, state: Path) -> None:
 
 
 def _table(report: RunReport) -> Table:
-    table = Table(box=None, pad_edge=False, title=f"run {report.run}", title_justify="left")
+    table = text.table(title=f"run {report.run}")
     for column in ("node", "device", "verdict", "outcome", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("covered / total", "left out", "seconds", "rate"):

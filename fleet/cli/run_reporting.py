@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from fleet import errors
 from fleet.campaign.verdict import COVERED, Verdict
@@ -136,7 +135,7 @@ def _show(console: Console, found: RunFigures, html: Path | None) -> None:
     record = found.record
     text.warn(console, simulated=record.simulated)
     console.print(text.plain(f"run {record.id}: {standing(record)}"))
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     for column in ("verdict", "devices", "of them proven"):
         table.add_column(column)
     for word, count in found.counts.items():

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -64,7 +63,7 @@ def _list(console: Console, records: Sequence[RunRecord]) -> None:
         return
     text.warn(console, simulated=any(record.simulated for record in records))
     mixed = len({record.simulated for record in records}) > 1
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     for column in ("run", "started (UTC)", "state", "results", "why it ended"):
         table.add_column(column)
     for record in records:
@@ -86,7 +85,7 @@ def _show(console: Console, record: RunRecord) -> None:
             f" {_outcomes(record)}"
         )
     )
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     for column in ("node", "device", "outcome", "state", "covered", "certificate"):
         table.add_column(column)
     for result in sorted(record.results.values(), key=lambda one: (one.node, one.device)):

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fleet import bootstrap, errors, planning
 from fleet.bootstrap import FleetPlan
@@ -316,7 +315,7 @@ def _dry_run(
 
     def render(console: Console) -> None:
         text.banner(console, views)
-        table = Table(box=None, pad_edge=False)
+        table = text.table()
         for column in ("wave", "node", "device", "state", "memory"):
             table.add_column(column)
         for number, wave in enumerate(waves.waves, 1):

@@ -10,9 +10,8 @@ from typing import Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from fleet import bootstrap
+from fleet import planning
 from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import is_awaited
@@ -123,7 +122,7 @@ def status(
     with reach.nodes(directory, address=address) as nodes:
         views = [node.view() for node in nodes.values()]
     found = alive.read(directory) if address is None else None
-    awaited = address is None and is_awaited(bootstrap.plan_fleet(directory).nodes)
+    awaited = address is None and is_awaited(planning.plan_fleet(directory).nodes)
     trouble = tuple(alive.told(found, now, awaited=awaited))
     # A coordinator that reported and stopped, or is kept from working, binds nobody; where none
     # ever reported here it may run elsewhere, and that is said without being a verdict.
@@ -161,7 +160,7 @@ def _render(console: Console, views: Sequence[NodeView]) -> None:
     shown = [
         state for state in State if any(d.state == state for view in views for d in view.devices)
     ]
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     table.add_column("node")
     table.add_column("backend")
     table.add_column("devices", justify="right")

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fleet import errors
@@ -317,7 +316,7 @@ def _show(authority: Authority, *, as_json: bool) -> None:
     )
 
     def render(console: Console) -> None:
-        table = Table("key", "listed", "replaced", "revoked", "why")
+        table = text.table("key", "listed", "replaced", "revoked", "why")
         for row in document["keys"]:
             times = [row[name] or "-" for name in ("since", "until", "revoked_at")]
             cells = [row["id"][:SHORT_ID], *times, row["reason"] or "-"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from fleet import terminal
@@ -118,6 +119,11 @@ def warn(console: Console, *, simulated: bool) -> None:
     """The line itself, where something other than the nodes' views tells."""
     if simulated:
         console.print(plain(SIMULATED, "bold black on yellow"))
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """A table as every verb shows one: words and spaces, no lines."""
+    return Table(*columns, box=None, pad_edge=False, title=title or None, title_justify="left")
 
 
 def listed(console: Console, views: Iterable[NodeView]) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import typer
@@ -56,8 +56,11 @@ VERBS = (
 )
 
 
-def build() -> typer.Typer:
-    """The whole application."""
+def build(arguments: Sequence[str] | None = None) -> typer.Typer:
+    """The application; of the verbs, where `arguments` are given, only the one they name with what
+    is behind it. All of them together take a second to load, and one command line needs one.
+    """
+    wanted = None if arguments is None else named(arguments)
     app = typer.Typer(
         name="fleet",
         no_args_is_help=True,
@@ -67,6 +70,9 @@ def build() -> typer.Typer:
         help="Proof that no tenant receives a device carrying another tenant's data or a fault.",
     )
     for verb in VERBS:
+        if arguments is not None and verb.name != wanted:
+            app.command(verb.name, help=verb.line)(_elsewhere)
+            continue
         module = importlib.import_module(f"fleet.cli.{verb.module}")
         found = getattr(module, verb.attribute)
         if isinstance(found, typer.Typer):
@@ -74,6 +80,18 @@ def build() -> typer.Typer:
         else:
             app.command(verb.name, help=_help(verb, found.__doc__))(found)
     return app
+
+
+def named(arguments: Sequence[str]) -> str:
+    """The verb of a command line, "" where it names none: `fleet` itself has no option that takes
+    a value."""
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    return first if any(verb.name == first for verb in VERBS) else ""
+
+
+def _elsewhere() -> None:
+    """Stands for a verb that the command line does not name."""
+    raise AssertionError("a verb was called that is not loaded")
 
 
 def _help(verb: Verb, docstring: str | None) -> str:

@@ -70,12 +70,19 @@ class PluginSite:
         backend.reboot()
 
 
+FOREWORD = (
+    "SIMULATED devices. On the way calls are refused, a pod is killed and the node is rebooted:\n"
+    "refusals and warnings between the steps are meant. Only a line that says BROKEN is a fault."
+)
+
+
 def run(directory: Path, say: Say, *, profile: Profile = Profile.FAST) -> int:
     """Tell the story below `directory`, which is made; exit code 0 when every promise held.
 
     `say` takes one line at a time, from several threads but never two at once.
     """
     telling = Telling(say)
+    telling.line(FOREWORD)
     plan = _plan(directory, profile)
     cluster = MemoryCluster(Engine(seed=uuid.uuid4().hex))  # no UID is used twice
     kubernetes = plan.settings.kubernetes

@@ -37,6 +37,7 @@ def run(directory: Path, say: Say, *, short: bool = False) -> int:
 
 
 def _tell(directory: Path, telling: Telling, *, short: bool) -> None:
+    telling.line("SIMULATED GPUs.")
     telling.line("STAND-IN drivers: libnvidia-ml.so.1 and libcuda.so.1 are small C programs of the")
     telling.line("tests over files; no GPU is touched. Real are the back end, both bindings, the")
     telling.line(
@@ -49,7 +50,8 @@ def _tell(directory: Path, telling: Telling, *, short: bool) -> None:
     for gpu in (stage.whole, stage.divided):
         mig = "on" if gpu is stage.divided else "off"
         telling.line(
-            f"   {gpu.bus_id} {gpu.get('name')} {gpu.uuid}, {MEMORY_BYTES >> 20} MiB, MIG {mig}"
+            f"   simulated: {gpu.bus_id} {gpu.get('name')} {gpu.uuid},"
+            f" {MEMORY_BYTES >> 20} MiB, MIG {mig}"
         )
     telling.line(f"   {time.monotonic() - began:.1f} s, the stand-ins compiled where they were not")
 

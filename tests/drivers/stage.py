@@ -79,7 +79,7 @@ class Stage:
 
     def verb(self, *words: str, quiet: bool = False) -> str:
         """Run ``fleet <words>`` on the state and show what it says. Raises `BrokenOff`."""
-        self.telling.line(f"   $ fleet {' '.join(words)}")
+        self.telling.line(f"   $ fleet {' '.join(words)}    (simulated GPUs: stand-in drivers)")
         ended = subprocess.run(
             [sys.executable, "-m", "fleet.cli.main", *words, "--state", str(self.state)],
             cwd=ROOT,

@@ -9,7 +9,7 @@ from tests.drivers.stage import ROOT
 
 
 def test_the_demo_holds_every_promise() -> None:
-    """Promises 1 to 4: what leaks without us does not leak through us, in three MIG slices made
+    """F59, promises 1 to 4: what leaks without us does not leak through us, in three MIG slices made
     for claims and in pods' slices behind kubelet, which are gone afterwards."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.drivers.demo", "--short"],
@@ -21,7 +21,10 @@ def test_the_demo_holds_every_promise() -> None:
     )
     said = ended.stdout
     assert ended.returncode == 0, said + ended.stderr
-    assert said.startswith("STAND-IN drivers")
+    assert said.startswith("SIMULATED GPUs.\nSTAND-IN drivers")
+    for line in said.splitlines():
+        if "H100" in line and "GPU-" in line:
+            assert "simulated" in line, "F59: nobody takes a stand-in for a GPU"
     assert "BROKEN" not in said
     assert "holds: without our wipe the next program reads it" in said
     assert "holds: exactly these three instances exist" in said

@@ -119,6 +119,24 @@ def test_a_first_use_that_comes_second_takes_over_how_the_node_is_served(tmp_pat
     assert [one.name for one in tmp_path.iterdir()] == [PLAN_FILE]
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"nodes": 1, "colour": "red"}', "wrong in it: colour"),
+        (b"{", "it is not JSON"),
+        (b"\xff\xfe", "it is not text"),
+    ],
+)
+def test_f59_a_broken_record_is_told_in_our_words(tmp_path: Path, content: bytes, why: str) -> None:
+    """F59: what is wrong with fleet.json is one line with a remedy, no library's own report."""
+    (tmp_path / PLAN_FILE).write_bytes(content)
+    with pytest.raises(errors.InputInvalid) as caught:
+        planning.plan_fleet(tmp_path)
+    assert caught.value.detail.endswith(why)
+    assert "\n" not in caught.value.detail
+    assert "put its last good copy back" in caught.value.remedy
+
+
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A torn or newer record is no reason to begin a fleet anew."""
     (tmp_path / PLAN_FILE).write_text('{"nodes": 1, "colour": "red"}')

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fleet import bootstrap
 from fleet.campaign.plan import next_batch
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
@@ -56,6 +61,14 @@ MOST = {
     "campaign": 0.65,  # 0.28 to 0.34
 }
 """The most a path may cost, in its yardstick; beside it what it did on two busy cores."""
+START_MOST = {
+    "help": 4.0,  # 1.2 to 1.6; 20 when every verb was loaded for it
+    "status": 4.5,  # 3.3 to 3.6; 20 before
+    "status of nodes opened for it": 9.0,  # 7.0 to 7.4; 20 before
+}
+"""The most a command line may cost, in starts of Python with its parser."""
+STARTS = 5
+COMPILED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 STAY_COMMITS = {
     Profile.STRICT: {"pre-bind wipe": 5, "prepare": 3, "unprepare": 6},
     Profile.FAST: {"prepare": 4, "unprepare": 6},
@@ -255,3 +268,41 @@ def test_the_bound_is_inclusive() -> None:
     measured.judge(most=2.0)
     with pytest.raises(Slower, match=r"20\.00 ms CPU are 2\.00 yardsticks of 10\.00 ms"):
         measured.judge(most=1.9)
+
+
+def child_cpu_s(*command: str) -> float:
+    """CPU time, s, of a process from start to end."""
+    before = os.times()
+    subprocess.run(command, check=False, capture_output=True, env=COMPILED, timeout=120)
+    after = os.times()
+    return (after.children_user + after.children_system) - (
+        before.children_user + before.children_system
+    )
+
+
+def starts(*words: str) -> float:
+    """What `fleet` with these words costs, in starts of Python that import `typer` alone."""
+    fleet = [sys.executable, "-m", "fleet.cli.main", *words]
+    bare = [sys.executable, "-c", "import typer"]
+    child_cpu_s(*fleet)  # what was changed since is compiled now
+    rounds = [(child_cpu_s(*fleet), child_cpu_s(*bare)) for _ in range(STARTS)]
+    return statistics.median(path for path, _ in rounds) / statistics.median(
+        yardstick for _, yardstick in rounds
+    )
+
+
+def test_f55_help_costs_little_more_than_its_parser() -> None:
+    """F55: a command line loads what it needs: help and version nothing but the parser."""
+    assert starts("--help") <= START_MOST["help"]
+    assert starts("--version") <= START_MOST["help"]
+
+
+def test_f55_status_loads_little(tmp_path: Path) -> None:
+    """F55: asking the owner of the nodes loads nothing of what opens a node; opening them here
+    does, and nothing of the other verbs."""
+    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x2", memory_bytes=8 << 20).nodes
+    alone = starts("status", "--state", str(tmp_path))
+    with closing(bootstrap.open_node(plan)):
+        owned = starts("status", "--state", str(tmp_path))
+    assert owned <= START_MOST["status"]
+    assert alone <= START_MOST["status of nodes opened for it"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -150,3 +151,28 @@ def test_a_node_whose_plugin_was_killed_is_waited_for_not_forced(
     assert "publisher lease ends" in told
     assert "--force" not in told
     assert main([*line[:2], "node-02", *line[3:]]) == 0
+
+
+def test_draining_looks_until_the_claims_have_gone(state: Path) -> None:
+    """E7: `fleet node drain --wait` looks again and again as long as it says, not once: a claim
+    that ends meanwhile lets it end well."""
+    occupy(state, "uid-1")
+    plan = bootstrap.plan_fleet(state).nodes[0]
+    with closing(bootstrap.open_node(plan)) as service:
+        stop = threading.Event()
+
+        def end() -> None:
+            while not stop.wait(0.05):
+                if any(one.reasons for one in service.view().devices):
+                    stop.wait(2.5)  # more than two of its looks
+                    service.unprepare("uid-1")
+                    return
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        line = ["node", "drain", plan.node, "--reason", "x", "--wait", "60", "--state", str(state)]
+        try:
+            assert main(line) == 0
+        finally:
+            stop.set()
+            ending.join()

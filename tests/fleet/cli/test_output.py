@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleet.cli.main import main
 from fleet.cli.output import (
     PlainConsole,
     VerbAnswer,
@@ -23,6 +25,7 @@ from fleet.cli.output import (
 )
 from fleet.errors import DeviceUnknown
 from fleet.messages import Moment
+from tests.fleet.cli.fleets import certify
 
 
 class Example(VerbAnswer):
@@ -108,3 +111,26 @@ def test_nothing_printed_acts_on_the_terminal(
     assert lines[:2] == [SHOWN, f"{SHOWN} and"]
     assert sum(SHOWN in line for line in lines) >= 5
     assert not any(ord(c) < 32 for line in lines for c in line)
+
+
+def test_f59_tables_of_all_verbs_look_alike(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F59: one style of tables: words and spaces, whichever verb prints them."""
+    certify(state)
+    capsys.readouterr()
+    assert main(["evidence", "list", "--state", str(state), "--json"]) == 0
+    (digest, *_) = [
+        row["certificate"] for row in json.loads(capsys.readouterr().out)["certificates"]
+    ]
+    for words in (
+        ["devices"],
+        ["status"],
+        ["evidence", "list"],
+        ["evidence", "show", digest],
+        ["evidence", "keys", "list"],
+    ):
+        main([*words, "--state", str(state)])
+        said = capsys.readouterr().out
+        assert said.strip(), words
+        assert not set("━─┃│┏┡┬╇") & set(said), words

@@ -30,6 +30,16 @@ def test_a_secret_does_not_survive_a_hand_over(
     assert main(["audit", "--state", str(tmp_path)]) == 0
 
 
+def test_f59_a_proof_says_how_often_the_secret_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F59: more blocks are found than the secret has, since it is written at three places: said."""
+    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    assert main(["prove", "--state", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "192 blocks of the secret found (3 copies of it, 64 blocks each)" in said
+
+
 @pytest.mark.parametrize(
     ("planted", "released", "handed", "holds"),
     [(3, 0, 0, True), (0, 0, 0, False), (3, 1, 0, False), (3, 0, 1, False)],
