@@ -197,7 +197,7 @@ def _body(found: ComplianceReport) -> Iterator[str]:
 
 
 def _table(found: ComplianceReport) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = text.table()
     for column in ("node", "device", "state", "answer"):
         table.add_column(column, no_wrap=True)
     for column in ("certificates", "verified", "answering", "covered / total"):

@@ -9,8 +9,9 @@ from tests.drivers.stage import ROOT
 
 
 def test_the_demo_holds_every_promise() -> None:
-    """F59, promises 1 to 4: what leaks without us does not leak through us, in three MIG slices made
-    for claims and in pods' slices behind kubelet, which are gone afterwards."""
+    """F59, promises 1 to 4: what leaks without us does not leak through us, in three MIG slices
+    made for claims and in pods' slices behind kubelet, which are gone afterwards; all of it is
+    said to be simulated."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.drivers.demo", "--short"],
         cwd=ROOT,
