@@ -92,9 +92,9 @@ def outcome(check: Check, sight: Sight) -> Outcome:
     """The verdict of one check. The only place where an absent reading is judged."""
     if check.reading in sight.now.not_applicable:
         return Outcome(Verdict.NOT_APPLICABLE, "the hardware has no such thing")
-    there = (sight.now, sight.load)
-    judged_later = check.rules.get("idle") == Verdict.NOT_APPLICABLE and sight.load is None
-    if all(_value(check, readings) is None for readings in there) and not judged_later:
+    # A link's maximum may have fallen whatever else of it is not told: its rule looks at both.
+    absent = all(_value(check, readings) is None for readings in (sight.now, sight.load))
+    if absent and check.rule != "link":
         return _unknown(check)
     return RULES[check.rule](check, sight)
 
