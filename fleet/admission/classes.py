@@ -16,7 +16,7 @@ from fleet.admission.shapes import ClassSpec
 _EXCLUSIVE = (
     r"allowMultipleAllocations\s*(!=\s*true|==\s*false)|!\s*device\.allowMultipleAllocations"
 )
-NO_AGENT = r"\.agent\s*(==\s*false|!=\s*true)|!\s*device\.attributes\[[^\]]*\]\.agent"
+NO_AGENT = r"\.agent\s*(==\s*false|!=\s*true)|!\s*device\.attributes\[[^\]]{0,200}\]\.agent"
 """Of a selector that leaves the agent device out."""
 NARROW = r"\bdriver\b|(attributes|capacity)\s*\[|[\"']\s*in\s+device\.(attributes|capacity)"
 """Of a selector that is about devices of some driver: without one a class selects those of all."""

@@ -7,7 +7,8 @@ over here, since the API server refuses it by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeGuard
 
 Path = tuple[str | int, ...]
@@ -161,7 +162,7 @@ class Workload:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wish:
     """One way in which a request can be satisfied."""
 
@@ -170,6 +171,9 @@ class Wish:
     request: str
     alternative: str
     """Name of the sub-request; "" where the request has but one form."""
+    speaks: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    """By driver, whether its selectors were found to speak of it: several rules ask, and reading
+    them takes time with their length."""
 
     @property
     def device_class(self) -> str:
@@ -185,7 +189,7 @@ class Wish:
             else (self.request,)
         )
 
-    @property
+    @cached_property
     def selectors(self) -> list[str]:
         """The CEL text of its own selectors: they count as those of its class do."""
         return [expression for _, expression in expressions(self.fields, self.path)]
@@ -205,7 +209,7 @@ class Entry:
         return not self.requests or any(name in self.requests for name in wish.names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClaimSpec:
     """What a claim, or the claims of a template, ask for."""
 
@@ -221,7 +225,7 @@ class ClaimSpec:
         """Requests, each with its path."""
         return listed(self.devices, "requests", self.path)
 
-    @property
+    @cached_property
     def wishes(self) -> list[Wish]:
         """Every form of every request, whatever the API version writes it in."""
         return [wish for path, request in self.requests for wish in wishes_of(request, path)]

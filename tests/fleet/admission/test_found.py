@@ -32,12 +32,15 @@ def objects(path: Path) -> list[Object]:
 
 
 def broken(document: Object) -> set[str]:
-    """The rules that refuse an object; lint and the policies have to agree."""
-    judged = {one.rule for one in rules.judge(document, GROUND) if one.refuses}
+    """The rules that refuse an object; lint and the policies have to agree, in the same words."""
+    found = {one.rule: one for one in rules.judge(document, GROUND) if one.refuses}
     request = apiserver.Request(document)
-    denied = {one.rule for policy in POLICIES for one in apiserver.denials(policy, request)}
-    assert judged - rules.LINT_ONLY == denied
-    return judged
+    denials = [one for policy in POLICIES for one in apiserver.denials(policy, request)]
+    assert found.keys() - rules.LINT_ONLY == {one.rule for one in denials}
+    for one in denials:
+        assert one.message.startswith(f"{one.rule}: ")
+        assert one.message.endswith(found[one.rule].remedy)
+    return set(found)
 
 
 def by_name(folder: str) -> Mapping[str, set[str]]:
