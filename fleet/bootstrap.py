@@ -30,6 +30,7 @@ from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, keep
 from fleet.evidence import heads, kept_list, layout
+from fleet.evidence.dsse import Signer
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.losses import LossLog
@@ -38,7 +39,7 @@ from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
 from fleet.kube.base import Cluster
 from fleet.model import BootId, NodeName
-from fleet.node import kubelet_checkpoint
+from fleet.node import inventory, kubelet_checkpoint
 from fleet.node.admitting import Admission
 from fleet.node.bounded import BoundedCalls
 from fleet.node.certifying import Certifier
@@ -47,6 +48,8 @@ from fleet.node.cleaning import Cleaner
 from fleet.node.container_runtime import ContainerRuntime
 from fleet.node.exposing import Exposer
 from fleet.node.holding import Holding
+from fleet.node.inventory import OPEN_WAIT_S, Question
+from fleet.node.key import NodeKey
 from fleet.node.lingering import Lingering
 from fleet.node.losing import LossRecorder
 from fleet.node.outbox import Outbox
@@ -159,11 +162,19 @@ def _signer(state: Path, clock: SystemClock) -> heads.Countersigner:
 
 
 def open_node(
-    plan: NodePlan, *, owner: str = "node service", hand_over: HandOver = keep
+    plan: NodePlan,
+    *,
+    owner: str = "node service",
+    hand_over: HandOver = keep,
+    looks: bool = False,
 ) -> NodeService:
     """Open a node: take its journal, recover, serve at its door. `NotOwner` when another serves.
 
-    `hand_over` decides when a newcomer asks for the journal; see `fleet.door`.
+    Callers are let in as soon as this node's own disk has been read: neither its driver nor its
+    lease store is waited for (B14, B72). Where no kubelet asks for its devices the driver is given
+    its time, and must be there at the first use: else `DriverAbsent`. `hand_over` decides when a
+    newcomer asks for the journal; see `fleet.door`. With `looks` trouble of the journal is only
+    told (`JournalUnreadable`): whoever serves the node decides about it.
     """
     state = Path(plan.state)
     directory = layout.node_directory(state, plan.node)
@@ -174,12 +185,16 @@ def open_node(
     parts: Parts | None = None
     alone: HostLocks | None = None
     try:
+        question = _asked(plan, backend, directory)
         # Before anything is written: journal and witness of whoever has these devices are not ours.
-        alone = _alone(plan, backend)
-        parts = _parts(plan, backend, directory, lock)
-        parts.alone = alone
+        alone = _alone(plan, question, directory)
+        parts = _parts(plan, backend, directory, lock, looks=looks)
+        parts.alone, parts.question = alone, question
+        if alone is not None:
+            parts.registry.own = partial(owning.take, alone)
         service = NodeService(parts)
         parts.door = Door(service, door_path(plan), owner=owner, hand_over=hand_over)
+        service.begin()
         return service
     except BaseException:
         if parts is not None:
@@ -192,12 +207,33 @@ def open_node(
         raise
 
 
-def _alone(plan: NodePlan, backend: Backend) -> HostLocks | None:
-    """The right to speak for real accelerators; simulated ones are in their own directory."""
+def _asked(plan: NodePlan, backend: Backend, directory: Path) -> Question | None:
+    """The driver asked for its accelerators, and waited for as long as a start may wait.
+
+    None: they are simulated, and listed at once. Raises `DriverAbsent` where there is nothing to go
+    by without it.
+    """
     if plan.simulated is not None:
         return None
-    found = [accelerator.uuid for accelerator in backend.inventory()]
-    return owning.own(run_directory(plan), Path(plan.state).absolute(), found)
+    question = Question(backend.inventory)
+    question.wait(OPEN_WAIT_S if plan.kubernetes else None)
+    if not plan.kubernetes and not (directory / founding.JOURNAL).exists():
+        question.answer()
+    return question
+
+
+def _alone(plan: NodePlan, question: Question | None, directory: Path) -> HostLocks | None:
+    """The right to speak for real accelerators; simulated ones are in their own directory.
+
+    For those that are remembered while the driver says nothing; for the others once it does.
+    """
+    if question is None:
+        return None
+    found = inventory.remembered(directory / inventory.FILE)
+    with suppress(errors.DriverAbsent):
+        found = question.answer()
+    uuids = [accelerator.uuid for accelerator in found]
+    return owning.own(run_directory(plan), Path(plan.state).absolute(), uuids)
 
 
 def open_door(plan: NodePlan) -> DoorNode:
@@ -241,14 +277,16 @@ def _place(plan: NodePlan, directory: Path) -> Place:
     )
 
 
-def _parts(plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock) -> Parts:
+def _parts(
+    plan: NodePlan, backend: Backend, directory: Path, lock: OwnerLock, *, looks: bool
+) -> Parts:
     state, settings, clock = Path(plan.state), plan.settings, SystemClock()
     place = _place(plan, directory)
-    opened = opening.open_or_set_aside(place, now=clock.now())
+    opened = opening.open_or_set_aside(place, now=clock.now(), looks=looks)
     _refuse_unserved(plan, opened)
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:
-        key = SigningKey.placed(settings.evidence.key_file, layout.node_key(state, plan.node))
+        key = _key(plan, registry)
     except BaseException:
         opened.journal.close()
         raise
@@ -309,6 +347,17 @@ def _container_runtime(plan: NodePlan, backend: Backend) -> ContainerRuntime | N
     if plan.kubernetes and backend.kind == "nvidia":
         return ContainerRuntime(Path(plan.settings.hardware.root))
     return None
+
+
+def _key(plan: NodePlan, registry: Registry) -> Signer:
+    """The node's key. Where kubelet waits for teardowns, one that cannot be used is waited for."""
+    usual = layout.node_key(Path(plan.state), plan.node)
+    placed = partial(SigningKey.placed, plan.settings.evidence.key_file, usual)
+    if not plan.kubernetes:
+        return placed()
+    key = NodeKey(placed)
+    registry.unsigned = lambda: key.trouble
+    return key
 
 
 def _wiper(

@@ -192,7 +192,7 @@ class DeviceUnfit(Permanent):
 
 
 class JournalUnreadable(Permanent):
-    """The journal exists but cannot be read (permission, I/O)."""
+    """The journal exists but cannot be read (permission, I/O), or not by who only looks."""
 
     default_remedy = (
         "repair access to the file named; nothing was changed and nothing is assumed free"
@@ -317,7 +317,10 @@ class SocketTaken(Permanent):
 
 
 class DriverAbsent(Permanent):
-    """No accelerator driver answered: the devices are unknown, not absent."""
+    """No accelerator driver answered: the devices are unknown, not absent.
+
+    Field ``code`` where the driver's library gave a number.
+    """
 
     default_remedy = "install or start the driver, or simulate a fleet with `--simulate 2x8`"
 

@@ -27,17 +27,22 @@ def own(run: Path, state: Path, accelerators: Iterable[Uuid]) -> HostLocks:
     """
     locks = HostLocks(run / "owners", act="serves")
     try:
-        refused = locks.take(f"uuid-{uuid}" for uuid in accelerators)
-        if refused:
-            raise errors.NotOwner(
-                "; ".join(sorted(refused.values())),
-                remedy="stop that service, or use its --state: one journal speaks for a device",
-            )
+        take(locks, accelerators)
         _keep(run / SPEAKS, state)
     except errors.FleetError:
         locks.close()
         raise
     return locks
+
+
+def take(locks: HostLocks, accelerators: Iterable[Uuid]) -> None:
+    """Lock accelerators that `locks` has not yet. Raises `NotOwner`, `BackendFailed`."""
+    refused = locks.take(f"uuid-{uuid}" for uuid in accelerators)
+    if refused:
+        raise errors.NotOwner(
+            "; ".join(sorted(refused.values())),
+            remedy="stop that service, or use its --state: one journal speaks for a device",
+        )
 
 
 def _keep(path: Path, state: Path) -> None:

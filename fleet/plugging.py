@@ -188,4 +188,5 @@ def open_standby(plan: NodePlan, patience: Patience | None = None) -> Standby:
         lock=bootstrap.lock_path(plan),
         clock=SystemClock(),
         patience=patience or Patience(),
+        told=bootstrap.door_path(plan),
     )

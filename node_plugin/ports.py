@@ -34,6 +34,8 @@ class Standing:
     owner: str = ""
     """Kind of process that owns the node's journal (``actor``, ``standby``); "" unknown."""
     owner_reachable: bool = False
+    unreachable: str = ""
+    """Why nobody answers for the node, as far as that is known."""
     published_at: float | None = None
     """When the node's slices were last confirmed at the API, s since the epoch; None never."""
     elsewhere: str = ""

@@ -37,6 +37,8 @@ class Vigil:
 
     standby: Killable
     owner: Callable[[], int | None]
+    teller: Callable[[], int | None] = lambda: None
+    """The process id of who tells now why the node cannot be opened; None: nobody."""
     silence_s: float = 30.0
     """Silence, s, after which a standby that owns the journal hangs, as for any owner. It counts
     anew from when the standby is first seen to own it: it opens the node before it answers."""
@@ -54,6 +56,9 @@ class Vigil:
         pid = self.standby.pid
         if answered or pid is None:
             self._silences = 0  # while it does not run, the silence is not its own
+            return False
+        if self.teller() == pid:
+            self._silences = 0  # it knows why it cannot serve, says so, and goes on trying
             return False
         owner = self.owner()
         if not self._silences:

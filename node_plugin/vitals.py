@@ -68,7 +68,10 @@ class Vitals:
         if registration.state is Registered.REFUSED:
             missing.append(f"kubelet refused the registration: {registration.reason}")
         if not standing.owner_reachable:
-            missing.append("no owner of the node's journal answers; claims get retryable errors")
+            why = f": {standing.unreachable}" if standing.unreachable else ""
+            missing.append(
+                f"no owner of the node's journal answers; claims get retryable errors{why}"
+            )
         missing += (f"nothing can be prepared on this node: {why}" for why in standing.blocked)
         missing += self._unpublished(standing)
         return _verdict(missing)

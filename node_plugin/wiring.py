@@ -18,6 +18,7 @@ from typing import TypedDict
 
 from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
+from fleet.door import trouble
 from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.health import Health as Judged
@@ -71,6 +72,7 @@ class _Pulse(TypedDict):
 
     owner: str
     owner_reachable: bool
+    unreachable: str
 
 
 @dataclass
@@ -181,9 +183,9 @@ class Plugin:
     def _pulse(self) -> _Pulse:
         try:
             owner = str(self.door.pulse().get("owner", ""))
-        except FleetError:
-            return _Pulse(owner="", owner_reachable=False)
-        return _Pulse(owner=owner, owner_reachable=True)
+        except FleetError as error:
+            return _Pulse(owner="", owner_reachable=False, unreachable=str(error))
+        return _Pulse(owner=owner, owner_reachable=True, unreachable="")
 
     def _settle_agents(self) -> None:
         """A directory that cannot be written does not keep claims from being torn down."""
@@ -278,7 +280,11 @@ def _vigil(plan: NodePlan, children: Sequence[Child]) -> Vigil | None:
         found = read_owner(lock)
         return found.pid if found is not None and found.alive() else None
 
-    return Vigil(standby, owner)
+    def teller() -> int | None:
+        found = trouble.read(bootstrap.door_path(plan))
+        return found.pid if found is not None else None
+
+    return Vigil(standby, owner, teller)
 
 
 def _shown(pool: str, name: str, told: HealthVerdict) -> DeviceHealth:

@@ -342,6 +342,18 @@ class TellsFitness(Protocol):
 
 
 @runtime_checkable
+class TellsOpeners(Protocol):
+    """A back end that tells who has a device open while its driver does not answer."""
+
+    def openers(self, device: Device, ids: Mapping[str, int]) -> Sequence[Process]:
+        """Every process that has `device` open by the kernel's word alone, classified.
+
+        `ids`: the driver's numbers of the instance it was reached through, if it was. Raises
+        `BackendFailed` where that cannot be told.
+        """
+
+
+@runtime_checkable
 class TellsStrays(Protocol):
     """A back end whose sources may speak of devices that its inventory does not have."""
 

@@ -27,6 +27,7 @@ from fleet.backends.base import (
     TellsFitness,
     TellsHolders,
     TellsLog,
+    TellsOpeners,
     TellsStrays,
 )
 from fleet.door import wire
@@ -70,10 +71,8 @@ def _answered(backend: Backend, line: bytes) -> tuple[bytes, bool]:
     try:
         name, given = wire.parse_call(line)
         return wire.answer(CALLS[name](backend, given)), False
-    except errors.DriverRefused as error:
-        return wire.refusal(error), error.code == _MISMATCH
     except errors.FleetError as error:
-        return wire.refusal(error), False
+        return wire.refusal(error), error.fields.get("code") == _MISMATCH
     except Exception as error:  # noqa: BLE001 - a binding may raise anything; the node is told
         failed = errors.BackendFailed(f"{type(error).__name__}: {error}")
         return wire.refusal(failed), False
@@ -132,6 +131,13 @@ def _holders(backend: Backend, given: Mapping[str, Any]) -> Any:
     return {name: coding.processes(listed) for name, listed in found.items()}
 
 
+def _openers(backend: Backend, given: Mapping[str, Any]) -> Any:
+    device = coding.device_from(given["device"])
+    if isinstance(backend, TellsOpeners):
+        return coding.processes(backend.openers(device, given["ids"]))
+    return coding.processes(backend.processes(device.uuid))
+
+
 def _strays(backend: Backend) -> list[str]:
     return list(backend.strays()) if isinstance(backend, TellsStrays) else []
 
@@ -185,6 +191,7 @@ CALLS: Mapping[str, Callable[[Backend, Mapping[str, Any]], Any]] = {
     "holders": _holders,
     "unfit": lambda backend, _given: _unfit(backend),
     "log_state": lambda backend, _given: _log_state(backend),
+    "openers": _openers,
     "strays": lambda backend, _given: _strays(backend),
 }
 """What the node may ask, by name."""

@@ -30,6 +30,8 @@ FIRST_S = 60.0
 QUICK_S = 8.0
 """Time, s, for readings and processes: below `HealthPolicy.reading_timeout_s`."""
 KILL_WAIT_S = 1.0
+NO_DRIVER = "no driver"
+"""Key of the child that is asked only what needs no driver: it never waits for one."""
 
 
 _T = TypeVar("_T")
@@ -62,7 +64,7 @@ class Children:
         slot = self._slot(key)
         if self._alone not in (None, key):
             raise errors.DriverBusy(f"{slot.name}: waits for the work on {self._alone}")
-        if key:
+        if key not in ("", NO_DRIVER):
             self._open(slot, key, deadline)
         if not slot.turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise errors.BackendFailed(f"{slot.name}: the driver was busy for {timeout_s:.0f} s")
@@ -96,6 +98,19 @@ class Children:
             others = [slot for key, slot in self._slots.items() if key != but]
         for slot in others:
             if slot.turn.acquire(timeout=QUICK_S):
+                try:
+                    child, slot.child = slot.child, None
+                    if child is not None:
+                        child.end()
+                finally:
+                    slot.turn.release()
+
+    def renew(self) -> None:
+        """End the children that nobody waits for; the next call starts a new one."""
+        with self._lock:
+            slots = list(self._slots.values())
+        for slot in slots:
+            if slot.turn.acquire(blocking=False):
                 try:
                     child, slot.child = slot.child, None
                     if child is not None:

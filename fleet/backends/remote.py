@@ -16,7 +16,7 @@ from typing import Any
 from fleet import errors
 from fleet.backends import coding, tool
 from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
-from fleet.backends.children import FIRST_S, QUICK_S, Children, NoAnswer
+from fleet.backends.children import FIRST_S, NO_DRIVER, QUICK_S, Children, NoAnswer
 from fleet.health.readings import LogState, Readings, log_state_from
 from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
@@ -67,7 +67,13 @@ class RemoteBackend:
         if not roll:
             raise errors.BackendFailed("the driver does not answer, and lists no device by itself")
         with ThreadPoolExecutor(len(roll), "inventory") as pool:
-            return self._known(tuple(pool.map(self._one, roll)))
+            asked = tuple(pool.map(self._one, roll))
+        if not any(answered for answered, _ in asked):
+            raise errors.DriverAbsent(
+                f"the driver answers for none of its {len(roll)} devices",
+                remedy="end what hangs in the driver, reload it, or reboot the host",
+            )
+        return self._known(tuple(one for _, one in asked))
 
     def roll(self) -> Sequence[Uuid]:
         """UUIDs of all accelerators, asking no driver; empty where there is no such list."""
@@ -85,11 +91,14 @@ class RemoteBackend:
         given = {"accelerator": uuid, "silent": silent}
         return coding.accelerators_from(self._children.call(key, "one", given, QUICK_S))[0]
 
-    def _one(self, uuid: Uuid) -> Accelerator:
+    def _one(self, uuid: Uuid) -> tuple[bool, Accelerator]:
+        """An accelerator, and whether the driver answered for it."""
         try:
-            return self.accelerator(uuid)
-        except (errors.BackendFailed, errors.DeviceLost):
-            return self.silent(uuid)
+            return True, self.accelerator(uuid)
+        except errors.DeviceLost:
+            return True, self.silent(uuid)
+        except errors.BackendFailed:
+            return False, self.silent(uuid)
 
     def _known(self, found: Sequence[Accelerator]) -> Sequence[Accelerator]:
         self._owners = {device.uuid: one.uuid for one in found for device in one.devices}
@@ -112,6 +121,17 @@ class RemoteBackend:
         given = {"accelerator": accelerator}
         found = self._children.call(accelerator, "holders", given, WALK_S)
         return {Uuid(name): coding.processes_from(listed) for name, listed in found.items()}
+
+    def openers(self, device: Device, ids: Mapping[str, int]) -> Sequence[Process]:
+        """Processes that have `device` open, asking no driver: by a child that has opened none."""
+        given = {"device": coding.device(device), "ids": dict(ids)}
+        found = self._children.call(NO_DRIVER, "openers", given, QUICK_S)
+        return coding.processes_from(found)
+
+    def renew(self) -> None:
+        """Ask the driver by new processes from now on: a library that is loaded stays as it was."""
+        self._apart_until = float("-inf")
+        self._children.renew()
 
     def strays(self) -> Sequence[str]:
         """Open faults of no device known, in words."""

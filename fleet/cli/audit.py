@@ -47,7 +47,7 @@ def audit(
         unasked=around.unasked,
         awaited=around.has_waiting,
     )
-    with reach.fleet(directory, address=address) as fleet:
+    with reach.fleet(directory, address=address, looks=True) as fleet:
         report = job.compare(job.gather(fleet, looking, now=time.time()))
 
     def render(console: Console) -> None:

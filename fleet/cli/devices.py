@@ -96,7 +96,7 @@ def devices(
         settings = settings_file.load(policy) if policy else Settings()
         planning.discover_fleet(directory, settings)
         planning.plan_fleet(directory, settings=settings)
-    with reach.nodes(directory, address=address) as nodes:
+    with reach.nodes(directory, address=address, looks=True) as nodes:
         views = [node.view() for node in nodes.values()]
     answer = DevicesAnswer(
         simulated=any(view.simulated for view in views),

@@ -50,7 +50,7 @@ def list_devices(
 
     With remedies. Exit code 0.
     """
-    with reach.nodes(state_directory(state), address=address) as nodes:
+    with reach.nodes(state_directory(state), address=address, looks=True) as nodes:
         views = [node.view() for node in nodes.values()]
     answer = QuarantineAnswer(
         simulated=any(view.simulated for view in views),

@@ -85,21 +85,26 @@ class Fleet:
 
 
 @contextmanager
-def fleet(state: Path, *, address: str | None, ticking: bool = False) -> Iterator[Fleet]:
+def fleet(
+    state: Path, *, address: str | None, ticking: bool = False, looks: bool = False
+) -> Iterator[Fleet]:
     """Nodes and coordinator; `ticking` lets services opened here act (they only answer otherwise).
 
-    Raises `DriverAbsent` where the state directory holds no fleet, `NotOwner`, `RayUnavailable`.
+    `looks`: for verbs that decide nothing, not even about a damaged journal. Raises `DriverAbsent`
+    where the state directory holds no fleet, `NotOwner`, `RayUnavailable`.
     """
     with ExitStack() as stack:
         if address is not None:
             yield Fleet(_attached(address, stack), _attached_coordinator())
         else:
-            nodes = _opened(state, stack, ticking=ticking)
+            nodes = _opened(state, stack, ticking=ticking, looks=looks)
             yield Fleet(nodes, _opened_coordinator(state))
 
 
 @contextmanager
-def nodes(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
+def nodes(
+    state: Path, *, address: str | None, looks: bool = False
+) -> Iterator[Mapping[str, Node]]:
     """The nodes by name, answering only. Raises as `fleet` does.
 
     Where every node has an owner that answers, that one knows whether there is a store.
@@ -108,20 +113,22 @@ def nodes(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
         if address is not None:
             yield _attached(address, stack)
             return
-        found = _opened(state, stack, ticking=False)
+        found = _opened(state, stack, ticking=False, looks=looks)
         if found.opened:
             _opened_coordinator(state)
         yield found
 
 
 @contextmanager
-def nodes_alone(state: Path, *, address: str | None) -> Iterator[Mapping[str, Node]]:
+def nodes_alone(
+    state: Path, *, address: str | None, looks: bool = False
+) -> Iterator[Mapping[str, Node]]:
     """The nodes by name, whether or not there is a store to be had. Raises as `fleet` does."""
     with ExitStack() as stack:
         if address is not None:
             yield _attached(address, stack)
         else:
-            yield _opened(state, stack, ticking=False)
+            yield _opened(state, stack, ticking=False, looks=looks)
 
 
 @contextmanager
@@ -173,7 +180,7 @@ def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) ->
         raise
 
 
-def _opened(state: Path, stack: ExitStack, *, ticking: bool) -> _Reached:
+def _opened(state: Path, stack: ExitStack, *, ticking: bool, looks: bool) -> _Reached:
     plans = {plan.node: plan for plan in planning.plan_fleet(state).nodes}
     found = _Reached(plans, stack, ticking=ticking)
     for name in found:
@@ -228,7 +235,7 @@ class _Reached(Mapping[str, "Node"]):
         from fleet import bootstrap
 
         try:
-            service = bootstrap.open_node(plan)
+            service = bootstrap.open_node(plan, looks=looks)
         except errors.NotOwner as error:
             raise errors.NotOwner(
                 error.detail,

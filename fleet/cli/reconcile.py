@@ -45,7 +45,7 @@ def reconcile(
 
     directory = state_directory(state)
     around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
-    with reach.fleet(directory, address=address) as fleet:
+    with reach.fleet(directory, address=address, looks=dry_run) as fleet:
         report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
     emit(ReconcileAnswer.of(report), as_json=as_json, render=partial(_render, report))
     raise typer.Exit(report.exit_code)

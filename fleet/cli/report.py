@@ -177,7 +177,7 @@ def _say_neutral(found: ComplianceReport, views: Sequence[NodeView], state: Path
 
 
 def _views(state: Path, address: str | None) -> tuple[NodeView, ...]:
-    with reach.nodes_alone(state, address=address) as nodes:
+    with reach.nodes_alone(state, address=address, looks=True) as nodes:
         return tuple(node.view() for node in nodes.values())
 
 

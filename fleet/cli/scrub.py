@@ -298,7 +298,7 @@ def _dry_run(
     """`asked`: the selection, and the run to be resumed."""
     selection, resume = asked
     scope, policy = Scope(select.parse(selection)), settings.campaign
-    with reach.fleet(directory, address=address) as fleet:
+    with reach.fleet(directory, address=address, looks=True) as fleet:
         views = [node.view() for node in fleet.nodes.values()]
         if resume:
             record = fleet.coordinator.run(RunId(resume))

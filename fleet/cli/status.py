@@ -119,7 +119,7 @@ def status(
     The coordinator of this host is shown as it reported last.
     """
     directory, now = state_directory(state), time.time()
-    with reach.nodes(directory, address=address) as nodes:
+    with reach.nodes(directory, address=address, looks=True) as nodes:
         views = [node.view() for node in nodes.values()]
     found = alive.read(directory) if address is None else None
     awaited = address is None and is_awaited(planning.plan_fleet(directory).nodes)

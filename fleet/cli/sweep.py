@@ -24,7 +24,7 @@ def sweep(
     *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
 ) -> None:
     """Tenants are not disturbed. Exit code 1 when a device fails or cannot be read."""
-    with reach.nodes(state_directory(state), address=address) as nodes:
+    with reach.nodes(state_directory(state), address=address, looks=True) as nodes:
         report = job.run(nodes)
 
     def render(console: Console) -> None:

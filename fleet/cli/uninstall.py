@@ -85,7 +85,7 @@ def uninstall(
     around = surroundings(
         directory, address=address, kubeconfig=kubeconfig, policy=policy, no_cluster=no_cluster
     )
-    with reach.fleet(directory, address=address) as fleet:
+    with reach.fleet(directory, address=address, looks=plan) as fleet:
         bench = job.bench(fleet, around)
         facts = gather(bench.sources, time.time())
         obstacles = (

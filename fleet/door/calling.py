@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fleet import errors
-from fleet.door import paths, wire
+from fleet.door import paths, trouble, wire
 from fleet.leases import Closure
 from fleet.messages import (
     Acceptance,
@@ -167,6 +167,10 @@ class DoorNode:
         try:
             fresh = paths.connect(self.path, timeout_s=min(timeout_s, CALL_TIMEOUT_S))
         except OSError as error:
+            if (told := trouble.read(self.path)) is not None:
+                raise errors.NotOwner(
+                    f"the node cannot be opened: {told.detail}", remedy=told.remedy
+                ) from error
             raise errors.NotOwner(
                 f"nobody answers for this node at {self.path}: {os.strerror(error.errno or 0)}",
                 remedy="where a node service or a standby runs on this host it takes over within"

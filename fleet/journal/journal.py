@@ -54,6 +54,18 @@ class OutboxRow:
     next_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A row that is not as it was written. It says nothing any more, and its neighbours all."""
+
+    table: str
+    key: sqlite.Value
+    """What the row has as its key, which may be damaged too."""
+    why: str
+    name: str = ""
+    """What the row was for, as far as that can be told."""
+
+
 class Commit:
     """The changes of one transaction. Valid only inside `Journal.commit`."""
 
@@ -87,12 +99,18 @@ class Commit:
         self.claims[claim.uid] = claim
 
     def _put(self, table: str, key: str, name: str, fields: Mapping[str, Any]) -> None:
-        rows = self._database.query(f"SELECT body FROM {table} WHERE {key} = ?", (name,))  # noqa: S608 - names are literals of this class
-        text = records.merged(fields, rows[0]["body"] if rows else None)
+        rows = self._database.query(f"SELECT body, digest FROM {table} WHERE {key} = ?", (name,))  # noqa: S608 - names are literals of this class
+        known = [row["body"] for row in rows if records.is_whole(row["body"], row["digest"])]
+        text = records.merged(fields, known[0] if known else None)
         self._database.execute(
             f"INSERT OR REPLACE INTO {table} ({key}, body, digest) VALUES (?, ?, ?)",  # noqa: S608 - names are literals of this class
             (name, text, records.digest(text)),
         )
+
+    def drop(self, damage: Damage) -> None:
+        """Take a damaged row out of its table."""
+        key = schema.KEYS[damage.table]
+        self._database.execute(f"DELETE FROM {damage.table} WHERE {key} = ?", (damage.key,))  # noqa: S608 - our own names
 
     def bury_claim(self, uid: ClaimUid, token: Token, now: float) -> None:
         """Turn a claim record into a tombstone; the oldest beyond the bound go."""
@@ -187,6 +205,8 @@ class Journal:
         self.meta: dict[str, str] = {}
         self.units: dict[UnitId, Unit] = {}
         self.claims: dict[ClaimUid, Claim] = {}
+        self.damage: tuple[Damage, ...] = ()
+        """Rows that say nothing any more, as found at the opening; `fleet.journal.repair`."""
         try:
             self._load()
             self._read_rest()
@@ -199,20 +219,34 @@ class Journal:
         for row in self._database.query("SELECT * FROM meta"):
             self.meta[_text(row["key"])] = _text(row["value"])
         for row in self._database.query("SELECT * FROM units"):
-            found = records.checked(row["body"], row["digest"], where=f"unit {row['id']!r}")
-            unit = records.unit_from(found)
-            self._require_key(row["id"], unit.id)
-            self.units[unit.id] = unit
+            with self._each("units", row["id"]):
+                found = records.checked(row["body"], row["digest"], where=f"unit {row['id']!r}")
+                unit = records.unit_from(found)
+                self._require_key(row["id"], unit.id)
+                self.units[unit.id] = unit
         for row in self._database.query("SELECT * FROM claims"):
-            found = records.checked(row["body"], row["digest"], where=f"claim {row['uid']!r}")
-            claim = records.claim_from(found)
-            self._require_key(row["uid"], claim.uid)
-            self.claims[claim.uid] = claim
+            with self._each("claims", row["uid"]):
+                found = records.checked(row["body"], row["digest"], where=f"claim {row['uid']!r}")
+                claim = records.claim_from(found)
+                self._require_key(row["uid"], claim.uid)
+                self.claims[claim.uid] = claim
+
+    @contextmanager
+    def _each(self, table: str, key: sqlite.Value) -> Iterator[None]:
+        """One row: what is wrong with it is said of it alone."""
+        try:
+            yield
+        except sqlite.Corrupt as error:
+            named = str(error.fields.get("name", key if isinstance(key, str) else ""))
+            self.damage += (Damage(table, key, error.detail, named),)
+        except (AttributeError, LookupError, ValueError, TypeError, RecursionError) as error:
+            why = f"the row {key!r} of {table} cannot be read: {error!r}"
+            self.damage += (Damage(table, key, why, key if isinstance(key, str) else ""),)
 
     def _require_key(self, key: object, name: str) -> None:
         """A record under another name than its own would be lost under that."""
         if key != name:
-            raise sqlite.Corrupt(f"{self.path} has the record of {name} under {key!r}")
+            raise sqlite.Corrupt(f"{self.path} has the record of {name} under {key!r}", name=name)
 
     def _read_rest(self) -> None:
         """Everything else once, so that what cannot be read is found now and not in mid-work."""
@@ -221,13 +255,18 @@ class Journal:
         for number in (self.sequence, self.epoch):
             if not 0 <= number <= COUNT_MAX:
                 raise ValueError(f"{number} is no count")
-        self.workers()
-        self.outbox()
+        self.workers()  # without one of these it is not known who may write to memory
         self.acts()
+        # An order that is given again, a release that a reconcile finds: each is lost by itself.
+        for row in self._database.query("SELECT * FROM outbox"):
+            with self._each("outbox", row["sequence"]):
+                _outbox(row)
         for row in self._database.query("SELECT * FROM operations"):
-            _operation(row)
-        for row in self._database.query("SELECT token FROM tombstones"):
-            Token.parse(row["token"])
+            with self._each("operations", row["id"]):
+                _operation(row)
+        for row in self._database.query("SELECT uid, token FROM tombstones"):
+            with self._each("tombstones", row["uid"]):
+                Token.parse(row["token"])
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
@@ -284,14 +323,7 @@ class Journal:
     def outbox(self) -> list[OutboxRow]:
         """Remote acts still to be done, oldest first."""
         return [
-            OutboxRow(
-                row["sequence"],
-                _text(row["kind"]),
-                _object(row["body"]),
-                _whole(row["attempts"]),
-                _number(row["next_at"]),
-            )
-            for row in self._database.query("SELECT * FROM outbox ORDER BY sequence")
+            _outbox(row) for row in self._database.query("SELECT * FROM outbox ORDER BY sequence")
         ]
 
     def tombstone(self, uid: ClaimUid) -> Token | None:
@@ -307,6 +339,16 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def _outbox(row: sqlite.Row) -> OutboxRow:
+    return OutboxRow(
+        _whole(row["sequence"]),
+        _text(row["kind"]),
+        _object(row["body"]),
+        _whole(row["attempts"]),
+        _number(row["next_at"]),
+    )
 
 
 def _operation(row: sqlite.Row) -> OperationRow:

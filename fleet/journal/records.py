@@ -36,12 +36,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_whole(text: object, expected: object) -> bool:
+    """Whether a stored text is the one that was written."""
+    return isinstance(text, str) and digest(text) == expected
+
+
 def checked(text: object, expected: object, *, where: str) -> dict[str, Any]:
     """The stored object. Raises `sqlite.Corrupt` when text and digest disagree.
 
     One changed bit makes bytes of a column that was a text.
     """
-    if not isinstance(text, str) or digest(text) != expected:
+    if not isinstance(text, str) or not is_whole(text, expected):
         raise sqlite.Corrupt(f"the digest of {where} does not match its text")
     found = json.loads(text)
     if not isinstance(found, dict):

@@ -54,3 +54,12 @@ COLUMNS = {
 }
 """What every statement of ours relies on: a file keeps its tables' definitions as text, which can
 be damaged like any other."""
+
+KEYS = {
+    "units": "id",
+    "claims": "uid",
+    "tombstones": "uid",
+    "operations": "id",
+    "outbox": "sequence",
+}
+"""What names a row, in the tables whose rows are judged one by one."""

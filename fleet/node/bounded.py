@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from fleet import errors
 
 T = TypeVar("T")
+K = TypeVar("K")
 IDLE_S = 1.0
 """Time, s, a thread waits for another call before it ends."""
 
@@ -84,6 +86,32 @@ class _Hands:
                     if calls in self._idle:
                         self._idle.remove(calls)
                         return None
+
+
+def within(timeout_s: float, asked: Mapping[K, Callable[[], T]]) -> dict[K, T]:
+    """The values of those of `asked` that came within `timeout_s`, all asked at the same time.
+
+    What raised an error, or did not come, is left out; what comes later is dropped.
+    """
+    found: queue.SimpleQueue[tuple[K, T] | None] = queue.SimpleQueue()
+
+    def ask(key: K, act: Callable[[], T]) -> None:
+        try:
+            found.put((key, act()))
+        except Exception:  # noqa: BLE001 - whoever asks goes on without this one
+            found.put(None)
+
+    for key, act in asked.items():
+        threading.Thread(target=ask, args=(key, act), name=f"ask {key}", daemon=True).start()
+    deadline, values = time.monotonic() + timeout_s, {}
+    for _ in asked:
+        try:
+            answer = found.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        if answer is not None:
+            values[answer[0]] = answer[1]
+    return values
 
 
 class BoundedCalls:

@@ -14,7 +14,7 @@ from importlib import metadata
 
 from fleet import errors
 from fleet.evidence.certificate import Attested, issue
-from fleet.evidence.keys import SigningKey
+from fleet.evidence.dsse import Signer
 from fleet.evidence.ledger import Ledger
 from fleet.health.readings import Readings
 from fleet.model import ClaimUid, Device, Digest, RunId
@@ -31,7 +31,7 @@ class Certifier:
 
     registry: Registry
     ledger: Ledger
-    key: SigningKey
+    key: Signer
     profile: str
     whose: Mapping[str, str] = field(default_factory=dict)
     """Operator, site and rack, as the settings name them; empty ones are not told."""

@@ -52,7 +52,9 @@ class Condition:
         registry, store = self._parts.registry, self._store
         if not registry.journal.epoch:
             store = f"no lease store was reachable yet, no order is accepted: {self.unadopted}"
-        found = (registry.commit_trouble, self._state, store, self._tenants, self._specs)
+        hindrance = registry.hindrance
+        hindered = str(hindrance) if hindrance is not None else ""
+        found = (hindered, registry.commit_trouble, self._state, store, self._tenants, self._specs)
         return (*(text for text in found if text), *self._parts.lacks.blocking)
 
     def degraded(self) -> tuple[str, ...]:

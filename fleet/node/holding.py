@@ -53,6 +53,8 @@ class Holding:
     teardown: Teardown
     kill_wait_s: float
     flights: Flights = field(default_factory=Flights)
+    unbuilt: set[ClaimUid] = field(default_factory=set)
+    """Prepared claims whose spec was not written anew since the start."""
     _pauses: dict[ClaimUid, tuple[float, float]] = field(default_factory=dict)
     _restored_at: float = float("-inf")
     _drivers: dict[str, str] = field(default_factory=dict)
@@ -186,6 +188,11 @@ class Holding:
                     f"{work.operation} under {token} has not ended yet", holder=work.operation
                 )
 
+    def hurry(self) -> None:
+        """The driver is back: what waited for it goes on with the next step."""
+        self._pauses.clear()
+        self._restored_at = float("-inf")
+
     def resume(self, now: float) -> None:
         """Go on with teardowns no flight is in work for: after a restart, or once a tenant left.
 
@@ -209,6 +216,8 @@ class Holding:
         with one that mounts files which a driver's update has replaced (B79). One whose instance
         somebody else removed is taken away instead.
         """
+        if self.registry.absent is not None:
+            return  # what a spec is to name only the driver knows
         try:
             there = set(self.teardown.specs.listed())
         except errors.SpecUnavailable:
@@ -218,6 +227,7 @@ class Holding:
         updated = any(self._drivers.get(name, now) != now for name, now in drivers.items())
         self._drivers = drivers
         with self.flights.lock:
+            unbuilt, self.unbuilt = self.unbuilt, set()
             for uid, claim in self.registry.journal.claims.items():
                 if claim.state is not ClaimState.PREPARED or self.flights.get(uid) is not None:
                     continue
@@ -225,7 +235,9 @@ class Holding:
                     self._take_back(uid, there)
                     continue
                 gone = self.teardown.specs.dangling(uid) if uid in there else ("the spec",)
-                if gone or updated:
+                if uid in unbuilt and not gone and not updated:
+                    self._launch(uid, ClaimEvent.PREPARE, self._prepare)
+                elif gone or updated:
                     why = f"{gone[0]} is gone" if gone else "the driver is another one"
                     LOG.warning("the CDI spec of claim %s is written again: %s", uid, why)
                     self._launch(uid, ClaimEvent.PREPARE, self._prepare)

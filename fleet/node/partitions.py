@@ -13,7 +13,7 @@ none of ours is ever taken for foreign.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -160,6 +160,11 @@ class Partitions:
         for record in self.records():
             if record.device in claim.devices and not record.outlived:
                 self._keep(replace(record, outlived=True))
+
+    def ids(self, device: Uuid) -> Mapping[str, int]:
+        """The driver's numbers of the instance of ours that reaches the device; empty: none."""
+        record = self._record(device)
+        return {} if record is None else dict(record.ids)
 
     def outlived(self, device: Uuid) -> bool:
         """Whether a tenant that outlived its claim may still reach the device's instance."""

@@ -15,6 +15,7 @@ from fleet.messages import Replication
 from fleet.node.certifying import Certifier
 from fleet.node.container_runtime import ContainerRuntime
 from fleet.node.holding import Holding
+from fleet.node.inventory import Question
 from fleet.node.lingering import Lingering
 from fleet.node.outbox import Outbox
 from fleet.node.ports import Leases, TenantProof
@@ -56,6 +57,8 @@ class Parts:
     cadence: Cadence
     labels: Mapping[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
+    question: Question | None = None
+    """The driver asked for its accelerators, aside; None: the service asks it, and waits."""
     lacks: Lacks = field(default_factory=Lacks)
     """What the process has no right to on this host."""
     runtime: ContainerRuntime | None = None

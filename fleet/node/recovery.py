@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fleet import claims, errors, lifecycle
+from fleet.backends.base import Grant
 from fleet.claims import Claim, ClaimEvent, ClaimState
 from fleet.evidence.ledger import Ledger
 from fleet.health import reasons
 from fleet.journal import mirror
 from fleet.journal.journal import Commit, OperationRow
+from fleet.journal.repair import DAMAGED
 from fleet.lifecycle import Change, Event, Fact, close_floor
 from fleet.messages import DeviceResult, Outcome
 from fleet.model import (
@@ -37,12 +39,15 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
-from fleet.node import outcomes
+from fleet.node import bounded, outcomes
 from fleet.node.granting import grants
 from fleet.node.partitions import Partitions
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
 from fleet.wipe.identity import WorkerIdentity, end, gone_within
+
+REBUILD_S = 2.0
+"""Time, s, a start spends on what a driver tells for specs; callers are not let in before."""
 
 
 @dataclass
@@ -59,11 +64,14 @@ class Recovery:
     found: tuple[str, ...] = ()
     """What was found among the specs at the start, for whoever looks."""
     partitions: Partitions | None = None
+    unbuilt: set[ClaimUid] = field(default_factory=set)
+    """Prepared claims whose spec could not be written anew in time."""
     _started: bool = False
 
     def run(self) -> None:
         """All steps that need nothing but this node."""
         self._remember()
+        self._name_devices()
         self.registry.copies.begin(self.registry.journal)
         self._boot()
         if self.partitions is not None:
@@ -99,6 +107,24 @@ class Recovery:
                 unit = commit.unit(unit_id)
                 change = Change(reasons=brought)
                 commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+
+    def _name_devices(self) -> None:
+        """Claims whose record was damaged get the devices their units make up (B72).
+
+        One that had no unit looked into memory, of which device is not known: it may be any.
+        """
+        registry = self.registry
+        known = tuple(registry.devices)
+        with_units = [c for c in registry.journal.claims.values() if c.units and not c.devices]
+        found = {c.uid: replace(c, devices=_covering(registry, c.units)) for c in with_units}
+        for claim in registry.journal.claims.values():
+            if claim.error == DAMAGED and not (claim.units or claim.attached):
+                found[claim.uid] = replace(claim, attached=known)
+        changed = [c for uid, c in found.items() if c != registry.journal.claims[uid]]
+        if changed:
+            with registry.commit() as commit:
+                for claim in changed:
+                    commit.put_claim(claim)
 
     def _kept(self) -> mirror.Remembered:
         """The copy."""
@@ -210,6 +236,7 @@ class Recovery:
         """
         if self.troubles:
             self._orphans()
+        self._name_devices()
         for device in self.registry.whole():
             self._settle(device)
         if any(row.id not in busy for row in self.registry.journal.unfinished()):
@@ -282,10 +309,31 @@ class Recovery:
         self._started = True
 
     def _rebuild(self) -> None:
-        for claim in self.registry.journal.claims.values():
-            if claim.state is ClaimState.PREPARED:
+        """Write the specs of prepared claims anew, as far as the driver tells soon what they name.
+
+        Callers are let in after this: a card that hangs must not keep them waiting. What is left
+        over the node does in its own steps.
+        """
+        claims = list(self.registry.journal.claims.values())
+        prepared = [claim for claim in claims if claim.state is ClaimState.PREPARED]
+        self.unbuilt.update(claim.uid for claim in prepared)
+        if self.registry.absent is not None:
+            return
+        asked = {c.uid: partial(self._granted, c) for c in prepared}
+        if self.registry.backend.simulated:
+            given = {uid: ask() for uid, ask in asked.items()}
+        else:
+            given = bounded.within(REBUILD_S, asked)
+        for claim in prepared:
+            if (found := given.get(claim.uid)) is not None:
                 with suppress(errors.FleetError):  # the repeated prepare writes it, or says why not
-                    self.specs.write(claim, grants(self.registry, claim, self.partitions))
+                    self.specs.write(claim, found)
+                    self.unbuilt.discard(claim.uid)
+
+    def _granted(self, claim: Claim) -> Mapping[Uuid, Grant] | None:
+        with suppress(errors.FleetError):
+            return grants(self.registry, claim, self.partitions)
+        return None
 
 
 def adopt(registry: Registry, store: Leases) -> None:
@@ -348,7 +396,7 @@ def _hold(registry: Registry, commit: Commit, lease: Lease) -> None:
     )
 
 
-def _covering(registry: Registry, units: AbstractSet[UnitId]) -> tuple[Uuid, ...]:
+def _covering(registry: Registry, units: Iterable[UnitId]) -> tuple[Uuid, ...]:
     """The fewest devices that are made of exactly these units."""
     left, chosen = set(units), []
     for device in sorted(registry.devices.values(), key=lambda d: (-len(d.units), d.uuid)):

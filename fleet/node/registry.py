@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleet import errors, lifecycle, sqlite
 from fleet.backends.base import Backend
@@ -33,7 +34,7 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
-from fleet.node import boards, relayout
+from fleet.node import boards, inventory, relayout
 from fleet.node.copying import Copies
 from fleet.node.fencing import Fence
 
@@ -89,13 +90,85 @@ class Registry:
         self.devices: dict[Uuid, Device] = {}
         self.commit_trouble = ""
         """Why the journal refused the last commit; empty when it took it."""
+        self.absent: errors.DriverAbsent | None = None
+        """Why the driver as a whole tells nothing now: no device is to blame for that."""
+        self.unsigned: Callable[[], errors.KeyUnusable | None] = lambda: None
+        """Why nothing can be certified now."""
+        self.own: Callable[[Sequence[Uuid]], None] = lambda found: None  # noqa: ARG005 - default
+        """Takes the right to speak for accelerators, before anything is written about them."""
         self.copies = Copies(place, boot_id)
+        self._tries = inventory.Tries()
+        self._told = False
+        """Whether the driver has listed its accelerators since the start."""
+        self._kept: tuple[Accelerator, ...] | None = None
+        """What is remembered of them; None: nothing is to be."""
         self._gathering = 0
         """The thread whose commits are followed once, at the end; 0: none."""
         self._lock = threading.RLock()
         self._work: dict[UnitId, Work] = {}
 
     # --- inventory ---
+
+    def begin(self, question: inventory.Question) -> None:
+        """Start with what the driver says by now, else with what is remembered (B14, B72).
+
+        The journal is all that is needed to begin. A driver that has not answered yet has not lost
+        anybody's trust; one that refused has.
+        """
+        self._kept = inventory.remembered(self._remembered_at)
+        self._tries = inventory.Tries(question=question)
+        if (asked := self._tries.ended()) is None:
+            self.absent = inventory.silent()
+            LOG.warning("the node serves on what is remembered of its devices: the driver is slow")
+        elif self._answered(asked):
+            return
+        with self._lock:
+            self._know({one.uuid: one for one in self._kept})
+
+    def retry(self) -> bool:
+        """Ask a driver that is away again, when it is time and aside; whether it is back."""
+        if self.absent is None:
+            return False
+        if (asked := self._tries.ended()) is not None:
+            try:
+                return self._answered(asked)
+            except (errors.NotOwner, errors.InputInvalid, errors.BackendFailed) as error:
+                # Another service speaks for what has come; told, and asked again like a driver.
+                self.absent = errors.DriverAbsent(error.detail, remedy=error.remedy)
+                return False
+        if self._tries.due:
+            renew = getattr(self.backend, "renew", None)
+            if renew is not None:
+                renew()  # a library that is loaded stays the old one after an upgrade
+            self._tries.question = inventory.Question(self.backend.inventory)
+        return False
+
+    @property
+    def hindrance(self) -> errors.FleetError | None:
+        """Why no device can be wiped and certified now, none of them being to blame."""
+        return self.absent or self.unsigned()
+
+    def require_wiping(self) -> None:
+        """Raises `DriverBusy` while the driver may be starting, `DriverAbsent` where it is away,
+        and `KeyUnusable` where nothing can be certified."""
+        absent, unsigned = self.absent, self.unsigned()
+        if absent is None and unsigned is not None:
+            raise errors.KeyUnusable(unsigned.detail, remedy=unsigned.remedy)
+        if absent is None:
+            return
+        asking_s = self._tries.asking_s
+        if not self._told and asking_s is not None and asking_s < inventory.SLOW_S:
+            raise errors.DriverBusy(absent.detail)
+        raise errors.DriverAbsent(absent.detail, remedy=absent.remedy, **absent.fields)
+
+    def lose(self, error: errors.DriverAbsent) -> None:
+        """The driver as a whole is away: CLEAN memory is not trusted, and it is asked again."""
+        if self.absent is None or self.absent.detail != error.detail:
+            LOG.warning("no device of this node can be asked: %s", error)
+        if self.absent is None:
+            self._tries = inventory.Tries(question=self._tries.question)
+        self.absent = error
+        self._distrust({})
 
     def load(self) -> None:
         """Read the inventory; units never seen start HELD. Raises `DriverAbsent`.
@@ -105,22 +178,50 @@ class Registry:
         it had, is not CLEAN any more, whether or not it comes back: who had it is not known.
         """
         try:
-            found = {accelerator.uuid: accelerator for accelerator in self.backend.inventory()}
-        except errors.DriverAbsent:
-            self._distrust({})
+            found = self.backend.inventory()
+        except errors.DriverAbsent as error:
+            self.lose(error)
             raise
-        now = self.clock.now()
+        self._take(found)
+
+    def _answered(self, question: inventory.Question) -> bool:
+        """Take the answer to a question; whether the driver listed its accelerators."""
+        try:
+            self._take(question.answer())
+        except errors.DriverAbsent as error:
+            self.lose(error)
+            return False
+        return True
+
+    def _take(self, listed: Sequence[Accelerator]) -> None:
+        """The driver's own word on what there is."""
+        found = {accelerator.uuid: accelerator for accelerator in listed}
+        self.own(tuple(found))
         self._distrust(found)
         with self._lock:
-            found = {**self.accelerators, **found}
-            if found == self.accelerators:
-                return
-            known = list(self.journal.units.values())
-            divided = [one for one in found.values() if not self._is_known(one)]
-            if divided:
-                self._divide(divided, known, now=now)
-            self.accelerators = found
-            self.devices = {d.uuid: d for a in found.values() for d in a.devices}
+            # What is only remembered, and the driver does not list, is gone as after any restart.
+            self._know({**self.accelerators, **found} if self._told else found)
+            self._told = True
+            if self.absent is not None:
+                LOG.warning("the driver answers again, for %d devices", len(found))
+            self.absent = None
+        if self._kept is not None and self._kept != tuple(listed):
+            self._kept = tuple(listed)
+            inventory.remember(self._remembered_at, self._kept)
+
+    def _know(self, found: Mapping[Uuid, Accelerator]) -> None:
+        if found == self.accelerators:
+            return
+        known = list(self.journal.units.values())
+        divided = [one for one in found.values() if not self._is_known(one)]
+        if divided:
+            self._divide(divided, known, now=self.clock.now())
+        self.accelerators = dict(found)
+        self.devices = {d.uuid: d for a in found.values() for d in a.devices}
+
+    @property
+    def _remembered_at(self) -> Path:
+        return self.place.path.with_name(inventory.FILE)
 
     def _distrust(self, found: Mapping[Uuid, Accelerator]) -> None:
         """CLEAN memory of accelerators that are not in `found` as they were, becomes DIRTY."""

@@ -32,6 +32,7 @@ from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, 
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions
 from fleet.node.dividing import Dividing
+from fleet.node.key import NodeKey
 from fleet.node.lost import Lost
 from fleet.node.newcomers import Newcomers
 from fleet.node.occupants import Occupants
@@ -73,8 +74,18 @@ class NodeService:
         shared = (parts.registry, parts.sweep, parts.tenants, parts.outbox, asking)
         self._tending = Tending(*shared, parts.cadence, parts.lingering, self._occupants)
         self.incarnation = uuid.uuid4().hex
-        self._registry.load()
+        if parts.question is None:
+            self._registry.load()
+        else:
+            self._registry.begin(parts.question)
         parts.recovery.run()
+        parts.holding.unbuilt.update(parts.recovery.unbuilt)
+
+    def begin(self) -> None:
+        """Ask the lease store what must be known of it; callers are let in before that.
+
+        A store may be far away, and nothing that is torn down here waits for it.
+        """
         self._follow()
         self._condition.step(self._registry.clock.now())
 
@@ -166,6 +177,7 @@ class NodeService:
                 refuse_other(op, known.request, request)
                 return
             device = registry.device(order.device)
+            registry.require_wiping()
             self._adopted()
             registry.fence.check(registry.units(device), token, registry.journal.epoch)
             with suppress(errors.StoreUnavailable):  # a wipe needs no lease; an exposure asks again
@@ -273,6 +285,7 @@ class NodeService:
     def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
         """Switch partitioning of a free accelerator; see `fleet.node.dividing`."""
         self._serving()
+        self._registry.require_wiping()
         found = self._dividing.switch(device, on=on, operator=operator)
         return viewing.device(self._registry, found)
 
@@ -286,6 +299,7 @@ class NodeService:
     def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Expose devices to a claim; see `fleet.node.holding`."""
         self._serving()
+        self._registry.require_wiping()
         self._adopted()
         try:
             return self._parts.holding.prepare(order, budget_s=budget_s)
@@ -336,6 +350,10 @@ class NodeService:
         """
         if self._draining.is_set():
             return
+        key = self._parts.certifier.key
+        signs = isinstance(key, NodeKey) and key.retry()
+        if self._registry.retry() or signs:
+            self._parts.holding.hurry()
         followed = self._follow()
         self._condition.step(now)
         self._settle()
@@ -344,7 +362,7 @@ class NodeService:
             return  # nothing is known of holders yet: nothing is freed, wiped or given back
         with suppress(errors.NotOwner):
             self._parts.holding.resume(now)
-            if not self._registry.works():
+            if not self._registry.works() and self._registry.hindrance is None:
                 self._parts.wiper.keep_ready()
             for device in self._tending.step(now):
                 operation = OperationId(f"idle/{device.uuid}/{uuid.uuid4().hex[:8]}")

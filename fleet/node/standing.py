@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from fleet import errors
 from fleet.clock import Clock
+from fleet.door import trouble as trouble_file
 from fleet.door.answering import HandOver
 from fleet.journal.lock import Owner, read_owner
 from fleet.node.service import NodeService
@@ -59,6 +60,8 @@ class Standby:
     lock: Path
     clock: Clock
     patience: Patience = Patience()
+    told: Path | None = None
+    """The door beside which is told why the node cannot be opened; None: nowhere."""
     service: NodeService | None = None
     trouble: str = ""
     """Why the node could not be opened at the last try; empty when it could or was not tried."""
@@ -155,12 +158,16 @@ class Standby:
             if self.clock.monotonic() - silent_since >= self.patience.silence_s:
                 self._kill()
         except (errors.FleetError, OSError) as error:
+            if self.told is not None:
+                trouble_file.tell(self.told, error)
             trouble = error.detail if isinstance(error, errors.FleetError) else str(error)
             if self.trouble != trouble:
                 LOG.warning("the node cannot be opened: %s", error)
             self.trouble = trouble
         else:
             self.trouble = ""
+            if self.told is not None:
+                trouble_file.end(self.told)
             LOG.warning("nobody answered for %.1f s: this standby owns the node now", silent_s)
 
     def _kill(self) -> None:

@@ -74,7 +74,7 @@ class Sweep:
         each accelerator known is asked for itself.
         """
         with suppress(errors.FleetError):
-            if self._is_changed():
+            if self.registry.absent is None and self._is_changed():
                 self.registry.load()
         begun = self.validator.losses.begin()
         seen = []
@@ -84,7 +84,10 @@ class Sweep:
                     break
                 seen.append(self.look(device))
             else:
-                self.validator.losses.end(begun)
+                if self.registry.absent is None:
+                    self.validator.losses.end(begun)
+        if self.registry.absent is not None:
+            return seen
         self.unfit = self.validator.unfit()
         with suppress(errors.FleetError):  # what cannot be told now was told before, or will be
             self.strays = tuple(self.validator.strays())
@@ -124,10 +127,15 @@ class Sweep:
 
     def _look(self, device: Device) -> Seen:
         now = self.registry.clock.now()
+        if (absent := self.registry.absent) is not None:
+            return Seen(device, error=absent.detail, at=now)  # unknown, and no fault of the device
         before = {unit.id: unit for unit in self.registry.units(device)}
         try:
             readings = self.validator.readings(device.accelerator)
             self._strangers(device, before)
+        except errors.DriverAbsent as error:
+            self.registry.lose(error)
+            return Seen(device, error=error.detail, at=now)
         except errors.DeviceLost as error:
             return self._fault(device, "device-lost", error.detail, before)
         except errors.DriverBusy as error:

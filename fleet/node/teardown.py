@@ -83,11 +83,23 @@ class Teardown:
     partitions: Partitions | None = None
 
     def run(self, claim: Claim, flight: Flight) -> ClaimAnswer:
-        """All steps. Raises a retryable error where one has to wait; the record stays then."""
+        """All steps. Raises a retryable error where one has to wait; the record stays then.
+
+        Without a driver, or a key to certify with, nothing can be wiped, and the tenant has left
+        all the same: its pod is let go, while the record keeps the devices DIRTY, and with them
+        hold, lease and finalizer, until the rest can be done (B14, B72).
+        """
         self.specs.remove(claim.uid)
         self._end_tenancy(claim)
+        if left := self._left(claim):
+            return left
         self._write_off_missing(claim)
-        results = self._clean(claim, flight)
+        try:
+            results = self._clean(claim, flight)
+        except errors.DeviceBusy:
+            if left := self._left(claim):
+                return left
+            raise
         self._unmake(claim)
         self._take_out_whole(claim)
         out_of_service = self._await_visible(claim, flight)
@@ -99,6 +111,24 @@ class Teardown:
             devices=claim.devices,
             certificates=tuple(r.certificate for r in results if r.certificate),
             quarantined=out_of_service,
+            note=claim.attributes.get(NOTE, ""),
+        )
+
+    def _left(self, claim: Claim) -> ClaimAnswer | None:
+        """The answer of a teardown that has ended for the pod, and not for the devices; None: all
+        of it can be done."""
+        why = self.registry.hindrance
+        if why is None:
+            return None
+        told = f"torn down but for the wipe, which is not possible now: {why.detail}"
+        with self.registry.commit() as commit:
+            current = commit.claim(claim.uid) or claim
+            if current.error != told:
+                commit.put_claim(replace(current, error=told))
+        return ClaimAnswer(
+            uid=claim.uid,
+            state=ClaimState.UNPREPARING,
+            devices=claim.devices,
             note=claim.attributes.get(NOTE, ""),
         )
 

@@ -126,6 +126,8 @@ class Tending:
     def _settle(self, now: float) -> None:
         """Remove instances of partitions that nobody needs; the driver may take its time."""
         partitions = self.health.validator.partitions
+        if self.registry.absent is not None:
+            return
         if self._settling is not None and self._settling.is_alive():
             return
         if 0 <= now - self._settled_at < SETTLE_S or not partitions.strays():
@@ -165,6 +167,8 @@ class Tending:
         is no reason to wipe it again.
         """
         chosen: list[Device] = []
+        if self.registry.hindrance is not None:
+            return chosen
         for accelerator in self.registry.accelerators.values():
             units = self.registry.units(accelerator.device)
             todo = {unit.id for unit in units if unit.state in (State.DIRTY, State.QUARANTINED)}

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fleet import errors
-from fleet.backends.base import CanReset, TellsFitness, TellsHolders, TellsLog, TellsStrays, Unfit
+from fleet.backends.base import (
+    CanReset,
+    TellsFitness,
+    TellsHolders,
+    TellsLog,
+    TellsOpeners,
+    TellsStrays,
+    Unfit,
+)
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
 from fleet.health.closures import open_only
@@ -134,12 +142,23 @@ class Validator:
         An instance of a partition that is not ours counts as one: who uses it need not be seen.
         """
         backend = self._registry.backend
+        if self._registry.absent is not None and isinstance(backend, TellsOpeners):
+            return self._openers(backend, device)
         found = self._calls.run(
             str(device.accelerator),
             lambda: backend.processes(device.uuid),
             timeout_s=self.policy.reading_timeout_s,
         )
         return [*found, *self.partitions.foreign(device)]
+
+    def _openers(self, backend: TellsOpeners, device: Device) -> Sequence[Process]:
+        """Who has the device open by the kernel's word: its driver is away, and not asked."""
+        ids = self.partitions.ids(device.uuid)
+        return self._calls.run(
+            f"openers of {device.uuid}",
+            lambda: backend.openers(device, ids),
+            timeout_s=self.policy.reading_timeout_s,
+        )
 
     def strangers(self, accelerator: Accelerator) -> Mapping[Uuid, Sequence[Process]]:
         """By device of the accelerator what `foreign` says of it, in one look where that can be.

@@ -125,6 +125,8 @@ class Wiper:
 
     def _refuse_unfit(self, task: WipeTask, units: Sequence[Unit]) -> None:
         """Who must not be wiped now. Asked before anything is started, and again in the commit."""
+        if (hindrance := self._registry.hindrance) is not None:
+            raise Stopped(self._hindered(task, hindrance))
         states = {unit.state for unit in units}
         if State.HELD in states:
             raise Stopped(self._tell.result(task.work, Outcome.HELD, [outcomes.HELD]))
@@ -163,6 +165,9 @@ class Wiper:
         except errors.DriverBusy as error:
             later = [outcomes.interrupted(error.detail)]
             raise Stopped(self._tell.result(task.work, Outcome.INTERRUPTED, later)) from error
+        except errors.DriverAbsent as error:
+            self._registry.lose(error)
+            raise Stopped(self._hindered(task, error)) from error
         except (errors.BackendFailed, errors.DeviceLost) as error:
             lost = isinstance(error, errors.DeviceLost)
             code = "device-lost" if lost else "unresponsive"
@@ -179,6 +184,11 @@ class Wiper:
                 Change(facts=frozenset({Fact.WORKER_GONE})),
             )
             raise Stopped(self._tell.result(task.work, Outcome.BUSY, [outcomes.holder(who)]))
+
+    def _hindered(self, task: WipeTask, why: errors.FleetError) -> DeviceResult:
+        """Nothing was begun, and no device is to blame: it is wiped once that is over."""
+        found = outcomes.interrupted(why.detail)
+        return self._tell.result(task.work, Outcome.INTERRUPTED, [found])
 
     def _end_survivors(self, device: Device) -> str:
         """Prove workers of earlier runs gone; returns those that are not, for the reason."""

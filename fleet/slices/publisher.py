@@ -220,7 +220,8 @@ class Publisher:
             evicted=self._evicted,
             marks=self._takeovers.marks(self._view),
         )
-        if self._view is None:
+        if self._view is None or (self._view.blocked and not self._view.devices):
+            # Nothing is known of the devices, by whoever: no device is a fact of none (B14).
             found = offer_unseen(silent_s=moment, given=given)
         else:
             found = offer(self._view, now=now, given=given)

@@ -131,3 +131,16 @@ def test_a_standby_that_has_ended_is_left_to_its_supervision() -> None:
     """There is nothing to kill, and its process id may be somebody else's by now."""
     bench = Bench(standby=Standin(pid=None))
     assert not bench.silent(600.0)
+
+
+def test_b72_a_standby_that_tells_why_it_cannot_open_the_node_is_not_killed() -> None:
+    """B72: a standby that knows its cause and says so is left to try again; one that falls silent
+    after that is killed as ever."""
+    bench = Bench(owner=None)
+    telling: list[int | None] = [STANDBY]
+    bench.vigil.teller = lambda: telling[0]
+    assert not bench.silent(10 * bench.vigil.unowned_s)
+    bench.owner = STANDBY
+    assert not bench.silent(10 * bench.vigil.silence_s)
+    telling[0] = OTHER
+    assert bench.silent(2 * bench.vigil.silence_s)

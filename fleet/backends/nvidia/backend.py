@@ -166,6 +166,15 @@ class NvidiaBackend:
         }
         return {**found, accelerator: self._holders.of(card, minor, instances=there)}
 
+    def openers(self, device: Device, ids: Mapping[str, int]) -> Sequence[Process]:
+        """Who has a GPU or an instance open, asked of the kernel alone.
+
+        Nobody has a node of a driver that is not loaded: an open one keeps its module there.
+        Raises BackendFailed where the module drives cards and not this one.
+        """
+        minor = self._inventory.minor(device.accelerator)
+        return () if minor is None else self._holders.openers(minor, ids)
+
     def strays(self) -> Sequence[str]:
         """Open faults in the kernel log of slots without a GPU of ours (B39, B70)."""
         return self._reader.strays(self._inventory.slots())

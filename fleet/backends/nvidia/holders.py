@@ -19,7 +19,7 @@ Decisions:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,14 @@ class Holders:
             return ours
         at_work = occupancy.listed(self.library, card.handle)
         return tuple(one for one in ours if one.kind is not ProcessKind.OURS or one.pid in at_work)
+
+    def openers(self, minor: int, ids: Mapping[str, int]) -> tuple[Process, ...]:
+        """Who has the GPU's own node open, or with `ids` those of that instance: asks no driver."""
+        own = [nodes.of_gpu(minor, root=self.root)]
+        if "gi" in ids and "ci" in ids:
+            own = list(nodes.of_instance(minor, gi=ids["gi"], ci=ids["ci"], root=self.root))
+        found = occupancy.processes(self.library, None, root=self.root, nodes=own)
+        return tuple(self._as_we_count(iter(found)))
 
     def _capabilities(self, minor: int, instance: Instance) -> Sequence[DeviceNode]:
         if "ci" not in instance.ids:

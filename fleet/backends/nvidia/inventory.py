@@ -27,7 +27,7 @@ from fleet.backends import sysfs
 from fleet.backends.nvidia import attributes, identity, layout, nodes, nvml
 from fleet.backends.nvidia.identity import Identities, Known
 from fleet.backends.nvidia.probe import Probe
-from fleet.errors import DeviceLost, DriverAbsent, DriverRefused, FleetError
+from fleet.errors import BackendFailed, DeviceLost, DriverAbsent, DriverRefused, FleetError
 from fleet.model import Accelerator, Uuid
 
 LOG = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ CLASSES = (0x030000, 0x030200)
 """VGA controller and 3D controller."""
 GONE = frozenset({nvml.NOT_FOUND, nvml.INVALID_ARGUMENT, 28, 999})
 """Codes that mean as much as "lost" when a GPU is only asked who it is."""
-STALE = frozenset({1, nvml.DRIVER_NOT_LOADED})
-"""Codes that mean that the driver went away under us: the next call opens it anew."""
+STALE = frozenset({1, nvml.DRIVER_NOT_LOADED, nvml.MISMATCH})
+"""Codes that mean that the driver went away under us, or is another one: it is opened anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,19 @@ class Inventory:
         """UUIDs of the cards that the kernel module lists, without any call into the driver."""
         return tuple(Uuid(gpu.uuid) for gpu in _driven(self._root) if gpu.uuid)
 
+    def minor(self, uuid: Uuid) -> int | None:
+        """Device minor of a card by the kernel module's word; None: no module is loaded.
+
+        Raises `BackendFailed` where the module has cards and not this one.
+        """
+        if not nodes.is_loaded(self._root):
+            return None
+        address = self.address(uuid)
+        for gpu in _driven(self._root):
+            if uuid == gpu.uuid or (address and gpu.address == address):
+                return gpu.minor
+        raise BackendFailed(f"the kernel module does not list {uuid}: who has it open is unknown")
+
     def silent(self, uuid: Uuid) -> Accelerator:
         """A card that does not answer, as it is remembered; else as its slot shows it."""
         known = self._identities.of(uuid)
@@ -159,7 +172,8 @@ class Inventory:
             detail = f"{error.detail}, but on the PCI bus there is: {names}"
             if isinstance(error, DriverRefused):
                 raise DriverRefused(detail, remedy=error.remedy, code=error.code) from error
-            raise DriverAbsent(detail, remedy=_LOAD) from error
+            remedy = _LOAD if error.remedy == error.default_remedy else error.remedy
+            raise DriverAbsent(detail, remedy=remedy, **error.fields) from error
 
     def _walk(self, count: int) -> tuple[list[Card], set[Uuid], int]:
         """The cards that say who they are, UUIDs that identify nobody, and how many do not."""
@@ -250,6 +264,8 @@ class Inventory:
             return self._library.call(name, key)
         except DriverRefused as error:
             if error.code in STALE:
+                self._library.close()
+                self._library.open()  # away as a whole it is no fault of this card: `DriverAbsent`
                 self._library.close()
             if error.code in GONE:
                 raise _NotThere(error.detail) from error

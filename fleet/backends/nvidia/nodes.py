@@ -57,6 +57,12 @@ def listed(root: Path) -> tuple[Listed, ...]:
     return tuple(found for name in names if (found := _listed(root, name)))
 
 
+def is_loaded(root: Path) -> bool:
+    """Whether the driver's kernel module is loaded; also where the kernel does not tell."""
+    majors = _majors(root)
+    return not majors or any(name in majors for name in _FRONTENDS)
+
+
 def of_gpu(minor: int, *, root: Path) -> DeviceNode:
     """The node of one GPU by its device minor. Raises `BackendFailed` without a major number."""
     return DeviceNode(f"/dev/nvidia{minor}", "c", _major(root, *_FRONTENDS), minor)

@@ -22,6 +22,8 @@ TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
+MISMATCH = 18
+"""Library and kernel module differ since an upgrade in place."""
 IN_USE = 19
 INSUFFICIENT_RESOURCES = 23
 VERSION_MISMATCH = 25
@@ -61,7 +63,10 @@ class Library:
         return self._open
 
     def open(self) -> None:
-        """Load and initialise. Raises `DriverAbsent` without a driver, else `DriverRefused`."""
+        """Load and initialise. Raises `DriverAbsent`, with the driver's ``code`` where it gave one.
+
+        Whatever keeps NVML from starting is the node's matter and no device's (B14).
+        """
         if self._open:
             return
         if problem := unfit(pynvml):
@@ -71,11 +76,11 @@ class Library:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            if error.value in _ABSENT:
-                raise errors.DriverAbsent(
-                    f"no NVIDIA driver answers: {_ABSENT[error.value]}"
-                ) from error
-            raise _refused("nvmlInit", error.value) from error
+            code = int(error.value)
+            why = _ABSENT.get(code) or _said("nvmlInit", code)
+            raise errors.DriverAbsent(
+                f"no NVIDIA driver answers: {why}", remedy=_REMEDIES.get(code, ""), code=code
+            ) from error
         self._open = True
 
     def close(self) -> None:
@@ -156,10 +161,12 @@ def _plain(value: Any) -> Any:
 
 
 def _refused(name: str, code: int) -> errors.DriverRefused:
+    return errors.DriverRefused(_said(name, code), remedy=_REMEDIES.get(code, ""), code=code)
+
+
+def _said(name: str, code: int) -> str:
     said = text(pynvml.nvmlErrorString(code)) if _loaded() else str(pynvml.NVMLError(code))
-    return errors.DriverRefused(
-        f"{name}: {said} ({code})", remedy=_REMEDIES.get(code, ""), code=code
-    )
+    return f"{name}: {said} ({code})"
 
 
 def _loaded() -> bool:

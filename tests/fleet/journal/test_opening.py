@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import sqlite
+from fleet import errors, sqlite
 from fleet.journal import witness
 from fleet.journal.opening import Opened, Place, open_or_set_aside
-from fleet.model import NodeName, Unit, UnitId
+from fleet.model import NodeName, State, Unit, UnitId
 
 UNIT = Unit(id=UnitId("GPU-1/all"))
 
@@ -66,11 +66,11 @@ def _nul(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
 
 
-def _flip_digest(path: Path) -> None:
-    """One bit of one stored record: the pages stay valid, the record does not."""
+def _flip_meta(path: Path) -> None:
+    """One bit of what the journal says of itself, which no digest covers."""
     raw = bytearray(path.read_bytes())
-    at = raw.index(b'"state":"HELD"')
-    raw[at + 10] ^= 1
+    at = raw.index(b"machine_idmachine")
+    raw[at + 12] ^= 1
     path.write_bytes(raw)
 
 
@@ -96,7 +96,7 @@ def _directory(path: Path) -> None:
     (path / "precious").write_text("x")
 
 
-MUTATIONS = [_truncate, _last_byte, _nul, _flip_digest, _foreign, _newer, _text, _directory]
+MUTATIONS = [_truncate, _last_byte, _nul, _flip_meta, _foreign, _text, _directory]
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
@@ -113,14 +113,58 @@ def test_a_damaged_journal_is_kept_under_a_new_name(
     assert str(kept) in opened.troubles[0]
 
 
-def test_a_newer_file_is_not_changed(tmp_path: Path) -> None:
-    """B26: version 99 is not modified by setting it aside."""
+def files(directory: Path) -> dict[str, bytes]:
+    """Everything in a directory and below but the companions that SQLite makes for a reader."""
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in found
+        if not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_f43_a_newer_journal_is_refused_and_never_set_aside(tmp_path: Path, *, looks: bool) -> None:
+    """F43, B26: a journal of a newer version is refused with exit 2 and what to do, by whoever
+    opens it, and no file is changed: going forward again finds all of it."""
     where = written(tmp_path)
     _newer(where.path)
-    before = where.path.read_bytes()
-    closed(open_or_set_aside(where, now=5.0))
-    (kept,) = kept_files(tmp_path)
-    assert kept.read_bytes() == before
+    before = files(tmp_path)
+    with pytest.raises(sqlite.Newer) as caught:
+        open_or_set_aside(where, now=5.0, looks=looks)
+    assert caught.value.exit_code == 2
+    assert "version that wrote it" in caught.value.remedy
+    assert files(tmp_path) == before
+
+
+def _flip_record(path: Path) -> None:
+    """One bit of one stored record: the pages stay valid, the record does not."""
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b'"state":"HELD"')
+    raw[at + 10] ^= 1
+    path.write_bytes(raw)
+
+
+def _witnessed_away(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [*MUTATIONS, _flip_record, _witnessed_away],
+    ids=lambda mutate: mutate.__name__.strip("_"),
+)
+def test_f43_who_only_looks_sets_nothing_aside(
+    tmp_path: Path, mutate: Callable[[Path], None]
+) -> None:
+    """F43: whoever only looks is told what is wrong with a journal, and changes nothing of it."""
+    where = written(tmp_path)
+    mutate(where.path)
+    before = files(tmp_path)
+    with pytest.raises(errors.JournalUnreadable) as caught:
+        open_or_set_aside(where, now=5.0, looks=True)
+    assert "service" in caught.value.remedy
+    assert files(tmp_path) == before
 
 
 def test_a_restored_journal_is_set_aside(tmp_path: Path) -> None:
@@ -179,32 +223,57 @@ def test_another_nodes_journal_is_not_believed(tmp_path: Path) -> None:
         "UPDATE meta SET value = 'x' WHERE key = 'sequence'",
         "UPDATE meta SET key = 'journal_ie' WHERE key = 'journal_id'",
         "UPDATE meta SET value = CAST(x'ff' AS TEXT) WHERE key = 'epoch'",
-        "UPDATE units SET body = CAST(body AS BLOB)",
-        "UPDATE units SET digest = CAST(digest AS BLOB)",
-        "UPDATE units SET id = 'GPU-1/alm'",
         "INSERT INTO workers VALUES ('w', 'GPU-1', '[]', '[]', 1.0)",
         "INSERT INTO workers VALUES ('w', 'GPU-1', '[', '{}', 1.0)",
-        "INSERT INTO outbox (kind, body, created_at) VALUES ('release', 'null', 1.0)",
-        "INSERT INTO outbox (kind, body, created_at, next_at) VALUES ('x', '{}', 1.0, 'x')",
-        "INSERT INTO tombstones VALUES ('c', 'x', 1.0)",
         "ALTER TABLE tombstones RENAME COLUMN at TO au",
     ],
 )
+def test_b07_what_one_bit_makes_of_a_table_is_found_at_the_start(
+    tmp_path: Path, change: str
+) -> None:
+    """B07: what no single row can be blamed for sets the journal aside: it is never passed over,
+    and never found in the middle of the work."""
+    where = changed(tmp_path, change)
+    opened = closed(open_or_set_aside(where, now=5.0))
+    assert opened.fresh
+    assert str(where.path) in opened.troubles[0]
+    assert opened.journal.units == {}
+    assert len(kept_files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE units SET body = CAST(body AS BLOB)",
+        "UPDATE units SET digest = CAST(digest AS BLOB)",
+        "UPDATE units SET id = 'GPU-1/alm'",
+        "INSERT INTO outbox (kind, body, created_at) VALUES ('release', 'null', 1.0)",
+        "INSERT INTO outbox (kind, body, created_at, next_at) VALUES ('x', '{}', 1.0, 'x')",
+        "INSERT INTO tombstones VALUES ('c', 'x', 1.0)",
+    ],
+)
 def test_b07_what_one_bit_makes_of_a_row_is_found_at_the_start(tmp_path: Path, change: str) -> None:
-    """B07: a record that cannot be read, or lost its name, sets the journal aside: it is never
-    passed over, and never found in the middle of the work."""
-    where = written(tmp_path)
+    """B07, B72: a row that cannot be read, or lost its name, is told at the start, and what it was
+    for is held; a copy of the file as it was is kept."""
+    where = changed(tmp_path, change)
+    opened = closed(open_or_set_aside(where, now=5.0))
+    assert not opened.fresh
+    assert len(opened.troubles) == 1
+    assert {unit.state for unit in opened.journal.units.values()} == {State.HELD}
+    assert list(opened.journal.units) == [UNIT.id]
+    assert len(kept_files(tmp_path)) == 1
+
+
+def changed(directory: Path, change: str) -> Place:
+    """A journal that follows an epoch, with a change that nobody made."""
+    where = written(directory)
     connection = sqlite3.connect(where.path, isolation_level=None)
     connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', '1')")
     connection.execute(change)
     connection.close()
     where.witness.unlink()
-    opened = closed(open_or_set_aside(where, now=5.0))
-    assert opened.fresh
-    assert str(where.path) in opened.troubles[0]
-    assert opened.journal.units == {}
-    assert len(kept_files(tmp_path)) == 1
+    return where
 
 
 def test_b07_a_pipe_in_the_journals_place_is_set_aside_at_once(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_8_1_library_and_module_that_differ(host: Host, backend: NvidiaBackend) 
     remedy says what to do."""
     gpu = host.add_gpu()
     host.fault("nvmlInit", "return 18")
-    with pytest.raises(BackendFailed) as caught:
+    with pytest.raises(DriverAbsent) as caught:
         backend.inventory()
     assert "reload the module" in caught.value.remedy
     assert gpu.bus_id in caught.value.detail
