@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from fleet import bootstrap, errors
 from fleet.cli import reach
 from fleet.cli.main import main
+from fleet.evidence import layout
 from fleet.journal.lock import OwnerLock
 from fleet.leases import AcquireRequest
 from fleet.messages import ClaimOrder
@@ -172,3 +175,43 @@ def occupied(state: Path) -> str:
     with reach.nodes(state, address=None) as nodes:
         views = [node.view() for node in nodes.values()]
     return next(device.uuid for view in views for device in view.devices if device.claim)
+
+
+LOOKS = [
+    ("status",),
+    ("devices",),
+    ("quarantine", "list"),
+    ("scrub", "--dry-run"),
+    ("sweep",),
+]
+
+
+def _newer(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[60:64] = (99).to_bytes(4, "big")
+    path.write_bytes(raw)
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize("verb", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("change", [_newer, _damaged], ids=["newer", "damaged"])
+def test_f43_verbs_that_look_leave_a_newer_or_damaged_journal_as_it_is(
+    state: Path,
+    capsys: pytest.CaptureFixture[str],
+    verb: tuple[str, ...],
+    change: Callable[[Path], None],
+) -> None:
+    """F43: a verb that looks answers 2 to a journal it cannot read, with what to do, and neither
+    sets it aside nor writes to it."""
+    journal = layout.node_directory(state, "node-01") / "journal.db"
+    with closing(bootstrap.open_node(bootstrap.plan_fleet(state).nodes[0])):
+        pass
+    change(journal)
+    before = journal.read_bytes()
+    assert main([*verb, "--state", str(state)]) == 2
+    assert "journal.db" in capsys.readouterr().err
+    assert journal.read_bytes() == before
+    assert not list(journal.parent.glob("*.aside-*"))
