@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +28,9 @@ from fleet.dra.ports import Node
 from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
+from fleet.kube import identity
 from fleet.kube.base import Cluster
+from fleet.kube.cluster import KubernetesCluster
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
 from fleet.settings import Finalizing, Settings, Unexposed
@@ -39,22 +44,71 @@ from fleet.stores.opening import StorePlace
 LOG = logging.getLogger(__name__)
 
 
+START_S = 2.0
+"""Time, s, a start waits for the API server, whatever it asks there: kubelet is let in then."""
+
+
 def open_cluster(plan: NodePlan, kubeconfig: str | None) -> Cluster:
     """The API server of `kubeconfig`; None: of the pod we run in, else the user's default.
 
-    One that does not answer now is taken as it is: claims are torn down without it, and a plugin
-    that did not start would leave their pods waiting. Raises `SettingsInvalid`, and `ApiNotFound`
-    or `ApiForbidden` when it does not serve what is needed.
+    One that does not answer now is taken as it is. Raises `SettingsInvalid`, and `ApiNotFound` or
+    `ApiForbidden` when it does not serve what is needed.
     """
-    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
-
-    kubernetes = plan.settings.kubernetes
-    found = client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
+    found = _connected(plan, kubeconfig)
     try:
         found.require()
     except (errors.ApiUnavailable, errors.ApiFailed) as error:
         LOG.warning("started without the API server: %s", error)
     return found
+
+
+def reach_cluster(plan: NodePlan, kubeconfig: str | None, state: Path) -> tuple[Cluster, bool]:
+    """As `open_cluster`, for a plugin's start, and whether the server has answered soon.
+
+    Claims are torn down without it, and a plugin that waited would leave their pods waiting. Raises
+    `ClusterForeign` too, where it is not the one that `state` belongs to.
+    """
+    found = _connected(plan, kubeconfig)
+
+    def ask() -> None:
+        found.require()
+        identity.verify(state, found, [plan.node])  # before anything is written down
+
+    return found, answered(ask)
+
+
+def _connected(plan: NodePlan, kubeconfig: str | None) -> KubernetesCluster:
+    from fleet.kube import client  # the client library takes 0.3 s to load: only where it is used
+
+    kubernetes = plan.settings.kubernetes
+    return client.connect(kubeconfig, qps=kubernetes.api_qps, timeout_s=kubernetes.api_timeout_s)
+
+
+def answered(ask: Callable[[], object]) -> bool:
+    """Whether the API server answered `ask` within `START_S`. Raises what `ask` does, but where
+    the server is away."""
+    found: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            ask()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            found.put(error)
+        else:
+            found.put(None)
+
+    threading.Thread(target=run, name="start", daemon=True).start()
+    try:
+        error = found.get(timeout=START_S)
+    except queue.Empty:
+        LOG.warning("started without the API server: no answer in %g s", START_S)
+        return False
+    if isinstance(error, errors.ApiUnavailable | errors.ApiFailed):
+        LOG.warning("started without the API server: %s", error)
+        return False
+    if error is not None:
+        raise error
+    return True
 
 
 @dataclass(frozen=True, slots=True)

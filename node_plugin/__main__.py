@@ -66,10 +66,10 @@ def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
         )
     settings = load(asked.policy) if asked.policy else Settings()
     unplanned = NodePlan(node=asked.node, state=str(asked.state), settings=settings)
-    cluster = plugging.open_cluster(unplanned, asked.kubeconfig or None)
-    identity.verify(asked.state, cluster, [asked.node])  # before anything is written down
+    cluster, answers = plugging.reach_cluster(unplanned, asked.kubeconfig or None, asked.state)
     plan = _plan(asked, settings)
-    identity.meet(asked.state, cluster, [asked.node])
+    if answers:  # else the plugin meets it later, before any claim is judged by it
+        plugging.answered(lambda: identity.meet(asked.state, cluster, [asked.node]))
     planning.record_kubeconfig(asked.state, _reached_by(asked.kubeconfig))
     options = Options(
         instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address

@@ -20,7 +20,7 @@ from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
 from fleet.dra.reading import Consumer, Reading, Result, read
-from fleet.dra.waiting import SLOW_PAUSE_S, Waiting
+from fleet.dra.waiting import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.model import ClaimUid
@@ -31,6 +31,8 @@ from fleet.slices.rendering import AGENT, uuid_of
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""
+TOLD_S = 1.5
+"""Time, s, a teardown waits for what the API adds to what the node knows."""
 VIEW_MAX_S = 1.0
 """Age, s, up to which a view says which device a name means; names are published as often."""
 
@@ -82,6 +84,7 @@ class ClaimServing:
     isolation: Isolation = field(default_factory=Isolation)
     """What claims must show before they are given a device."""
     budget_s: float = 40.0
+    looks: ShortLooks = field(default_factory=ShortLooks)
     _view: tuple[float, NodeView] | None = field(default=None)
     _unfit: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Devices by UID of the claim whose prepare was refused because one of them is unfit."""
@@ -269,29 +272,56 @@ class ClaimServing:
     # --- unprepare ---
 
     def unprepare(self, asked: AskedClaim) -> None:
-        """Tear one claim down. Returns when it is done; raises why it is not done yet."""
+        """Tear one claim down. Returns when it is done; raises why it is not done yet.
+
+        What this node knows decides, and what the API adds is waited for shortly. Of a claim that
+        nobody here knows it is not asked at all: kubelet's own record says whose pod may still run.
+        """
         deadline = self.clock.monotonic() + self.budget_s
-        told = self._told(asked)
-        if told == Told():  # not there: under this name, which is only the caller's word
-            asked, told = self._by_record(asked)
-        if self._ends_agent(asked, told):
+        if self.agents is not None and self.agents.unprepare(asked.uid):
             return
+        try:
+            known = self.node.claims()
+        except errors.NotOwner:
+            # Whoever owns the node may sit in the very pod that is leaving.
+            told = self._told(asked)
+            if self.agents is not None and told is not None and told.agent:
+                return
+            known = self.waiting.until(deadline, lambda _: self.node.claims())
         remembered = self._consumers(asked)
+        record = next((one for one in known if one.uid == asked.uid), None)
+        if record is None:
+            self._torn_down(asked, remembered, remembered, deadline)
+            self._let_go(asked)
+            return
+        if record.name:  # the uid is the claim: the name that came with it is the caller's word
+            asked = replace(asked, namespace=record.namespace, name=record.name)
+        told = self._told(asked)
         # Pods the claim is for now: kubelet can ask too early. A silent API is no leave to do so.
-        if told is None:
-            noted = self.waiting.until(deadline, lambda _: self._noted(asked))
-            reserved = tuple(dict.fromkeys((*remembered, *noted)))
-        else:
-            reserved = told.reserved
-        order = TeardownOrder(uid=asked.uid, consumers=remembered, reserved=reserved)
+        reserved = told.reserved if told is not None else (*remembered, *_noted(known, asked))
+        self._torn_down(asked, remembered, tuple(dict.fromkeys(reserved)), deadline)
+        if told is not None and told.marked:
+            self._let_go(asked)
+
+    def _torn_down(
+        self,
+        asked: AskedClaim,
+        consumers: tuple[str, ...],
+        reserved: tuple[str, ...],
+        deadline: float,
+    ) -> None:
+        order = TeardownOrder(uid=asked.uid, consumers=consumers, reserved=reserved)
         self.waiting.until(
             deadline,
             lambda left_s: self.node.unprepare(order, budget_s=left_s),
             busy_pause_max_s=SLOW_PAUSE_S,
         )
         self._unfit.pop(asked.uid, None)
-        if self.marking is not None and told is not None and told.marked:
-            # The node may know nothing of it: a claim whose prepare it refused was held before.
+
+    def _let_go(self, asked: AskedClaim) -> None:
+        """Our marks are taken off by and by: the node may know nothing of a claim that was held
+        before its prepare was refused."""
+        if self.marking is not None:
             self.marking.stray(asked.uid, Name(asked.name, asked.namespace))
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
@@ -301,32 +331,15 @@ class ClaimServing:
             return tuple(sorted(found.pods.get(ClaimUid(asked.uid), ())))
         return ()
 
-    def _noted(self, asked: AskedClaim) -> tuple[str, ...]:
-        """Pods that the claim was reserved for when it was last prepared here."""
-        notes = [_note(known.note) for known in self.node.claims() if known.uid == asked.uid]
-        return tuple(pod for note in notes if note for pod in note[1])
-
-    def _by_record(self, asked: AskedClaim) -> tuple[AskedClaim, Told | None]:
-        """A claim that the API has not, under the name it was prepared by, and what the API says.
-
-        The uid is the claim; a name that is not its own must not make it nobody's.
-        """
-        try:
-            records = [known for known in self.node.claims() if known.uid == asked.uid]
-        except errors.FleetError:
-            return asked, None
-        for known in records:
-            if known.name and (known.namespace, known.name) != (asked.namespace, asked.name):
-                named = replace(asked, namespace=known.namespace, name=known.name)
-                return named, self._told(named)
-        return asked, Told()
-
     def _told(self, asked: AskedClaim) -> Told | None:
         """What the API says of the claim, which may be gone or replaced (invariant 19).
 
-        None: nothing. Whatever is not a well-formed answer about this claim says nothing: neither
-        an error nor a proxy's page is proof that nobody uses it.
+        None: nothing, or not in `TOLD_S`. Whatever is not a well-formed answer about this claim
+        says nothing: neither an error nor a proxy's page is proof that nobody uses it.
         """
+        return self.looks.within(TOLD_S, lambda: self._asked_api(asked))
+
+    def _asked_api(self, asked: AskedClaim) -> Told | None:
         name = Name(asked.name, asked.namespace)
         try:
             found = self.cluster.get(CLAIMS, name)
@@ -339,18 +352,6 @@ class ClaimServing:
             return Told()
         return _told(found, self.seat) if uid else None
 
-    def _ends_agent(self, asked: AskedClaim, told: Told | None) -> bool:
-        """End a claim of the agent device, if it is one; whether it is.
-
-        The node is not asked: whoever owns it sits in the pod that is leaving, and the next owner
-        comes only once that pod is gone.
-        """
-        if self.agents is None:
-            return False
-        if self.agents.unprepare(asked.uid):
-            return True
-        return told is not None and told.agent
-
 
 def claim_uid(found: Object, name: Name) -> str:
     """The UID of a claim of this name; "" when this is no such claim, whatever it is."""
@@ -361,6 +362,12 @@ def claim_uid(found: Object, name: Name) -> str:
         return ""
     uid = metadata.get("uid")
     return uid if isinstance(uid, str) else ""
+
+
+def _noted(known: Iterable[ClaimAnswer], asked: AskedClaim) -> tuple[str, ...]:
+    """Pods that the claim was reserved for when it was last prepared here."""
+    notes = [_note(one.note) for one in known if one.uid == asked.uid]
+    return tuple(pod for note in notes if note for pod in note[1])
 
 
 def _told(found: Object, seat: Seat) -> Told | None:

@@ -7,15 +7,19 @@ it soon.
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fleet import errors
-from fleet.clock import Clock
+from fleet.clock import Clock, SystemClock
 from fleet.dra.ports import Node
 
 T = TypeVar("T")
+LOG = logging.getLogger(__name__)
 
 PAUSE_S = 0.1
 """Between two tries: the length of a teardown without a wipe."""
@@ -35,6 +39,43 @@ PASSING = (
     errors.SpecUnavailable,
     errors.BackendFailed,
 )
+
+
+SILENT_S = 10.0
+"""Time, s, for which one that did not answer in time is not asked again."""
+
+
+@dataclass
+class ShortLooks:
+    """Asks somebody far away and does not wait for long. Safe for threads.
+
+    One that is silent costs a single wait, and not one for every claim that leaves meanwhile.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    _silent_until: float = float("-inf")
+
+    def within(self, wait_s: float, look: Callable[[], T | None]) -> T | None:
+        """What `look` returns within `wait_s`; None: nothing."""
+        if self.clock.monotonic() < self._silent_until:
+            return None
+        found: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                found.put(look())
+            except Exception:
+                LOG.exception("a look at the API failed")
+                found.put(None)
+
+        try:
+            threading.Thread(target=ask, name="short look", daemon=True).start()
+            return found.get(timeout=wait_s)
+        except RuntimeError:  # the host has no thread for it
+            return None
+        except queue.Empty:
+            self._silent_until = self.clock.monotonic() + SILENT_S
+            return None
 
 
 def leaving(node: Node) -> Callable[[str], bool]:

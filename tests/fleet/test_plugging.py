@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,32 @@ def test_a_server_that_is_away_keeps_no_plugin_from_starting(
     assert "started without the API server" in caplog.text
     with pytest.raises(errors.ApiUnavailable):
         cluster.get(NODES, Name("n1"))
+
+
+def test_b72_a_server_that_accepts_and_is_silent_is_waited_for_once_and_shortly(
+    tmp_path: Path, api: StandIn
+) -> None:
+    """B72: all that a plugin's start asks the API server is waited for 2 s together; then kubelet
+    is let in, and the cluster is met later."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = tmp_path / "config"
+        text = api.kubeconfig(config).read_text()
+        port = silent.getsockname()[1]
+        config.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", text))
+        began = time.monotonic()
+        _, answers = plugging.reach_cluster(plan_of(tmp_path), str(config), tmp_path / "state")
+        assert not answers
+        assert time.monotonic() - began < plugging.START_S + 2.0
+
+
+def test_b72_a_server_that_answers_at_the_start_is_judged(tmp_path: Path, api: StandIn) -> None:
+    """B72: a server that answers is held to be ours, or refused, as before."""
+    config = str(api.kubeconfig(tmp_path / "config"))
+    _, answers = plugging.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
+    assert answers
+    api.faults.keep(Fault(path=r"/apis/resource.k8s.io/v1(\?|$)", status=404))
+    with pytest.raises(errors.ApiNotFound):
+        plugging.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
 
 
 @pytest.mark.parametrize("namespace", ["", "fleetscrub"])

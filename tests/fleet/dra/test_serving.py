@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +25,8 @@ from fleet.evidence.losses import LossLog
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import answers
-from fleet.kube.base import Object
+from fleet.kube.base import Name, Object, Resource
+from fleet.kube.memory.cluster import MemoryCluster
 from fleet.model import HolderKind, State
 from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
 from tests.fleet.dra.benches import DRIVER, NODE, SPACE, Bench, bench, result
@@ -454,6 +457,55 @@ def test_unprepare_needs_no_api(site: Bench, how: str) -> None:
     assert site.specs == []
     assert site.record(asked) == "ABSENT"
     assert site.device().state == State.CLEAN
+
+
+class Silent(MemoryCluster):
+    """An API server that accepts a request and never answers it, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.let_go = threading.Event()
+
+    def get(self, resource: Resource, name: Name) -> Object:  # noqa: ARG002 - part of the port
+        """Hang as long as the test runs."""
+        self.asked += 1
+        self.let_go.wait(60.0)
+        raise errors.ApiUnavailable("no answer")
+
+
+def test_b72_a_silent_api_keeps_no_pod(site: Bench) -> None:
+    """B72: with an API server that accepts and is silent a claim is torn down within 5 s, the next
+    ones do not wait for it again, and of a claim that nobody here knows it is not asked."""
+    first, second = site.bound("a", "gpu-0"), site.bound("b", "gpu-1")
+    site.serving.prepare(first)
+    site.serving.prepare(second)
+    silent = Silent()
+    serving = replace(site.serving, cluster=silent)
+    try:
+        began = time.monotonic()
+        serving.unprepare(AskedClaim(SPACE, "never-seen", "x"))
+        assert silent.asked == 0
+        serving.unprepare(first)
+        assert time.monotonic() - began < 5.0
+        serving.unprepare(second)
+        assert silent.asked == 1
+    finally:
+        silent.let_go.set()
+    assert (site.record(first), site.record(second), site.specs) == ("ABSENT", "ABSENT", [])
+
+
+def test_b72_a_pod_that_kubelet_remembers_is_no_unknown_claims_end(site: Bench) -> None:
+    """B72, promise 4: of a claim whose record is gone kubelet's own checkpoint says whose pod it
+    is; while that runs kubelet is not told of an end, though the API is not asked."""
+    asked = site.bound("a", "gpu-0")
+    pod = site.pod("still-here")
+    pod.run()
+    site.remember({asked.uid: [pod.uid]})
+    with pytest.raises(errors.DeviceBusy, match="in use by pod"):
+        site.serving.unprepare(asked)
+    pod.leave()
+    site.serving.unprepare(asked)
 
 
 def test_another_instance_unprepares_what_one_prepared(site: Bench) -> None:
