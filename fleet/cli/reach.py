@@ -182,7 +182,7 @@ def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) ->
 
 def _opened(state: Path, stack: ExitStack, *, ticking: bool, looks: bool) -> _Reached:
     plans = {plan.node: plan for plan in planning.plan_fleet(state).nodes}
-    found = _Reached(plans, stack, ticking=ticking)
+    found = _Reached(plans, stack, ticking=ticking, looks=looks)
     for name in found:
         found.reach(name)
     if ticking:
@@ -197,10 +197,13 @@ class _Reached(Mapping[str, "Node"]):
     its next owner's door, with the next call.
     """
 
-    def __init__(self, plans: Mapping[str, NodePlan], stack: ExitStack, *, ticking: bool) -> None:
+    def __init__(
+        self, plans: Mapping[str, NodePlan], stack: ExitStack, *, ticking: bool, looks: bool
+    ) -> None:
         self._plans = plans
         self._stack = stack
         self._ticking = ticking
+        self._looks = looks
         self._doors: dict[str, DoorNode] = {}
         self._here: dict[str, NodeService] = {}
 
@@ -235,7 +238,7 @@ class _Reached(Mapping[str, "Node"]):
         from fleet import bootstrap
 
         try:
-            service = bootstrap.open_node(plan, looks=looks)
+            service = bootstrap.open_node(plan, looks=self._looks)
         except errors.NotOwner as error:
             raise errors.NotOwner(
                 error.detail,
