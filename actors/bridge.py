@@ -158,7 +158,9 @@ class Bridge:
 
     def _created(self) -> RemoteNode:
         nodes: list[RemoteNode] = []
-        muster.create(self._fleet, nodes, host=handles.own_host())
+        # Once: what differs later was made by a bridge that began after this one.
+        first = not self._compared
+        muster.create(self._fleet, nodes, host=handles.own_host(), replace=first, compare=first)
         return nodes[0]
 
     def _tell(self, pulse: Pulse) -> None:

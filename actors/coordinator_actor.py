@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import ray
 from pydantic import TypeAdapter
 
-from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK
+from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK, coordinator_digest
 from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
 from fleet import errors, logs
@@ -168,6 +168,11 @@ class CoordinatorActor:
     def ping(self) -> int:
         """Proof of life: the process id. Waits for no other call."""
         return os.getpid()
+
+    @waiting_for_none
+    def made_from(self) -> str:
+        """Digest of the plan it was made from, see `identity.coordinator_digest`."""
+        return coordinator_digest(self._plan)
 
     # --- leases ----------------------------------------------------------------------------------
 

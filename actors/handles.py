@@ -7,6 +7,7 @@ while work goes on, since calls between live processes outlast the head's absenc
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id
 
+LOG = logging.getLogger(__name__)
 NODE_PREFIX = "node:"
 CALL_TIMEOUT_S = 30.0
 """Time, s, an act may take to be taken in; the work itself goes on in the node."""
@@ -299,7 +301,8 @@ def create_node(assignment: identity.Assignment) -> RemoteNode:
 
 
 def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
-    """Create the coordinator's actor where its stores are, or take the one that runs."""
+    """Create the coordinator's actor where its stores are, or take the one that runs, whatever that
+    was made from: see `match_coordinator`."""
     _check_host(host)
     with translated("creating the coordinator"):
         handle = REMOTE_COORDINATOR_ACTOR.options(
@@ -310,6 +313,41 @@ def create_coordinator(plan: str, *, host: str) -> RemoteCoordinator:
             **placement(plan, host=host, raylets=_raylets()),
         ).remote(plan)
     return RemoteCoordinator(handle)
+
+
+def match_coordinator(
+    found: RemoteCoordinator, plan: str, *, host: str, replace: bool
+) -> RemoteCoordinator:
+    """The coordinator, made from `plan` or told of.
+
+    Ray returns one that runs whatever it was made from (B63): one of another plan is ended and made
+    anew with `replace`, and is told of otherwise. One that does not answer now is taken as it is.
+    """
+    if not _is_other(found, plan):
+        return found
+    name = coordinators.name_of(CoordinatorPlan.model_validate_json(plan).nodes)
+    if replace:
+        LOG.warning("%s has an earlier plan and is replaced", name)
+        with translated(f"replacing {name}"):
+            ray.kill(found.handle, no_restart=True)
+        return create_coordinator(plan, host=host)
+    LOG.warning(
+        "%s runs with other settings than those asked for, and goes on with its own; restart"
+        " the node plugin or the head with the settings that are to hold",
+        name,
+    )
+    return found
+
+
+def _is_other(found: RemoteCoordinator, plan: str) -> bool:
+    """Whether a coordinator says that it was made from another plan; an older one cannot say."""
+    if not hasattr(found.handle, "made_from"):
+        return True
+    try:
+        return bool(found.wait("made_from") != identity.coordinator_digest(plan))
+    except errors.FleetError as error:
+        LOG.warning("the coordinator does not tell what it was made from: %s", error)
+        return False
 
 
 def find_coordinator() -> RemoteCoordinator:

@@ -76,3 +76,21 @@ def check_plan(assignment: Assignment) -> None:
 def plan_digest(plan: str) -> str:
     """Tells one plan, as JSON, from another: an actor outlives the process that made its plan."""
     return hashlib.sha256(plan.encode()).hexdigest()[:16]
+
+
+def coordinator_digest(plan: str) -> str:
+    """As `plan_digest`, of a `CoordinatorPlan`: what only a node goes by tells none apart.
+
+    Every node's bridge asks for the coordinator, each with the settings of its node.
+    """
+    try:
+        found = json.loads(plan)
+        settings = {k: v for k, v in found["settings"].items() if k not in _OF_NODES}
+        told = json.dumps({**found, "settings": settings}, sort_keys=True)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        told = plan
+    return plan_digest(told)
+
+
+_OF_NODES = frozenset({"hardware", "node"})
+"""Sections of the settings that a coordinator does not read."""

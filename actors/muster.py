@@ -6,6 +6,7 @@ Attached: the actors outlive the command; those of a simulated fleet are created
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from actors import cluster, handles
 from actors.handles import RemoteCoordinator, RemoteNode
+from actors.identity import plan_digest
 from actors.translate import translated
 from fleet import errors
 from fleet.bootstrap import FleetPlan
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +68,35 @@ def attached(address: str, plan: FleetPlan | None) -> Iterator[Muster]:
         started: list[RemoteNode] = []
         coordinator = create(plan, started, host=handles.own_host())
         handles.await_serving(started)
-        check_same(plan, {node.name: node.ping().state for node in started})
+        pulses = {node.name: node.ping() for node in started}
+        check_same(plan, {name: pulse.state for name, pulse in pulses.items()})
+        tell_others(plan, {name: pulse.plan for name, pulse in pulses.items()})
         yield Muster(tuple(started), coordinator, local=False, dashboard=ray_cluster.dashboard)
     finally:
         ray_cluster.close()
 
 
-def create(plan: FleetPlan, started: list[RemoteNode], *, host: str) -> RemoteCoordinator:
+def create(
+    plan: FleetPlan,
+    started: list[RemoteNode],
+    *,
+    host: str,
+    replace: bool = False,
+    compare: bool = True,
+) -> RemoteCoordinator:
     """Create what is missing of `plan` on `host`; nodes go to `started` one by one, also on error.
 
-    Does not wait for the nodes to serve. Of several coordinators the first one is returned.
+    Does not wait for the nodes to serve. Of several coordinators the first one is returned; one
+    that was made from another plan is replaced with `replace`, else told of with `compare`.
     """
-    coordinator, *_ = [
-        handles.create_coordinator(shard.model_dump_json(), host=host)
-        for shard in plan.coordinator.shards()
-    ]
+    shards = [shard.model_dump_json() for shard in plan.coordinator.shards()]
+    made = [handles.create_coordinator(shard, host=host) for shard in shards]
+    if compare:
+        made = [
+            handles.match_coordinator(one, shard, host=host, replace=replace)
+            for one, shard in zip(made, shards, strict=True)
+        ]
+    coordinator = made[0]
     for node in plan.nodes:
         assignment = handles.assign(node.node, node.model_dump_json(), host=host)
         started.append(handles.create_node(assignment))
@@ -108,6 +126,18 @@ def check_same(plan: FleetPlan, states: Mapping[str, str]) -> None:
             raise errors.InputInvalid(
                 f"{wanted.node} runs already, for the state directory {states[wanted.node]}",
                 remedy="name that directory with --state, or use another Ray",
+            )
+
+
+def tell_others(plan: FleetPlan, digests: Mapping[str, str]) -> None:
+    """Say which actors run with another plan than the one asked for (B63); they are not replaced:
+    others may be using them. `digests`: of the plan each was made from, by node."""
+    for wanted in plan.nodes:
+        if digests[wanted.node] != plan_digest(wanted.model_dump_json()):
+            LOG.warning(
+                "the actor of %s runs with other settings than those asked for, and goes on with"
+                " its own",
+                wanted.node,
             )
 
 

@@ -30,6 +30,7 @@ from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, keep
 from fleet.evidence import heads, kept_list, layout
+from fleet.evidence.disk import own_directory
 from fleet.evidence.dsse import Signer
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
@@ -178,7 +179,9 @@ def open_node(
     """
     state = Path(plan.state)
     directory = layout.node_directory(state, plan.node)
-    directory.mkdir(parents=True, exist_ok=True)
+    own_directory(directory)
+    for above in (directory.parent, state):
+        own_directory(above, allowed=0o7775)
     backend = backend_of(plan, directory)
     lock = OwnerLock(directory / LOCK)
     lock.acquire(owner=f"{owner} of {plan.node}")

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from fleet import errors
 from fleet.door import paths
 from fleet.evidence import layout
+from fleet.evidence.disk import own_directory
 from fleet.messages import Message
 from fleet.profiles import Profile
 from fleet.settings import MIB, HardwareKind, HardwareSettings, Settings
@@ -155,7 +156,7 @@ def discover_fleet(state: Path, settings: Settings) -> None:
 
 def _make(state: Path) -> None:
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        own_directory(state, allowed=0o7775)
     except OSError as error:
         raise errors.InputInvalid(
             f"{state} cannot be made: {error}", remedy="name another directory with --state"

@@ -28,6 +28,7 @@ from fleet.dra.ports import Node
 from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
+from fleet.evidence.disk import own_directory
 from fleet.kube import identity
 from fleet.kube.base import Cluster
 from fleet.kube.cluster import KubernetesCluster
@@ -212,7 +213,7 @@ def write_plan(plan: NodePlan) -> Path:
     path = directory / "plan.json"
     temporary = path.with_suffix(".tmp")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own_directory(directory)
         temporary.write_text(plan.model_dump_json(indent=2))
         temporary.replace(path)
     except OSError as error:

@@ -231,6 +231,10 @@ class CampaignPolicy(Section):
     )
 
 
+IDLE_DELAY_S = 30.0
+"""Default of `node.idle_delay_s`."""
+
+
 class NodeSettings(Section):
     """How the node service works by itself."""
 
@@ -246,10 +250,12 @@ class NodeSettings(Section):
         " devices out: it saves 0.2 s of each wipe and costs about 35 MB each.",
     )
     idle_delay_s: float = Field(
-        default=30.0,
+        default=IDLE_DELAY_S,
         ge=0,
-        description="Time, s, a dirty device is left alone before the node wipes it by itself, so"
-        " that a campaign or claim under way finds it free and it is not wiped twice.",
+        description="Time, s, after the last work of a campaign or claim in which a node wipes"
+        " nothing by itself, so that they find devices free and none is wiped twice; also between"
+        " two tries of one device. On an idle node a dirty device is wiped after 1 s, or after"
+        " this time where it is longer than the default.",
     )
     holder_deadline_s: float = Field(
         default=600.0,

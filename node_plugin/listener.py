@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from fleet import errors
+from fleet.door.paths import closed_to_others
 from node_plugin import sockets
 
 CHECK_WAIT_S = 10.0
@@ -108,7 +109,8 @@ class Listener:
 
 def _bind(server: grpc.aio.Server, private: Path) -> None:
     try:
-        server.add_insecure_port(f"unix:{private}")
+        with closed_to_others():
+            server.add_insecure_port(f"unix:{private}")
     except RuntimeError as error:
         raise errors.SocketTaken(
             f"no socket can be bound in {private.parent}: {error}",

@@ -46,6 +46,8 @@ REGISTRATION_SERVICE = "pluginregistration.Registration"
 """Known to the health service too: serving while kubelet has the plugin registered."""
 BEAT_S = 1.0
 """Period, s, in which the event loop shows that it runs."""
+DEAD_PERIOD_S = 30.0
+"""Period, s, in which sockets of instances that were killed are looked for."""
 FAREWELL_S = 1.0
 """Time, s, the last answers have to leave after the grace."""
 
@@ -125,7 +127,8 @@ class PluginServer:
 
     async def start(self) -> None:
         """Serve claims, then let kubelet find us. Raises `SocketTaken`; nothing is left open."""
-        sockets.make_directory(self.paths.dra.parent)
+        sockets.close_directory(self.paths.dra.parent)
+        await self._remove_dead()
         await self._dra.open()
         try:
             for service in ("", *SERVICES):
@@ -136,6 +139,7 @@ class PluginServer:
             await self._dra.close(0)
             raise
         self._keep(self._beat())
+        self._keep(self._clear_away())
         self._keep(self._follow_registration())
 
     async def stop(self, grace_s: float) -> None:
@@ -175,6 +179,26 @@ class PluginServer:
         while True:
             self._beat_at = time.monotonic()
             await asyncio.sleep(BEAT_S)
+
+    async def _clear_away(self) -> None:
+        """An instance that is killed while this one serves leaves its sockets as well."""
+        while True:
+            await asyncio.sleep(DEAD_PERIOD_S)
+            await self._remove_dead()
+
+    async def _remove_dead(self) -> None:
+        try:
+            removed = await asyncio.to_thread(
+                sockets.remove_dead,
+                self.settings.kubelet_root,
+                self.settings.driver,
+                lock=self.paths.lock,
+            )
+        except (OSError, errors.SocketTaken) as error:
+            _log.warning("sockets of instances that ended are not removed now: %s", error)
+            return
+        for path in removed:
+            _log.warning("%s was of an instance that ended, and is removed", path)
 
     async def _follow_registration(self) -> None:
         """Tell the health service what kubelet said, and offer a refused registration again.

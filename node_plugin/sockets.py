@@ -31,10 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet import errors
+from fleet.evidence.disk import own_directory
 
 PATH_BYTES_MAX = 107
 """Longest path of a unix socket on Linux (108 bytes with the closing zero)."""
-DIRECTORY_MODE = 0o750
+DIRECTORY_MODE = 0o700
+"""Kubelet is root, and nobody else has a call to make."""
 SOCKET_MODE = 0o600
 LOCK_NAME = "sockets.lock"
 LOCK_WAIT_S = 10.0
@@ -48,6 +50,8 @@ ABANDONED_AFTER_S = 60.0
 between its binding and its listening it looks as dead as one that crashed."""
 
 _INSTANCE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_UID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""How instances are named by whoever runs several: another driver's name does not end like it."""
 _PRIVATE_PREFIX = ".fs"
 _PRIVATE = re.compile(r"\.fs[0-9a-f]{5}")
 """Eight characters, as many as the shortest public name: the limit on paths holds for both."""
@@ -109,17 +113,31 @@ def socket_paths(*, kubelet_root: Path, driver: str, instance: str = "") -> Sock
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory for sockets, closed to others. One that exists is left as it is."""
+    """Make a directory for sockets, closed to others. One that exists is left as it is: kubelet's
+    registry is every driver's."""
+    if path.exists() and not path.is_dir():
+        raise errors.SocketTaken(
+            f"{path} is {_described(path.lstat().st_mode)} where a directory of sockets is due",
+            remedy="move it away, or set another kubernetes.kubelet_root",
+        )
+    if not path.exists():
+        own_directory(path, allowed=DIRECTORY_MODE)
+
+
+def close_directory(path: Path) -> None:
+    """Make the driver's own directory, or close one that is there to others (B47).
+
+    Raises `SocketTaken` also where another user keeps it open: who may write there could serve in
+    our place.
+    """
+    make_directory(path)
     try:
-        path.mkdir(parents=True, mode=DIRECTORY_MODE)
-    except FileExistsError:
-        if not path.is_dir():
-            raise errors.SocketTaken(
-                f"{path} is {_described(path.lstat().st_mode)} where a directory of sockets is due",
-                remedy="move it away, or set another kubernetes.kubelet_root",
-            ) from None
-        return
-    path.chmod(DIRECTORY_MODE)
+        own_directory(path, allowed=DIRECTORY_MODE)
+    except PermissionError as error:
+        raise errors.SocketTaken(
+            f"the directory of sockets {path} cannot be closed to others: {error}",
+            remedy="give it to the user of the plugin, with mode 0700",
+        ) from error
 
 
 def private_path(directory: Path) -> Path:
@@ -147,6 +165,34 @@ def locked(path: Path, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def remove_dead(kubelet_root: Path, driver: str, *, lock: Path) -> tuple[Path, ...]:
+    """Remove sockets of instances of the driver on which nobody listens any more (F75).
+
+    A plugin that was killed leaves both; kubelet goes on dialling the one in its registry. Those of
+    other drivers are not touched, nor what is no socket. What was removed; raises OSError.
+    """
+    plain = re.escape(driver)
+    registration = re.compile(rf"{plain}(-{_UID})?-reg\.sock")
+    dra = re.compile(rf"dra(-{_UID})?\.sock")
+    removed = []
+    with locked(lock):
+        for directory, ours in (
+            (kubelet_root / "plugins_registry", registration),
+            (kubelet_root / "plugins" / driver, dra),
+        ):
+            found = list(directory.iterdir()) if directory.is_dir() else []
+            for path in found:
+                with suppress(FileNotFoundError):
+                    if (
+                        ours.fullmatch(path.name)
+                        and stat.S_ISSOCK(path.lstat().st_mode)
+                        and not _is_listening(path)
+                    ):
+                        path.unlink()
+                        removed.append(path)
+    return tuple(removed)
 
 
 def publish(private: Path, public: Path, *, lock: Path) -> Published:

@@ -12,6 +12,21 @@ DOOR = "door.sock"
 
 
 @contextmanager
+def closed_to_others() -> Iterator[None]:
+    """What is made inside is its owner's alone, whatever umask we were started under (B47).
+
+    A socket has its mode from the moment it is bound: one that is narrowed afterwards was open for
+    that moment. The umask is the process's, so that other threads' files may be closed too.
+    """
+    before = os.umask(0o077)
+    os.umask(before | 0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def short(path: Path) -> Iterator[str]:
     """A name for `path` of any length that fits a socket address, valid inside the block."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,7 +57,7 @@ def listen(path: Path, *, backlog: int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         path.unlink(missing_ok=True)
-        with short(path) as name:
+        with short(path) as name, closed_to_others():
             made.bind(name)
         path.chmod(0o600)
         made.listen(backlog)

@@ -19,6 +19,7 @@ from typing import Protocol
 from fleet import errors
 from fleet.backends.base import Grant
 from fleet.dra.asking import AskedClaim
+from fleet.evidence.disk import own_directory
 from fleet.model import ClaimUid
 
 LOG = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Agents:
             return
         temporary = path.with_suffix(".tmp")
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_directory(self.directory)
             with temporary.open("w") as file:
                 json.dump({"namespace": claim.namespace, "name": claim.name}, file)
                 file.flush()

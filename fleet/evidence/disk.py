@@ -26,6 +26,30 @@ def make_directory(directory: Path, *, mode: int = 0o755) -> None:
         sync_directory(path.parent)
 
 
+def own_directory(directory: Path, *, allowed: int = 0o700) -> None:
+    """Make `directory` and missing parents for their owner alone, whatever the umask (B47).
+
+    One that exists loses the rights beyond `allowed`. Raises PermissionError where it is another
+    user's: who may write to it could put anything in the place of what we keep there. OSError.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+    found = directory.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & ~allowed & 0o777:
+        return
+    try:
+        directory.chmod(mode & ~0o777 | mode & allowed)
+    except PermissionError as error:
+        raise PermissionError(
+            errno.EPERM,
+            f"has mode {mode:04o} and belongs to user {found.st_uid}: others can replace what is"
+            f" kept there (chmod {allowed:04o})",
+            str(directory),
+        ) from error
+
+
 def read_regular(
     path: Path,
     *,

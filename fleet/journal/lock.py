@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet import errors
+from fleet.evidence.disk import own_directory
 from fleet.wipe.identity import kernel_boot_id, start_time
 
 OWNER_BYTES_MAX = 4096
@@ -100,7 +101,7 @@ class OwnerLock:
 
     def acquire(self, *, owner: str) -> None:
         """Take the lock or raise `NotOwner` naming who has it; never waits."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        own_directory(self._path.parent)
         with ExitStack() as stack:
             self._lock(self._path.parent, os.O_RDONLY | os.O_DIRECTORY, stack)
             fd = self._lock(self._path, os.O_RDWR | os.O_CREAT, stack)

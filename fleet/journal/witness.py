@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fleet.evidence.disk import read_regular
+from fleet.evidence.disk import own_directory, read_regular
 
 MOST_BYTES = 64 * 1024
 """A witness has a few hundred."""
@@ -53,7 +53,7 @@ def write(path: Path, witness: Witness) -> None:
     try:
         descriptor = os.open(temporary, _FLAGS, 0o644)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        own_directory(path.parent, allowed=0o755)
         descriptor = os.open(temporary, _FLAGS, 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(content)

@@ -21,12 +21,15 @@ from fleet.node.occupants import Occupants
 from fleet.node.outbox import Outbox
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
+from fleet.settings import IDLE_DELAY_S
 
 LOG = logging.getLogger(__name__)
 BACKOFF_MAX_S = 60.0
 """Longest pause between two tries of a remote act."""
 LOSS_PAUSE_S = 5.0
 """Least time, s, between two sweeps because of a log that loses records: it may go on losing."""
+AGE_S = 1.0
+"""Age, s, of what is dirty on an idle node when its wipe begins (F76): others see it before."""
 SETTLE_S = 5.0
 """Pause, s, between two tries to remove instances of partitions that nobody needs."""
 
@@ -38,6 +41,16 @@ class Cadence:
     idle_delay_s: float
     sweep_period_s: float
     retest_period_s: float
+
+    @property
+    def age_s(self) -> float:
+        """How long memory has been dirty before an idle node wipes it: hardly at all.
+
+        Whoever is at work here keeps the node from it for `idle_delay_s` anyway. One that was set
+        beyond its default is somebody's wish that nothing is wiped so soon.
+        """
+        usual = self.idle_delay_s <= IDLE_DELAY_S
+        return min(self.idle_delay_s, AGE_S) if usual else self.idle_delay_s
 
 
 @dataclass
@@ -194,8 +207,8 @@ class Tending:
             return False  # the store may have it out of service
         now = self._watched.reached(device.uuid, units, now, self.registry.clock.monotonic())
         last = max(self._tried.get(unit.id, float("-inf")) for unit in units)
-        waited = not 0 <= now - last < self.cadence.idle_delay_s
-        dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.idle_delay_s)
+        waited = _is_fresh(units, last) or not 0 <= now - last < self.cadence.idle_delay_s
+        dirty = waited and _is_idle_dirty(units, now=now, delay_s=self.cadence.age_s)
         period_s = self.cadence.retest_period_s
         again = sweep.retestable(units, now=now, period_s=period_s, last=last)
         if not dirty and (not again or ladder.waits(self.registry, units)):
@@ -224,6 +237,12 @@ def _is_idle_dirty(units: Sequence[Unit], *, now: float, delay_s: float) -> bool
     return all(_is_free(unit) for unit in units) and any(
         u.state is State.DIRTY and now - u.since >= delay_s for u in units
     )
+
+
+def _is_fresh(units: Sequence[Unit], tried_at: float) -> bool:
+    """Whether the device became dirty after it was last tried, by no worker's sudden end."""
+    since = max(unit.since for unit in units)
+    return since > tried_at and not any(unit.interruptions for unit in units)
 
 
 def _is_free(unit: Unit) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet import errors
+from fleet.evidence.disk import own_directory
 from fleet.messages import DeviceView
 from fleet.slices.foreign import is_simulated, own_marks
 
@@ -77,7 +78,7 @@ class HostLocks:
     def _lock(self, key: str) -> int | str:
         path = self._directory / f"{re.sub(r'[^A-Za-z0-9.-]', '_', key)}.lock"
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            own_directory(self._directory)
             opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise errors.BackendFailed(

@@ -11,6 +11,7 @@ import ray
 from actors import cluster, coordinators, handles
 from actors.bridge import Bridge
 from actors.handles import RemoteCoordinator
+from actors.identity import coordinator_digest
 from fleet import bootstrap
 from fleet.binding.running import BindingView
 from fleet.kube.base import NODES, Name, PatchKind
@@ -70,9 +71,9 @@ def test_several_share_the_nodes_of_a_ray_and_one_store(fleet: Fleet) -> None:
         claims.append(fleet.pending(f"c{place}", node.view().devices[0].name))
     until(lambda: all(fleet.reading(one).finalizer for one in claims))
     assert all(fleet.reading(one).bound and fleet.reading(one).held for one in claims)
-    assert [(one.nodes, one.open_claims, one.trouble) for one in bindings()] == [
-        (selecting, 1, "") for selecting in SELECTORS
-    ]
+    # The nodes got their labels after the coordinators had begun: that was a trouble until then.
+    wanted = [(selecting, 1, "") for selecting in SELECTORS]
+    until(lambda: [(one.nodes, one.open_claims, one.trouble) for one in bindings()] == wanted)
 
     unit = frozenset({UnitId("GPU-x/all")})
     asked = [AcquireRequest(unit, Holder(HolderKind.CLAIM, "c"))] * 2
@@ -95,3 +96,46 @@ def test_several_share_the_nodes_of_a_ray_and_one_store(fleet: Fleet) -> None:
     Bridge(served)._end_others()
     until(lambda: coordinators.running() == NAMES[:1])
     assert handles.find_coordinator().view().binding
+
+
+@pytest.mark.ray
+def test_b63_a_coordinator_of_other_settings_is_replaced_or_told_of(
+    ray_cluster: cluster.Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B63: Ray hands out the coordinator that runs, whatever it was made from; one of another plan
+    is made anew where that may be done, and is told of where it may not. What only nodes go by
+    makes no other plan."""
+    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20).coordinator
+    settings = plan.settings
+    other = plan.model_copy(
+        update={
+            "settings": settings.model_copy(
+                update={
+                    "campaign": settings.campaign.model_copy(update={"max_parallel_per_node": 7})
+                }
+            )
+        }
+    )
+    nodes = settings.node.model_copy(update={"max_parallel": 3})
+    same = plan.model_copy(update={"settings": settings.model_copy(update={"node": nodes})})
+    texts = [one.model_dump_json() for one in (plan, same, other)]
+    digests = [coordinator_digest(text) for text in texts]
+    assert digests[0] == digests[1] != digests[2]
+    host = cluster.LOCAL_HOST
+    try:
+        first = handles.create_coordinator(texts[0], host=host)
+        pid = first.wait("ping")
+        kept = handles.match_coordinator(first, texts[1], host=host, replace=True)
+        assert kept.wait("ping") == pid
+        assert "settings" not in caplog.text
+        found = handles.create_coordinator(texts[2], host=host)
+        kept = handles.match_coordinator(found, texts[2], host=host, replace=False)
+        assert kept.wait("ping") == pid
+        assert "runs with other settings" in caplog.text
+        anew = handles.match_coordinator(found, texts[2], host=host, replace=True)
+        assert anew.wait("ping") != pid
+        assert anew.wait("made_from") == digests[2]
+        assert coordinators.running() == ["coordinator"]
+    finally:
+        coordinators.end_others(())
+        until(lambda: not coordinators.running())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -196,3 +199,24 @@ def test_two_coordinators_that_begin_at_once_both_come_up(tmp_path: Path) -> Non
     finally:
         other.close()
     assert coordinator.newest().epoch > 0
+
+
+@pytest.mark.parametrize("open_before", [False, True])
+def test_b47_what_a_node_keeps_is_its_owners_alone_under_any_umask(
+    tmp_path: Path, *, open_before: bool
+) -> None:
+    """B47: the node's directory and its door are closed to others, whatever umask the caller has;
+    a directory that was open is closed."""
+    (plan,) = bootstrap.plan_fleet(tmp_path / "state", simulate="1x1", memory_bytes=MIB).nodes
+    directory = layout.node_directory(tmp_path / "state", plan.node)
+    before = os.umask(0o000)
+    try:
+        if open_before:
+            directory.mkdir(parents=True)
+        with closing(bootstrap.open_node(plan)):
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+            assert stat.S_IMODE(bootstrap.door_path(plan).stat().st_mode) == 0o600
+            for above in (directory.parent, tmp_path / "state"):
+                assert not above.stat().st_mode & 0o002
+    finally:
+        os.umask(before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import grpc
@@ -136,3 +138,33 @@ def test_a_directory_that_takes_no_socket_is_named(place: Path) -> None:
             await listener(place / "file" / "dra.sock").open()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_b47_a_socket_is_its_owners_alone_from_the_moment_it_is_bound(
+    place: Path, mask: int
+) -> None:
+    """B47: whatever umask a plugin was started under, no other user can connect to its socket, not
+    even before it is published; the process's umask is as before."""
+    modes: list[int] = []
+
+    def add(server: grpc.aio.Server) -> None:
+        service = Registration(driver="one", endpoint=place / "r", heard=lambda _: None)
+        registration_pb2_grpc.add_RegistrationServicer_to_server(service, server)
+
+    async def check(channel: grpc.aio.Channel) -> object:
+        modes.extend(stat.S_IMODE(path.lstat().st_mode) for path in place.iterdir())
+        return await ask(channel)
+
+    async def story() -> None:
+        found = Listener(place / "dra.sock", lock=place / "lock", services=add, check=check)
+        await found.open()
+        await found.close(0)
+
+    before = os.umask(mask)
+    try:
+        asyncio.run(story())
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert [mode & 0o077 for mode in modes] == [0]

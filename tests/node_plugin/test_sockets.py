@@ -74,7 +74,7 @@ def test_the_root_is_absolute() -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_modes_do_not_depend_on_the_umask(place: Path, mask: int) -> None:
-    """The directory is 0750 and the socket 0600 under any umask."""
+    """B47: the directory is 0700 and the socket 0600 under any umask."""
     before = os.umask(mask)
     try:
         directory = place / "plugins" / "driver"
@@ -83,7 +83,7 @@ def test_modes_do_not_depend_on_the_umask(place: Path, mask: int) -> None:
         with bound(private):
             sockets.publish(private, public, lock=directory / "lock")
             assert stat.S_IMODE(public.stat().st_mode) == 0o600
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     finally:
         os.umask(before)
 
@@ -254,3 +254,36 @@ def test_a_lock_that_is_kept_is_an_error_not_a_wait_for_ever(place: Path) -> Non
         pass
     with sockets.locked(lock, wait_s=0.05):
         assert lock.exists()
+
+
+def test_b47_a_directory_of_ours_that_is_open_is_closed(place: Path) -> None:
+    """B47: the driver's own directory is closed to others before anything is bound in it."""
+    ours = place / "plugins" / "driver"
+    ours.mkdir(parents=True)
+    ours.chmod(0o777)
+    sockets.close_directory(ours)
+    assert stat.S_IMODE(ours.stat().st_mode) == 0o700
+
+
+def test_f75_sockets_of_a_killed_instance_are_removed_and_no_others(place: Path) -> None:
+    """F75: what a plugin that was killed left behind goes, in kubelet's registry and beside it;
+    living instances, other drivers, whatever is no socket and names that are none of ours stay."""
+    driver, other = "gpu.example.com", "01234567-89ab-cdef-0123-456789abcd00"
+    dead = socket_paths(kubelet_root=place, driver=driver, instance=POD)
+    alone = socket_paths(kubelet_root=place, driver=driver)
+    alive = socket_paths(kubelet_root=place, driver=driver, instance=other)
+    strange = place / "plugins_registry" / f"{driver}-x-reg.sock"
+    file = place / "plugins" / driver / f"dra-{other.replace('0', '1')}.sock"
+    for paths in (dead, alone, alive):
+        sockets.make_directory(paths.registration.parent)
+        sockets.make_directory(paths.dra.parent)
+    for path in (dead.registration, dead.dra, alone.registration, alone.dra, strange):
+        stale(path)
+    file.write_text("")
+    with bound(alive.registration), bound(alive.dra):
+        removed = sockets.remove_dead(place, driver, lock=alive.lock)
+        assert set(removed) == {dead.registration, dead.dra, alone.registration, alone.dra}
+        assert alive.registration.exists()
+        assert alive.dra.exists()
+    assert strange.exists()
+    assert file.exists()
