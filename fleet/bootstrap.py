@@ -57,6 +57,7 @@ from fleet.node.outbox import Outbox
 from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
 from fleet.node.ports import TenantProof
+from fleet.node.preflight import Preflight
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
 from fleet.node.securing import Securing
@@ -78,6 +79,7 @@ from fleet.planning import (
     lock_path,
     plan_fleet,
 )
+from fleet.settings_kubernetes import Handover
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
 from fleet.stores import archiving
@@ -340,8 +342,22 @@ def _parts(
         troubles=opened.troubles,
         lacks=hardware.lacks(plan.hardware, settings.hardware),
         runtime=_container_runtime(plan, backend),
+        preflight=_preflight(plan),
         close_store=store.close,
         replicator=archiving.of_node(settings.evidence, state, plan.node, clock),
+    )
+
+
+def _preflight(plan: NodePlan) -> Preflight | None:
+    """The look at the hand-over to the container runtime, where it is a real one's."""
+    if not plan.kubernetes or plan.simulated is not None:
+        return None
+    kubernetes = plan.settings.kubernetes
+    return Preflight(
+        Path(plan.settings.hardware.root),
+        Path(kubernetes.cdi_directory),
+        kubernetes.cdi_vendor,
+        taints=kubernetes.preflight is Handover.TAINT,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fleet import errors
+from fleet.evidence.disk import own_directory
 from fleet.model import Uuid
 from fleet.slices.exclusivity import HostLocks
 
@@ -53,6 +54,7 @@ def _keep(path: Path, state: Path) -> None:
                 f"{known} speaks for the devices of this host, not {state}",
                 remedy=f"use --state {known}; to leave it for good, remove {path} first",
             )
+        own_directory(path.parent, allowed=0o755)  # there may be no lock in it yet
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.write_text(f"{state}\n")
         temporary.replace(path)

@@ -33,6 +33,13 @@ class Unexposed(StrEnum):
     EVENT = "event"
 
 
+class Handover(StrEnum):
+    """What follows where the container runtime will not find the specs of this node."""
+
+    WARN = "warn"
+    TAINT = "taint"
+
+
 class Finalizing(StrEnum):
     """When our finalizer leaves a claim (D3)."""
 
@@ -127,6 +134,13 @@ class KubernetesSettings(Section):
         description="What happens to a pod bound to a device that fails before the pod had it:"
         " taint (NoExecute, so that it is evicted), delete (the pod is deleted, where evictions by"
         " taint do not reach) or event (it is only told).",
+    )
+    preflight: Handover = Field(
+        strict=False,
+        default=Handover.WARN,
+        description="What follows where the container runtime has CDI switched off or reads other"
+        " directories, or the host has too few inotify instances: warn (status, log and metric), or"
+        " taint (nothing is prepared, and every device is not-clean, until it is mended).",
     )
     finalizer: Finalizing = Field(
         strict=False,

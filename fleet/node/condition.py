@@ -55,7 +55,9 @@ class Condition:
         hindrance = registry.hindrance
         hindered = str(hindrance) if hindrance is not None else ""
         found = (hindered, registry.commit_trouble, self._state, store, self._tenants, self._specs)
-        return (*(text for text in found if text), *self._parts.lacks.blocking)
+        preflight = self._parts.preflight
+        handover = preflight.found if preflight is not None and preflight.taints else ()
+        return (*(text for text in found if text), *self._parts.lacks.blocking, *handover)
 
     def degraded(self) -> tuple[str, ...]:
         """Why the node serves in a degraded way: what blocks it, and what does not."""
@@ -67,6 +69,8 @@ class Condition:
         found = [*parts.troubles, *parts.recovery.troubles, *parts.recovery.found]
         found += [lost] if lost else []
         found += [self._handover.trouble] if self._handover.trouble else []
+        if parts.preflight is not None and not parts.preflight.taints:
+            found += parts.preflight.found
         if parts.lingering is not None:
             found += parts.lingering.found
         found += [f"{one.detail}; {one.remedy}" for one in parts.sweep.unfit]
@@ -81,6 +85,8 @@ class Condition:
         found = [*validator.partitions.troubles, *parts.sweep.strays]
         found += [validator.losses.note] if validator.losses.note else []
         found += [f"not known: {self._handover.unknown}"] if self._handover.unknown else []
+        if parts.preflight is not None and parts.preflight.unknown:
+            found.append(f"not known: {parts.preflight.unknown}")
         lingering = parts.lingering.notes if parts.lingering else ()
         return (*parts.lacks.off, *lingering, *found)
 
@@ -107,6 +113,8 @@ class Condition:
         self._tenants = self._parts.tenants.trouble()
         runtime = self._parts.runtime
         self._handover = runtime.look() if runtime is not None else Handover()
+        if self._parts.preflight is not None:
+            self._parts.preflight.look()
         self._store = self._asked()
         self._specs = self._directory()
 

@@ -52,7 +52,7 @@ class ContainerRuntime:
         """What its files say now. Raises nothing."""
         unread: list[str] = []
         base = self._base()
-        found = list(_documents(base, RUNTIMES, unread))
+        found = list(documents(base, RUNTIMES, unread))
         if not found:
             why = "; ".join(unread) or "no configuration of one was found"
             return Handover(unknown=f"whether the container runtime gives GPUs past DRA: {why}")
@@ -62,7 +62,7 @@ class ContainerRuntime:
         if not chosen or not any(_is_nvidia(one, chosen) for one in ({}, *found)):
             return Handover()
         toolkit: dict[str, Any] = {}
-        for one in _documents(base, TOOLKIT, unread):
+        for one in documents(base, TOOLKIT, unread):
             toolkit |= one
         if any("nvidia" in text for text in unread):
             return Handover(
@@ -89,7 +89,7 @@ class ContainerRuntime:
             return self.root
 
 
-def _documents(
+def documents(
     base: Path, patterns: tuple[str, ...], unread: list[str]
 ) -> Iterator[Mapping[str, Any]]:
     """The files that are there, read; what cannot be read goes to `unread`."""

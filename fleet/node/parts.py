@@ -19,6 +19,7 @@ from fleet.node.inventory import Question
 from fleet.node.lingering import Lingering
 from fleet.node.outbox import Outbox
 from fleet.node.ports import Leases, TenantProof
+from fleet.node.preflight import Preflight
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
@@ -61,6 +62,8 @@ class Parts:
     """The driver asked for its accelerators, aside; None: the service asks it, and waits."""
     lacks: Lacks = field(default_factory=Lacks)
     """What the process has no right to on this host."""
+    preflight: Preflight | None = None
+    """Whether the runtime will find our specs; only where kubelet hands out real devices."""
     runtime: ContainerRuntime | None = None
     """The host's container runtime; only where it may have a way of its own to give devices."""
     close_store: Callable[[], None] = lambda: None

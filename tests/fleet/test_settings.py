@@ -102,6 +102,7 @@ DEFAULTS = {
         "binding_timeout_s": 600.0,
         "hold_event_after_s": 900.0,
         "unexposed": "taint",
+        "preflight": "warn",
         "finalizer": "with-hold",
         "coordinator_qps": 100.0,
         "coordinator_nodes": [],
