@@ -106,7 +106,7 @@ class Ground:
     def prepare(self, cards: Iterable[int]) -> None:
         """A pod runs with each of these cards; then the node is closed."""
         door = self.open()
-        self.tick()
+        wait_for(lambda: not self.tick().blocked)  # a busy host starts the driver's process late
         door.adopt(operator="ada")
         with ThreadPoolExecutor(4) as pool:
             orders = [self.order(f"claim-{card}", card) for card in cards]
@@ -214,7 +214,7 @@ def test_b14_a_driver_that_goes_away_in_mid_operation_blames_no_device(
     back."""
     ground.prepare([0])
     door = ground.open()
-    assert ground.node is not None
+    wait_for(lambda: not ground.tick().blocked)
     door.sweep()
     ground.host.fault("nvml*", f"return {PROFILES[profile]['every_call_rc']}")
     assert all("driver" in one.error for one in door.sweep())
