@@ -102,9 +102,7 @@ def fleet(
 
 
 @contextmanager
-def nodes(
-    state: Path, *, address: str | None, looks: bool = False
-) -> Iterator[Mapping[str, Node]]:
+def nodes(state: Path, *, address: str | None, looks: bool = False) -> Iterator[Mapping[str, Node]]:
     """The nodes by name, answering only. Raises as `fleet` does.
 
     Where every node has an owner that answers, that one knows whether there is a store.
