@@ -55,6 +55,10 @@ DEFAULTS = {
         "holder_deadline_s": 600.0,
     },
     "evidence": {
+        "checksum": "sha256",
+        "operator": "",
+        "rack": "",
+        "site": "",
         "key_file": "",
         "archive": "",
         "policy": "replicated",
@@ -103,6 +107,7 @@ DEFAULTS = {
         "hold_event_after_s": 900.0,
         "unexposed": "taint",
         "preflight": "warn",
+        "admin_namespaces": [],
         "finalizer": "with-hold",
         "coordinator_qps": 100.0,
         "coordinator_nodes": [],
