@@ -35,6 +35,8 @@ class UsageError(Protocol):
     def format_message(self) -> str: ...
 
 
+_COMPLETE = "_FLEET_COMPLETE"
+"""What the shells' scripts set when they ask, as the library that writes them names it."""
 TRACEBACK = "FLEET_TRACEBACK"
 _OTHERS = "run as whoever owns it, where it can be written: verbs that only show write there too"
 _FILES = {
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _loaded(arguments: Sequence[str]) -> typer.Typer:
     """The application for one command line; nothing was answered yet."""
-    app = build(arguments)
+    app = build(arguments if (words := _completed()) is None else words)
     if verbs.named(arguments):
         from fleet.cli import output
 
@@ -117,6 +119,14 @@ def _loaded(arguments: Sequence[str]) -> typer.Typer:
         gc.freeze()
         gc.enable()
     return app
+
+
+def _completed() -> list[str] | None:
+    """The words of a line that a shell wants completed, the last one begun; None: no shell asks."""
+    if _COMPLETE not in os.environ:
+        return None
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def run(*verb: str) -> None:

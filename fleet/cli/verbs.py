@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -20,40 +21,67 @@ class Verb:
     attribute: str = "app"
 
 
-VERBS = (
-    Verb("scrub", "Wipe, verify and certify every free device of the fleet.", "scrub", "scrub"),
-    Verb("devices", "List every device with its state, retire or partition one.", "devices"),
-    Verb("status", "Is the fleet fit, and if not, what is to be done.", "status", "status"),
-    Verb("runs", "List campaign runs, or show one.", "runs", "runs"),
-    Verb("prove", "Plant a secret, release, take the device again, search it.", "prove", "prove"),
-    Verb("audit", "Compare leases, nodes, certificates and the cluster.", "audit", "audit"),
-    Verb("reconcile", "Take away what belongs to nobody any more.", "reconcile", "reconcile"),
-    Verb("uninstall", "List, or take away, everything that is ours.", "uninstall", "uninstall"),
-    Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
-    Verb("report", "One run as a page, or which devices answer a requirement.", "report", "report"),
-    Verb("lint", "Judge manifests by the rules of admission.", "lint", "lint"),
-    Verb("evidence", "List, show, verify and export certificates.", "evidence"),
-    Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
-    Verb("node", "Decisions about a whole node.", "node"),
-    Verb("claim", "Allocate a claim where no scheduler does, or explain one.", "claim"),
-    Verb(
-        "coordinate",
-        "Reconcile the claims of a cluster with the nodes of this host.",
-        "coordinate",
-        "coordinate",
+PANELS: dict[str, tuple[Verb, ...]] = {
+    "Every day": (
+        Verb("scrub", "Wipe, verify and certify every free device of the fleet.", "scrub", "scrub"),
+        Verb("status", "Is the fleet fit, and if not, what is to be done.", "status", "status"),
+        Verb("devices", "List every device with its state, retire or partition one.", "devices"),
+        Verb("runs", "List campaign runs, or show one.", "runs", "runs"),
+        Verb("sweep", "Read the health of every device now.", "sweep", "sweep"),
+        Verb(
+            "report",
+            "One run as a page, or which devices answer a requirement.",
+            "report",
+            "report",
+        ),
+        Verb("evidence", "List, show, verify and export certificates.", "evidence"),
+        Verb("audit", "Compare leases, nodes, certificates and the cluster.", "audit", "audit"),
+        Verb(
+            "prove", "Plant a secret, release, take the device again, search it.", "prove", "prove"
+        ),
     ),
-    Verb("tag", "Rights of namespaces to devices, as signed tags.", "tag"),
-    Verb("admission", "The webhook that judges claims before they are made.", "admission"),
-    Verb("store", "Make or adopt the lease store.", "store"),
-    Verb(
-        "kubelet-sim",
-        "Run pods on simulated devices through the real node plugin.",
-        "kubelet_sim",
-        "kubelet_sim",
+    "Decisions of people": (
+        Verb("quarantine", "What is out of service, and decisions about it.", "quarantine"),
+        Verb("node", "Decisions about a whole node.", "node"),
+        Verb("claim", "Allocate a claim where no scheduler does, or explain one.", "claim"),
+        Verb("reconcile", "Take away what belongs to nobody any more.", "reconcile", "reconcile"),
+        Verb("uninstall", "List, or take away, everything that is ours.", "uninstall", "uninstall"),
+        Verb("tag", "Rights of namespaces to devices, as signed tags.", "tag"),
+        Verb("store", "Make or adopt the lease store.", "store"),
     ),
-    Verb("schema", "The shape of what verbs answer with --json.", "schema", "schema"),
-    Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
-)
+    "Services": (
+        Verb(
+            "coordinate",
+            "Reconcile the claims of a cluster with the nodes of this host.",
+            "coordinate",
+            "coordinate",
+        ),
+        Verb("admission", "The webhook that judges claims before they are made.", "admission"),
+    ),
+    "Manifests, schemas, simulation": (
+        Verb("lint", "Judge manifests by the rules of admission.", "lint", "lint"),
+        Verb("schema", "The shape of what verbs answer with --json.", "schema", "schema"),
+        Verb(
+            "kubelet-sim",
+            "Run pods on simulated devices through the real node plugin.",
+            "kubelet_sim",
+            "kubelet_sim",
+        ),
+        Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
+    ),
+}
+"""The verbs, as `fleet --help` groups them."""
+VERBS = tuple(verb for panel in PANELS.values() for verb in panel)
+
+
+class Panels(TyperGroup):
+    """The verbs under the titles of their panels."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click calls it so
+        """Write each panel's verbs, for `fleet --help`."""
+        for title, panel in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.name, verb.line) for verb in panel])
 
 
 def build(arguments: Sequence[str] | None = None) -> typer.Typer:
@@ -64,7 +92,7 @@ def build(arguments: Sequence[str] | None = None) -> typer.Typer:
     app = typer.Typer(
         name="fleet",
         no_args_is_help=True,
-        add_completion=False,
+        cls=Panels,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         help="Proof that no tenant receives a device carrying another tenant's data or a fault.",
@@ -106,8 +134,11 @@ def reference(app: typer.Typer) -> str:
     lines += ["something, 2 could not run. Every verb takes `--json`,"]
     lines += ["except the services `fleet node standby`, `fleet coordinate` and"]
     lines += ["`fleet admission serve`, which log.", ""]
-    lines += ["| verb | what it does |", "|---|---|"]
-    lines += [f"| `fleet {verb.name}` | {verb.line} |" for verb in VERBS]
+    lines += ["Completion: `fleet --install-completion`, for bash, zsh and fish.", ""]
+    for title, panel in PANELS.items():
+        lines += [f"| {title.lower()} | what it does |", "|---|---|"]
+        lines += [*(f"| `fleet {verb.name}` | {verb.line} |" for verb in panel), ""]
+    lines.pop()
     for path, command in _walk(root, ("fleet",)):
         lines += ["", f"## `{' '.join(path)}`", "", (command.help or "").strip(), ""]
         lines += _parameters(command)

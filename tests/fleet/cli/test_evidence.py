@@ -70,7 +70,13 @@ def test_show_takes_a_prefix(run: Run, site: Site) -> None:
     short = digest.removeprefix("sha256:")[:12]
     code, out, _ = run("show", short, "--state", site.state)
     assert code == 0
-    for words in (digest, "SIMULATED DEVICE", "NIST SP 800-88 Rev. 2 Clear", "on-chip-memory", "NO"):
+    for words in (
+        digest,
+        "SIMULATED DEVICE",
+        "NIST SP 800-88 Rev. 2 Clear",
+        "on-chip-memory",
+        "NO",
+    ):
         assert words in out
     code, out, _ = run("show", digest, "--state", site.state, "--json")
     document: dict[str, Any] = json.loads(out)
