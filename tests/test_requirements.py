@@ -76,6 +76,12 @@ CASES = [
 ]
 
 
+def test_cases_have_one_row_each_in_order() -> None:
+    """A case is found where it is looked for, once."""
+    names = [case for case, _ in CASES]
+    assert names == sorted(set(names))
+
+
 @pytest.mark.parametrize(("case", "tests"), CASES, ids=[case[0] for case in CASES])
 def test_a_case_is_held_by_the_tests_named(case: str, tests: list[str]) -> None:
     """Every case in the list has a test that says its id."""
