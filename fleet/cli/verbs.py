@@ -131,7 +131,9 @@ def reference(app: typer.Typer) -> str:
     """The command line's reference as Markdown, from the table and the commands themselves."""
     root = typer.main.get_command(app)
     lines = ["# Command line", "", "Generated from the verb table; exit codes: 0 good, 1 found"]
-    lines += ["something, 2 could not run; `fleet lint` ends 3 where something could not be judged."]
+    lines += [
+        "something, 2 could not run; `fleet lint` ends 3 where something could not be judged."
+    ]
     lines += ["Every verb takes `--json`, and `fleet schema` prints the shapes,"]
     lines += ["except the services `fleet node standby`, `fleet coordinate` and"]
     lines += ["`fleet admission serve`, which log.", ""]

@@ -32,6 +32,7 @@ CONTROLLER = "system:serviceaccount:kube-system:resource-claim-controller"
 ADMIN = "kubernetes-admin"
 ELSEWHERE = "another-node"
 SLICES_, CLAIMS_, STATUS = "resourceslices", "resourceclaims", "resourceclaims/status"
+NODE_STATUS = "nodes/status"
 WORKER = "system:serviceaccount:fleetscrub:fleet-worker"
 
 
@@ -251,12 +252,13 @@ def test_a_node_neither_makes_nor_deletes_claims(plugin: Recorded) -> None:
 
 
 def test_what_the_coordinator_writes_is_let_in() -> None:
-    """B8: pre-bind, letting go and the pool of a node that does not publish."""
+    """B8: pre-bind, letting go, the pool of a node that does not publish, a node's condition."""
     with bench(Profile.STRICT) as site, recording(site, COORDINATOR) as cluster:
         test_coordinator.bound(site, cluster)
         test_coordinator.taken_over(site, cluster)
-    assert cluster.recorded.of(SLICES_)
-    assert cluster.recorded.of(STATUS)
+        test_coordinator.told(cluster)
+    for resource in (SLICES_, CLAIMS_, STATUS, NODE_STATUS):
+        assert cluster.recorded.of(resource)
     allowed(cluster.recorded)
 
 
@@ -267,7 +269,8 @@ def test_what_an_uninstall_writes_is_let_in() -> None:
     site.cluster = cluster = Recorder(site.cluster.engine, Caller(UNINSTALL))
     test_rbac_accounts.removed(site)
     assert cluster.recorded.of(SLICES_, "DELETE")
-    assert cluster.recorded.of(STATUS)
+    for resource in (CLAIMS_, STATUS, NODE_STATUS):
+        assert cluster.recorded.of(resource)
     allowed(cluster.recorded)
 
 
@@ -283,12 +286,12 @@ def given() -> Review:
 
 
 def test_only_those_named_give_our_devices() -> None:
-    """B8: scheduler, claim controller, coordinator; `fleet claim bind` where its account is named,
-    and no administrator by accident."""
+    """B8: scheduler, claim controller; `fleet claim bind` where its account is named, no account of
+    ours beside it, and no administrator by accident."""
     review = given()
-    for user in (SCHEDULER, CONTROLLER, "system:kube-controller-manager", COORDINATOR):
+    for user in (SCHEDULER, CONTROLLER, "system:kube-controller-manager"):
         assert refused(review.by(user), POLICIES) == []
-    for user in ("hybrid", ADMIN, UNINSTALL, WORKER):
+    for user in ("hybrid", ADMIN, COORDINATOR, UNINSTALL, WORKER):
         (told, *_) = refused(review.by(user, NODE), POLICIES)
         assert "allocat" in told
     named = deepcopy(POLICIES)
@@ -299,6 +302,7 @@ def test_only_those_named_give_our_devices() -> None:
     taken = Review("UPDATE", STATUS, "hybrid", "", review.old, review.new)
     assert "take them away" in refused(taken, POLICIES)[0]
     assert refused(taken.by(UNINSTALL), POLICIES) == []
+    assert refused(taken.by(COORDINATOR), POLICIES) == []
     assert refused(taken.by(SCHEDULER), POLICIES) == []
 
 

@@ -62,14 +62,50 @@ def test_who_ends_a_claim_takes_its_finalizers_off() -> None:
     whole = unmarking(marked(MARKS.finalizer, PROTECTION))
     for user in (SCHEDULER, CONTROLLER, "system:kube-controller-manager", COORDINATOR, UNINSTALL):
         assert refused(asked.by(user), POLICIES) == []
-        assert refused(whole.by(user), POLICIES) == []
+        if user not in (COORDINATOR, UNINSTALL):  # of ours alone, see test_policy_coordinator
+            assert refused(whole.by(user), POLICIES) == []
     assert refused(asked.by(PLUGIN, NODE), POLICIES) == []
     for name in ("allocators", "publishers"):
-        named = deepcopy(POLICIES)
-        for variable in (one for policy in named for one in policy["spec"].get("variables", ())):
-            if variable["name"] == name:
-                variable["expression"] = f'["{TENANT}"]'
-        assert refused(whole, named) == []
+        assert refused(whole, naming(name, TENANT)) == []
+
+
+@pytest.mark.parametrize("user", [TENANT, ADMIN, WORKER, SCHEDULER, CONTROLLER, UNINSTALL])
+@pytest.mark.parametrize("allocated", [True, False])
+@pytest.mark.parametrize("driver", [DRIVER, "other.example.com"])
+def test_f66_only_our_accounts_put_our_finalizer_on_a_claim(
+    user: str, driver: str, allocated: bool
+) -> None:
+    """F66: our finalizer is put on a claim by its node, the coordinator and accounts that the
+    installation names, neither at its creation nor later by anybody else; what has it keeps it."""
+    bare = marked("example.com/own", driver=driver, allocated=allocated)
+    full = marked("example.com/own", MARKS.finalizer, driver=driver, allocated=allocated)
+    none = deepcopy(bare)
+    del none["metadata"]["finalizers"]
+    for forged in (
+        Review("UPDATE", CLAIMS_, user, NODE, full, bare),
+        Review("UPDATE", CLAIMS_, user, NODE, full, none),
+        Review("CREATE", CLAIMS_, user, NODE, full),
+    ):
+        told = refused(forged, POLICIES)
+        assert any("may not put the finalizer" in one for one in told), forged
+        for name in ("allocators", "publishers"):
+            assert refused(forged.by("system:named"), naming(name, "system:named")) == []
+    assert refused(Review("CREATE", CLAIMS_, TENANT, "", none), POLICIES) == []
+    assert refused(Review("CREATE", CLAIMS_, TENANT, "", bare), POLICIES) == []
+    assert refused(Review("UPDATE", CLAIMS_, TENANT, "", full, full), POLICIES) == []
+    mine = Review("UPDATE", CLAIMS_, PLUGIN, NODE, full, bare)
+    held = driver == DRIVER and allocated
+    assert (refused(mine, POLICIES) == []) is held
+    assert (refused(mine.by(COORDINATOR), POLICIES) == []) is held
+
+
+def naming(variable: str, user: str) -> list[Object]:
+    """The policies of an installation that names an account in this list."""
+    found = deepcopy(POLICIES)
+    for one in (one for policy in found for one in policy["spec"].get("variables", ())):
+        if one["name"] == variable:
+            one["expression"] = f'["{user}"]'
+    return found
 
 
 def test_other_finalizers_are_their_owners_business() -> None:

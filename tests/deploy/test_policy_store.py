@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fleet.clock import ManualClock
@@ -105,3 +107,52 @@ def test_the_object_of_leases_is_not_deleted_nor_labelled_for_others(store: Reco
             assert "no labels" in told
     now = review.changed(labelled).new
     assert refused(Review("UPDATE", MAPS, PLUGIN, NODE, now, now), POLICIES) == []
+
+
+def _immutable(found: Object) -> None:
+    found["immutable"] = True
+
+
+def _annotation(found: Object) -> None:
+    found["metadata"]["annotations"]["sync.example.com/to"] = "all"
+
+
+def _owner(found: Object) -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "u"}
+    found["metadata"]["ownerReferences"] = [owner]
+
+
+def _finalizer(found: Object) -> None:
+    found["metadata"]["finalizers"] = ["example.com/never"]
+
+
+@pytest.mark.parametrize("user", [WORKER, PLUGIN, COORDINATOR])
+@pytest.mark.parametrize(
+    ("forge", "told"),
+    [
+        (_immutable, "immutable"),
+        (_annotation, "no annotations"),
+        (_owner, "no owners and no finalizers"),
+        (_finalizer, "no owners and no finalizers"),
+    ],
+)
+def test_f65_no_account_of_ours_locks_the_store(
+    store: Recorded, user: str, forge: Callable[[Object], None], told: str
+) -> None:
+    """F65: no account of ours makes a ConfigMap of the store immutable, nor gives it an annotation,
+    an owner or a finalizer; what an administrator put there neither stops the store nor goes."""
+    for operation in ("CREATE", "UPDATE"):
+        reviews = store.of(MAPS, operation)
+        assert reviews
+        for review in reviews:
+            forged = review.changed(forge).by(user, NODE)
+            (said,) = refused(forged, POLICIES)
+            assert told in said
+            assert refused(forged.by(ADMIN), POLICIES) == []
+    now = store.of(MAPS)[0].changed(forge).new
+    if forge is _immutable:  # the server changes such a one for nobody
+        return
+    assert refused(Review("UPDATE", MAPS, user, NODE, now, now), POLICIES) == []
+    if forge is not _annotation:
+        bare = Review("UPDATE", MAPS, user, NODE, store.of(MAPS)[0].new, now)
+        assert any(told in one for one in refused(bare, POLICIES))

@@ -22,6 +22,7 @@ from fleet.kube import client
 from fleet.kube.base import (
     CLAIMS,
     CONFIGMAPS,
+    NODES,
     PODS,
     SLICES,
     Cluster,
@@ -299,6 +300,55 @@ def _forge(accounts: Accounts, claim: Object) -> None:
         body: Object = {"metadata": {"finalizers": kept}}
         with pytest.raises(errors.ApiForbidden, match="may not take the finalizers off"):
             ground.cluster.patch(CLAIMS, name, body, kind=PatchKind.MERGE)
+    with pytest.raises(errors.ApiForbidden, match="no reservation of a pod"):
+        status(coordinator, ended)
+    with pytest.raises(errors.ApiForbidden, match="but our finalizer"):
+        coordinator.patch(CLAIMS, name, labelled, kind=PatchKind.MERGE)
+    marked: Object = {
+        "apiVersion": CLAIMS.api_version,
+        "kind": CLAIMS.kind,
+        "metadata": {"name": "marked", "namespace": name.namespace},
+        "spec": claim["spec"],
+    }
+    mine_too: Object = {"metadata": {"finalizers": ours}}
+    born = {**marked["metadata"], **mine_too["metadata"]}
+    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
+        ground.cluster.create(CLAIMS, marked | {"metadata": born})
+    plain = name_of(ground.cluster.create(CLAIMS, marked))
+    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
+        ground.cluster.patch(CLAIMS, plain, mine_too, kind=PatchKind.MERGE)
+    with pytest.raises(errors.ApiForbidden, match="does not get our finalizer"):
+        coordinator.patch(CLAIMS, plain, mine_too, kind=PatchKind.MERGE)
+    ground.cluster.delete(CLAIMS, plain)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("account", ["fleet-coordinator", "fleet-uninstall"])
+def test_f64_of_a_node_our_conditions_alone_are_written(accounts: Accounts, account: str) -> None:
+    """F64: the server lets these accounts write conditions of our driver to a node's status, and no
+    other condition, no label and no other field."""
+    name = Name(accounts.ground.plugin.node)
+    caller = accounts.called(account)
+
+    def write(body: Object) -> Object:
+        return caller.patch(NODES, name, body, kind=PatchKind.MERGE, subresource="status")
+
+    def more(kind: str) -> Object:
+        one = {"type": kind, "status": "False", "reason": "Test", "message": "test"}
+        return {"status": {"conditions": [*before, one]}}
+
+    before = caller.get(NODES, name)["status"]["conditions"]
+    for forged, told in (
+        (more("example.com/Broken"), "no condition of a node but those"),
+        ({"status": {"conditions": before[1:]}}, "no condition of a node but those"),
+        ({"status": {"capacity": {"example.com/made-up": "1"}}}, "but our conditions"),
+        ({"metadata": {"labels": {"example.com/pool": "a"}}}, "nothing of a node but"),
+    ):
+        with pytest.raises(errors.ApiForbidden, match=told):
+            write(forged)
+    found = write(more(f"{DRIVER}/RebootRequired"))
+    assert f"{DRIVER}/RebootRequired" in [one["type"] for one in found["status"]["conditions"]]
+    write({"status": {"conditions": before}})
 
 
 @pytest.mark.timeout(300)
@@ -324,6 +374,18 @@ def test_a_nodes_account_writes_no_config_map_but_the_stores(accounts: Accounts)
         assert stores.runs.append(RunId(run.id), [result("gpu-0")]) == 1
         with pytest.raises(errors.ApiForbidden, match="deletes the store of leases"):
             node.delete(CONFIGMAPS, Name("fleetscrub-leases", HOME))
+        leases = node.get(CONFIGMAPS, Name("fleetscrub-leases", HOME))
+        with pytest.raises(errors.ApiForbidden, match="immutable"):
+            node.replace(CONFIGMAPS, leases | {"immutable": True})
+        owned = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "u"}
+        for metadata, told in (
+            ({"annotations": {"a": "b"}}, "no annotations"),
+            ({"finalizers": ["example.com/never"]}, "no owners and no finalizers"),
+            ({"ownerReferences": [owned]}, "no owners and no finalizers"),
+        ):
+            forged = leases | {"metadata": {**leases["metadata"], **metadata}}
+            with pytest.raises(errors.ApiForbidden, match=told):
+                node.replace(CONFIGMAPS, forged)
         for found in node.list(
             CONFIGMAPS, Selection(namespace=HOME, labels="fleetscrub.dev/store=run")
         ).items:

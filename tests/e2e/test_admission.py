@@ -271,7 +271,8 @@ def test_what_was_there_before_may_end(server: Server) -> None:
 
 
 def test_nobody_leaves_the_rules_with_rights_in_a_namespace_alone(server: Server) -> None:
-    """C1 to C5: "*" on "*" in a namespace reaches its labels; the governed one stays, others go."""
+    """C1 to C5, F68: "*" on "*" in a namespace reaches its labels; the governed one stays and the
+    Pod Security level is not loosened, others go."""
     tenant, group = "tenant-owner", "rbac.authorization.k8s.io"
     role = {
         "apiVersion": f"{group}/v1",
@@ -306,6 +307,11 @@ def test_nobody_leaves_the_rules_with_rights_in_a_namespace_alone(server: Server
             answer = server.ask("PUT", f"{path}/{subresource}", whole, user=tenant)
             assert (answer.status, "stays governed" in answer.body["message"]) == (403, True)
         assert change(None, user="").status == 200
+        level = "pod-security.kubernetes.io/enforce"
+        answer = change("privileged", label=level)
+        assert (answer.status, "keeps its Pod Security" in answer.body["message"]) == (403, True)
+        assert change("restricted", label=level).status == 200
+        assert change("privileged", user="", label=level).status == 200
     finally:
         for one in (binding, role):
             server.delete(one)

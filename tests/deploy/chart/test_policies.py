@@ -40,9 +40,9 @@ def test_with_default_values_they_are_what_was_generated() -> None:
     assert installed() == generated()
 
 
-@pytest.mark.parametrize("name", ["governed", "admin-access"])
+@pytest.mark.parametrize("name", ["governed", "admin-access", "pod-security"])
 def test_a_namespace_stays_governed_with_the_rest_of_the_rules(name: str) -> None:
-    """C1 to C5, F60: the policies for labels of namespaces come and go with admission."""
+    """C1 to C5, F60, F68: the policies for labels of namespaces come and go with admission."""
     path = CHART / "namespaces" / f"{name}.yaml"
     wanted = named(list(yaml.safe_load_all(path.read_text())))
     found = named(rendering.objects())
