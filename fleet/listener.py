@@ -8,6 +8,7 @@ So a flood takes places from itself.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import socketserver
@@ -18,8 +19,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BufferedIOBase
 from typing import Any
 
+HEAD_MAX = 32 * 1024
+"""Bytes of a request before its body. The library takes 6 MiB, and holds them three times, of each
+stranger."""
 LEAVING_S = 0.5
 """Time, s, a connection that was cut has to be gone; its thread has only to wake for it."""
 POLL_S = 0.1
@@ -36,6 +41,36 @@ class _Place:
     proven: bool = False
 
 
+class _Head:
+    """The head of a request, as it is read: so many bytes and no more."""
+
+    def __init__(self, file: BufferedIOBase, left: int) -> None:
+        self._file, self._left = file, left
+
+    def readline(self, most: int) -> bytes:
+        """The next line. Raises `LineTooLong`."""
+        line = self._file.readline(max(0, min(most, self._left + 1)))
+        self._left -= len(line)
+        if self._left < 0:
+            raise http.client.LineTooLong("header line")
+        return line
+
+
+class Requests(BaseHTTPRequestHandler):
+    """What answers the requests of one connection."""
+
+    raw_requestline: bytes
+
+    def parse_request(self) -> bool:
+        """As its base does, which answers what is too long with 431."""
+        file = self.rfile
+        self.rfile = _Head(file, HEAD_MAX - len(self.raw_requestline))  # type: ignore[assignment] # it only reads lines
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = file
+
+
 class Listener(socketserver.ThreadingMixIn, HTTPServer):
     """Serves each connection in a thread of its own, within the limits. Used as its base is."""
 
@@ -46,7 +81,7 @@ class Listener(socketserver.ThreadingMixIn, HTTPServer):
     def __init__(
         self,
         place: tuple[str, int],
-        requests: type[BaseHTTPRequestHandler],
+        requests: type[Requests],
         *,
         wait_s: float,
         most: int,

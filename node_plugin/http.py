@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 from fleet import errors
-from fleet.listener import Listener
+from fleet.listener import Listener, Requests
 
 REQUEST_WAIT_S = 5.0
 """Time, s, a client has in all, from connecting to having taken the answer."""
@@ -80,13 +79,13 @@ class _Maker:
         return page
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _Requests(Requests):
     """Answers GET with the pages of its class."""
 
     pages: ClassVar[Pages] = {}
     timeout = REQUEST_WAIT_S
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
         make = self.pages.get(self.path.partition("?")[0])
         if make is None:
             page = Page("no such page; there are: " + " ".join(self.pages), HTTPStatus.NOT_FOUND)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -50,6 +51,10 @@ _TEXT_FUNCTIONS = ("lowerAscii", "upperAscii", "trim", "lastIndexOf", "charAt", 
 """Of the extensions what cannot make a text grow."""
 GROWN_MAX = 64 * 1024
 """Length of what a function makes: nesting those that make texts grow needs no macro."""
+LISTED_MAX = 64
+"""Entries of a list that a function makes of a text: a macro may run over it."""
+WORK_MAX = 2_000_000
+"""Steps that functions of ours may take for one device and selector; some 0.1 s."""
 _KINDS = ("int", "bool", "string")
 _LISTS = ("ints", "bools", "strings")
 
@@ -69,9 +74,12 @@ class Selector:
     @classmethod
     def parse(cls, expression: str, *, where: str) -> Selector:
         """Raises `InputInvalid` on an expression that is no CEL, too long or too costly."""
-        _check_cost(expression, where)
+        _check_length(expression, where)
         try:
-            program = cel.compile(dialect.rewritten(expression))
+            spoken = dialect.rewritten(expression)
+            # Of what is run, not of what was written: names bound are macros, comments are gone.
+            _check_cost(spoken)
+            program = cel.compile(spoken)
         except _FAILURES as error:
             raise _invalid(where, expression, str(error)) from error
         domains = frozenset(one or other for one, other in _INDEX.findall(expression))
@@ -80,6 +88,7 @@ class Selector:
     def matches(self, device: Object, *, driver: str) -> bool:
         """Whether a slice's device is selected. Raises `InputInvalid` where it cannot be told."""
         name = str(device.get("name", ""))
+        _WORK.left = WORK_MAX
         try:
             shown = self._shown(device, driver)
             found = self._program.execute(cel.Context({"device": shown}, dict(_FUNCTIONS)))
@@ -139,15 +148,19 @@ def qualified(name: str, driver: str) -> tuple[str, str]:
     return (domain, identifier) if slash else (driver, name)
 
 
-def _check_cost(expression: str, where: str) -> None:
-    """Bound the work by the text: so many nested macros over so much text, and no more."""
+def _check_length(expression: str, where: str) -> None:
     length = len(expression.encode())
     if length > LENGTH_MAX:
         detail = f"it is {length} bytes long, at most {LENGTH_MAX} are allowed"
         raise _invalid(where, expression[:80] + "...", detail)
-    depth = len(_MACRO.findall(expression)) + 1
+
+
+def _check_cost(spoken: str) -> None:
+    """Bound the work by the text: so many nested macros over so much text, and no more."""
+    length = len(spoken.encode())
+    depth = len(_MACRO.findall(spoken)) + 1
     if (length / 2 / depth + ENTRIES_MAX) ** depth > STEPS_MAX:
-        raise _invalid(where, expression, f"{depth - 1} macros in {length} bytes are too costly")
+        raise ValueError(f"{depth - 1} macros in {length} bytes are too costly")
 
 
 def _invalid(where: str, expression: str, detail: str) -> errors.InputInvalid:
@@ -271,9 +284,26 @@ def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
         size = sum(len(str(one)) for one in found) if isinstance(found, list) else len(found)
         if size > GROWN_MAX:
             raise ValueError(f"a text longer than {GROWN_MAX} characters is made")
+        if isinstance(found, list) and len(found) > LISTED_MAX:
+            raise ValueError(f"a list of more than {LISTED_MAX} entries is made")
         return found
 
     return call
+
+
+class _Work(threading.local):
+    """What is left to an evaluation. Macros call a function any number of times."""
+
+    left = WORK_MAX
+
+
+_WORK = _Work()
+
+
+def _spend(steps: int) -> None:
+    _WORK.left -= steps
+    if _WORK.left < 0:
+        raise ValueError("it takes too much work")
 
 
 def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
@@ -313,6 +343,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     repeated = pattern.count("*") + pattern.count("+")
     if not _SIMPLE.fullmatch(pattern) or repeated > 2 or len(text) > _FOUND_IN_MAX:
         raise ValueError(f"find() with pattern {pattern!r} is not spoken here")
+    _spend((len(text) + 1) ** (repeated + 1) << pattern.count("?"))
     found = [match[0] for match in re.finditer(pattern, text, re.ASCII)]
     return found if limit < 0 else found[:limit]
 
@@ -331,7 +362,13 @@ def _includes(found: Any, wanted: Any) -> bool:
 
 
 def _contains_all(found: list[Any], wanted: list[Any]) -> bool:
+    _spend(len(found) * len(wanted))
     return all(one in found for one in wanted)
+
+
+def _meets(one: list[Any], other: list[Any]) -> bool:
+    _spend(len(one) * len(other))
+    return any(each in other for each in one)
 
 
 # --- what may be missing ---------------------------------------------------------------------
@@ -448,13 +485,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "replace": _replace,
     "join": _bounded(_joined),
     "find": _find,
-    "findAll": _find_all,
+    "findAll": _bounded(_find_all),
     "includes": _includes,
     dialect.NAMESPACED["sets.contains"]: _contains_all,
     dialect.NAMESPACED["sets.equivalent"]: lambda one, other: (
         _contains_all(one, other) and _contains_all(other, one)
     ),
-    dialect.NAMESPACED["sets.intersects"]: lambda one, other: any(each in other for each in one),
+    dialect.NAMESPACED["sets.intersects"]: _meets,
     dialect.FIELD: _entry,
     dialect.ENTRY: _entry,
     dialect.NAMESPACED["optional.of"]: _optional,

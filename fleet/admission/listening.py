@@ -13,12 +13,11 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from fleet import errors
-from fleet.listener import Listener
+from fleet.listener import Listener, Requests
 
 CONNECTIONS_MAX = 64
 """Connections at once: an API server asks for each object that is made, and there are few."""
@@ -98,7 +97,7 @@ class TlsServer(Listener):
     def __init__(
         self,
         place: tuple[str, int],
-        requests: type[BaseHTTPRequestHandler],
+        requests: type[Requests],
         certificates: Certificates,
         *,
         wait_s: float = CONNECTION_WAIT_S,

@@ -340,20 +340,20 @@ def _pods_of(document: Object, group: str, kind: str) -> Iterator[PodSpec]:
             yield PodSpec({"spec": {"containers": [options]}}, path, container_path=path)
 
 
-def _anywhere(of: Any, path: Path) -> Iterator[PodSpec]:
-    """Whatever looks like a pod's spec, at any depth: it has containers."""
+def _anywhere(of: Any, path: Path, around: Object | None = None) -> Iterator[PodSpec]:
+    """Whatever looks like a pod's spec, at any depth: it has containers of any sort.
+
+    It is looked into all the same: what stands outside may be none, or not the only one.
+    """
     if _is_list(of):
         for index, one in enumerate(of):
             yield from _anywhere(one, (*path, index))
     elif isinstance(of, Mapping):
+        if any(listed(of, sort, ()) for sort in CONTAINERS):
+            yield PodSpec(around if around and path[-1] == "spec" else {"spec": of}, path)
         for key, one in of.items():
-            if not path and key == "status":
-                continue
-            if isinstance(one, Mapping) and listed(one, "containers", ()):
-                template = of if key == "spec" else {"spec": one}
-                yield PodSpec(template, (*path, key))
-            else:
-                yield from _anywhere(one, (*path, key))
+            if path or key != "status":
+                yield from _anywhere(one, (*path, key), of)
 
 
 def claims(document: Object) -> Iterator[ClaimSpec]:

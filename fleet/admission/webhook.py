@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar, NoReturn
 
 from fleet import errors
@@ -31,7 +30,7 @@ from fleet.admission.listening import (
 )
 from fleet.admission.reviewing import FORBIDDEN, Reviewing
 from fleet.admission.turns import Abandoned, Turns, parts
-from fleet.listener import source_of
+from fleet.listener import Requests, source_of
 
 PATH = "/review"
 BODY_MAX = 3 * 1024 * 1024
@@ -74,7 +73,7 @@ class Answers:
     """Common names of those who may; empty: whoever the authority has signed for."""
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _Requests(Requests):
     """One connection."""
 
     answers: ClassVar[Answers]
@@ -91,7 +90,7 @@ class _Requests(BaseHTTPRequestHandler):
             if self.answers.asks and self._refusal() is None and isinstance(self.server, TlsServer):
                 self.server.proven(connection)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
         trouble = ""
         if self.path == "/readyz":
             trouble = self.answers.trouble()
@@ -101,7 +100,7 @@ class _Requests(BaseHTTPRequestHandler):
         status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
         self._say(status, trouble or "ok")
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the base class's name
         try:
             body = self._body()
             cost = _cost(body)

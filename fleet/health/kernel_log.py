@@ -6,7 +6,8 @@ slot alone (`fleet.pci.slot`), so that this works for one whose driver answers n
 Decisions:
 
 1. Only the kernel's own records, and of a record only its first line, can state a fault: programs
-   may write into the log, and a process may have any name.
+   may write into the log, and a process may have any name. A record that begins with the name of
+   a process states nothing of a device.
 2. What is doubtful is kept: a code that is no number is `UNKNOWN_CODE`, a slot that cannot be read
    is "", which is no device's (`strays`), a record without a time lies in every window, and a fault
    in a line of a form nobody knows is the node's matter (F07).
@@ -36,6 +37,9 @@ MARK = "fleetscrub: reset of"
 """How a reset of ours is written down: the driver logs none."""
 
 _HEX = r"[0-9a-fA-F]"
+_OF_PROCESS = re.compile(r".{0,15}\[\d+\]: ", re.DOTALL)
+"""How the kernel's own records about a process begin (its crash): with its name, 15 characters of
+its own choice, and further on they have the name of a file of its choice."""
 _PLACE = rf"(?:PCI:)?(?:{_HEX}{{4,8}}:)?{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?"
 _RAW = re.compile(r"(?P<priority>\d+),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)")
 _DICTIONARY = re.compile(r"\s[A-Z_0-9]+=")
@@ -427,7 +431,7 @@ def _facts(found: Iterable[Record]) -> Iterator[Fact]:
             if where:
                 yield Fact(Kind.RESET, where, record.at_s, record.sequence)
             continue
-        if not record.kernel:
+        if not record.kernel or _OF_PROCESS.match("\n".join((record.text, *record.more))):
             continue
         stated = _stated(record) or _doubtful(record)
         if stated is not None:

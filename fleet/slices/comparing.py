@@ -23,6 +23,9 @@ from fleet.kube.base import Object
 _QUANTITY = re.compile(
     r"^([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([eE][+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE]))?$"
 )
+QUANTITY_MAX, EXPONENT_MAX = 256, 400
+"""Length and power of ten of a quantity: the server keeps none beyond, and a tenant's selector can
+name a power that no memory holds."""
 _BINARY = {suffix: Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", 1)}
 _DECIMAL = {
     suffix: Fraction(10) ** power for suffix, power in zip("num", (-9, -6, -3), strict=True)
@@ -64,8 +67,10 @@ class Feature(StrEnum):
 
 def quantity(text: object) -> Fraction | None:
     """The number behind a Kubernetes quantity, or None when it is none."""
-    found = _QUANTITY.fullmatch(str(text))
-    if found is None:
+    found = _QUANTITY.fullmatch(str(text)[: QUANTITY_MAX + 1])
+    if found is None or len(found[0]) > QUANTITY_MAX:
+        return None
+    if found[2] and abs(int(found[2][1:])) > EXPONENT_MAX:
         return None
     number = Fraction(found[1])
     if found[2]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -222,6 +223,50 @@ def test_f12_what_is_not_spoken_is_refused(expression: str) -> None:
     grows, an optional value that is not there."""
     with pytest.raises(errors.InputInvalid):
         asked(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"'{'a' * 128}'.find('a*a*a?a?a?a?a?a?a?a?a?b') == ''",
+        f"[{','.join('0' * 900)}].all(x, '{'a' * 100}'.find('a*b') == '')",
+        f"'{'a' * 100}'.split('').size() == 100",
+        f"'{'a' * 100}'.findAll('a').size() == 100",
+        f"sets.intersects([{','.join('0' * 2500)}], [{','.join('1' * 2500)}])",
+        f"sets.contains([{','.join('0' * 1250)},1], [{','.join('1' * 2500)}])",
+        "quantity('1e99999999999').isGreaterThan(quantity('1'))",
+        "[1].all//\n(a, [1].all//\n(b, " * 5
+        + "true"
+        + "))" * 5
+        + f" // {'x' * 900}\n|| {'1+' * 900}1 == 0",
+        "cel.bind(a, [0], cel.bind(b, "
+        + "+".join(["a"] * 60)
+        + ", cel.bind(c, "
+        + "+".join(["b"] * 60)
+        + ", cel.bind(d, "
+        + "+".join(["c"] * 60)
+        + ", d.size() > 0))))",
+    ],
+    ids=(
+        "find",
+        "find-again",
+        "split",
+        "find-all",
+        "meets",
+        "contains",
+        "power",
+        "comments",
+        "bind",
+    ),
+)
+def test_f12_a_selector_takes_no_more_work_than_its_text_is_worth(expression: str) -> None:
+    """F12: whatever repeats or grows counts, however it is written: nobody's selector keeps the
+    processor or the memory from others.
+    """
+    begun = time.process_time()
+    with pytest.raises(errors.InputInvalid):
+        asked(expression)
+    assert time.process_time() - begun < 2.0
 
 
 def test_a_name_without_domain_is_the_drivers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.fleet.admission.rights import KEYS, NOW
 
 GROUND = Ground()
 POLICIES = list(files(GROUND).values())
+PRIVILEGED = {"name": "a", "securityContext": {"privileged": True}}
 LISTS = corpus.ROOT / "F69-admission"
 BY_KEY = "13-claim-tag-other-ns.yaml"
 """A tag whose signature was changed: nothing but the list of keys can tell."""
@@ -84,6 +86,20 @@ def test_f15_pods_are_found_in_any_kind() -> None:
         else:
             assert "A5-privileged" in found or "A5-host-path" in found, document["kind"]
             assert is_understood(document)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"containers": [{"name": "fine"}], "template": {"spec": {"containers": [PRIVILEGED]}}},
+        {"containers": [{"name": "fine"}], "deeper": {"spec": {"initContainers": [PRIVILEGED]}}},
+        {"a": {"containers": [{"name": "fine"}]}, "pods": [{"containers": [PRIVILEGED]}]},
+    ],
+)
+def test_f15_a_harmless_pod_hides_no_other(inner: dict[str, Any]) -> None:
+    """F15: what looks like a pod's spec is looked into as well, and so are lists of them."""
+    document = {"apiVersion": "example.com/v1", "kind": "Thing", "spec": inner}
+    assert {one.rule for one in rules.judge(document, GROUND)} == {"A5-privileged"}
 
 
 def test_f16_what_a_network_beside_a_gpu_needs_is_allowed() -> None:

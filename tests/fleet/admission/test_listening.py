@@ -8,22 +8,22 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from fleet import errors
 from fleet.admission.listening import Certificates, TlsServer
+from fleet.listener import Requests
 from tests.fleet.admission.certificates import Ca
 
 HOST = "127.0.0.1"
 
 
-class Hello(BaseHTTPRequestHandler):
+class Hello(Requests):
     """Answers everything."""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
         self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\nhello")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

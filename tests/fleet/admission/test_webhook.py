@@ -363,3 +363,14 @@ def test_f62_what_is_too_much_is_never_parsed(site: Site) -> None:
     assert {status for status, _ in answers} == {413}
     assert time.process_time() - begun < 62 * 0.2
     assert site.ask(review(HARMLESS))["allowed"] is True
+
+
+def test_f62_a_head_of_any_length_is_read_for_nobody(site: Site) -> None:
+    """F62: what stands before a body is bounded as a body is: a stranger's six megabytes of headers
+    are answered with 431 after some kilobytes."""
+    many = {f"x-{number}": "x" * 65_000 for number in range(90)}
+    with suppress(OSError, http.client.HTTPException):  # it may still be sending
+        assert site.send(headers=many, source=STRANGER)[0] == 431
+    assert site.send(headers={"x-long": "x" * 40_000})[0] == 431
+    assert site.send(method="GET", path="/healthz", headers={"x-usual": "x" * 8_000})[0] == 200
+    assert site.ask(review(HARMLESS))["allowed"] is True

@@ -331,3 +331,23 @@ def test_b39_a_fault_with_a_number_too_long_is_a_fault() -> None:
     line = f"NVRM: Xid (PCI:0000:3b:00 GPU-I:{long}): 145, pid={long}, RLW Fatal x Link {long}"
     (fact,) = kernel_log.faults(records(line), GPU)
     assert (fact.code, fact.pid, fact.instance, fact.link) == (145, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "4,1,2,-;NVRM: x[71]: segfault at 0 ip 0 in 0000:3b:00.0 has fallen off the bus[0]",
+        "4,1,2,-;NVRM:\\x0a[71]: segfault at 0 error 6 in 0000:3b:00 has fallen off the bus[0+1]",
+        "4,1,2,-;NVRM: a[71]: segfault at 0 error 6 in 0000:3b:00.0 reset required[0+1]",
+        "4,1,2,-;NVRM: Xid (PCI:[71]: segfault at 0 error 6 in x): 79, GPU fell[0+1]",
+        "[    1.0] NVRM: a[71]: segfault at 0 in 0000:3b:00.0 has fallen off the bus[0+1]",
+    ],
+)
+def test_b58_the_crash_of_a_process_says_nothing_of_a_device(line: str) -> None:
+    """B58: the kernel logs a crash with the process's own name first and the name of its file after
+    it: a tenant who chooses both takes no device of others out of service.
+    """
+    found = records(line)
+    assert kernel_log.faults(found, GPU) == ()
+    assert kernel_log.others(found, GPU) == ()
+    assert kernel_log.strays(found, [GPU]) == ()
