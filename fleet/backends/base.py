@@ -51,7 +51,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node a container gets. Type and numbers suffice; the node need not exist yet."""
+    """A device node a container gets, made from its type and numbers."""
 
     path: str
     """Path in the container."""
@@ -66,6 +66,8 @@ class DeviceNode:
     """Path on the host where it differs."""
     shared: bool = False
     """Whether containers with other devices get it too: it gives none by itself."""
+    made_late: bool = False
+    """Whether the host may be without it: it makes the node when somebody there first needs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ class SpecDirectory:
     def _put(self, kind: Kind, uid: ClaimUid, grants: Mapping[Uuid, Grant]) -> None:
         path = self.directory / kind.file(uid)
         text = rendering.text(rendering.spec(kind, uid, grants))
-        self._require(grants)
+        # The agent gets what there may ever be: one missing node keeps it from no other card.
+        self._require(grants, nodes=kind == self._claims)
         try:
             if not files.written(path, text):
                 files.make(self.directory, self.calls)
@@ -145,15 +146,20 @@ class SpecDirectory:
         except OSError as error:
             raise errors.SpecUnavailable(f"{path} cannot be written: {error}") from error
 
-    def _require(self, grants: Mapping[Uuid, Grant]) -> None:
-        """Every path named exists on the host now, or no container could start with it (B69, B79).
+    def _require(self, grants: Mapping[Uuid, Grant], *, nodes: bool) -> None:
+        """Every path named exists on the host now: mounts, without which no container could start,
+        and device nodes, without which it would have no device (B69, B79).
 
-        Of a device node the numbers suffice where the host's /dev cannot be seen from here.
+        Of a device node the numbers suffice where the host's /dev cannot be seen from here, and
+        where the host makes it late.
         """
         needed = {mount.host_path: uuid for uuid in grants for mount in grants[uuid].mounts}
-        if hostpaths.shows_devices(self.host_root):
+        if nodes and hostpaths.shows_devices(self.host_root):
             needed |= {
-                node.host_path or node.path: uuid for uuid in grants for node in grants[uuid].nodes
+                node.host_path or node.path: uuid
+                for uuid in grants
+                for node in grants[uuid].nodes
+                if not node.made_late
             }
         for path, uuid in needed.items():
             try:

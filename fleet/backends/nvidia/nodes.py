@@ -190,7 +190,7 @@ def _listed(root: Path, name: str) -> Listed | None:
 
 def _capability(number: int, *, root: Path) -> DeviceNode:
     path = f"{CAPABILITIES}/nvidia-cap{number}"
-    return DeviceNode(path, "c", _major(root, _CAPS), number, permissions="r")
+    return DeviceNode(path, "c", _major(root, _CAPS), number, permissions="r", made_late=True)
 
 
 def _major(root: Path, *names: str) -> int:

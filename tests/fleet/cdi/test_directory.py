@@ -365,6 +365,22 @@ def test_b69_a_device_node_the_host_does_not_have_is_refused(tmp_path: Path) -> 
     SpecDirectory(tmp_path / "cdi-2", host_root=hidden).write(one, {Uuid("SIM-0"): elsewhere})
 
 
+def test_b69_a_node_that_the_host_makes_late_is_not_missing(tmp_path: Path) -> None:
+    """B69: a capability of a partition has no node on the host until somebody there needs it, and
+    the agent has nodes of what there may ever be: neither keeps a container from starting.
+    """
+    root = tmp_path / "host"
+    (root / "dev").mkdir(parents=True)
+    (root / "dev/gpu0").touch()
+    specs = SpecDirectory(tmp_path / "cdi", host_root=root)
+    one = replace(claim(), devices=(Uuid("SIM-0"),), attached=())
+    own = DeviceNode("/dev/gpu0", "c", 195, 0)
+    late = DeviceNode("/dev/caps/cap3", "c", 508, 3, permissions="r", made_late=True)
+    specs.write(one, {Uuid("SIM-0"): Grant((own, late))})
+    specs.write_agent(UID, Grant((own, late, DeviceNode("/dev/gpu1", "c", 195, 1))))
+    assert (specs.listed(), specs.listed_agents()) == ((UID,), (UID,))
+
+
 @pytest.mark.parametrize("path", sorted(CASES.glob("specs/*.json")), ids=lambda path: path.stem)
 def test_b69_the_specs_of_the_case_are_judged_as_runtimes_do(path: Path) -> None:
     """B69: each bad spec of the case is refused with a reason, and the good one is not."""
