@@ -53,6 +53,9 @@ _CONFIG: Any = kube_config
 _IN_CLUSTER: Any = InClusterConfigLoader
 _CLIENT: Any = RESTClientObject
 
+_ESCAPED = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
+"""Go's encoder escapes them; in JSON they stand inside of strings only."""
+
 _BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 _UNUSABLE = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError)
 
@@ -66,6 +69,16 @@ def connect(kubeconfig: str | None, *, qps: float, timeout_s: float) -> Kubernet
     clock = SystemClock()
     transport = _transport(kubeconfig, timeout_s=timeout_s, clock=clock)
     return KubernetesCluster(transport, qps=qps, timeout_s=timeout_s, clock=clock)
+
+
+def encoded(body: object) -> bytes:
+    """JSON as the API server writes it, the order of keys apart: no spaces, the same escapes.
+
+    It keeps raw JSON, such as opaque parameters, byte by byte as it was sent, and writes it so at
+    the next patch: whatever was spelled otherwise has changed then, and where it is immutable the
+    patch is refused (F61).
+    """
+    return json.dumps(body, separators=(",", ":")).translate(_ESCAPED).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +152,7 @@ class HttpTransport:
             found: urllib3.BaseHTTPResponse = self._pool.request(
                 request.method,
                 self._host + request.target,
-                body=None if request.body is None else json.dumps(request.body).encode(),
+                body=None if request.body is None else encoded(request.body),
                 headers=headers,
                 timeout=urllib3.Timeout(connect=min(self._timeout_s, read_s), read=read_s),
                 retries=False,

@@ -83,7 +83,7 @@ class Server(Protocol):
     def send(
         self, method: str, path: str, body: Any = None, *, content_type: str = "", token: str = ""
     ) -> Reply:
-        """One request; `token` "" is the administrator's."""
+        """One request; `token` "" is the administrator's. A `body` of bytes is sent as it is."""
         ...
 
     def account(self, grants: list[Grant], *, node: str = "") -> tuple[str, str]:
@@ -282,9 +282,10 @@ def _material(entry: Any, name: str, folder: Path) -> str:
 def _exchange(
     connection: HTTPConnection, method: str, path: str, body: Any, headers: dict[str, str]
 ) -> Reply:
-    content = None if body is None else json.dumps(body).encode()
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body, separators=(",", ":")).encode()
     try:
-        connection.request(method, path, content, headers)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         raw = answer.read()
     finally:

@@ -6,12 +6,15 @@ agreed; each was wrong in the stand-in once.
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fleet.kube.base import Object
+from fleet.kube.client import encoded
 from tests.contracts.api_ground import (
     CLAIMS,
     DRIVER,
@@ -311,29 +314,52 @@ PARAMETERS = {"zone": "a", "kind": "K", "apiVersion": "v"}
 """Not in the order in which the server writes keys."""
 
 
-def configured(ground: Ground) -> str:
+def configured(ground: Ground, spelled: Callable[[object], bytes], zone: str = "a") -> str:
     """A claim with opaque parameters, allocated with a copy of them; its path."""
     made = body()
-    opaque = {"driver": DRIVER, "parameters": PARAMETERS}
+    opaque = {"driver": DRIVER, "parameters": {**PARAMETERS, "zone": zone}}
     made["spec"]["devices"]["config"] = [{"opaque": opaque}]
-    ground.send("POST", CLAIMS, made).ok()
+    ground.send("POST", CLAIMS, spelled(made)).ok()
     path = f"{CLAIMS}/{made['metadata']['name']}"
     found = ground.get(path)
+    found["spec"] = made["spec"]
     given = allocation("d0")
     given["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
     found["status"] = {"allocation": given}
-    ground.put_status(path, found).ok()
+    ground.send("PUT", f"{path}/status", spelled(found)).ok()
     return path
 
 
 def test_f61_an_apply_changes_the_order_of_keys_in_raw_json(ground: Ground) -> None:
     """F61: any apply to a claim's status writes its allocation out anew, keys sorted, and is
     refused because that is immutable; a merge patch leaves the order as it came."""
-    claim = configured(ground)
+    claim = configured(ground, encoded)
     reply = ground.confirm(claim, entry("d0", condition()))
     assert reply.code == 422
     assert "status.allocation" in {cause[1] for cause in reply.causes}
     ground.merge(f"{claim}/status", {"status": {"devices": [entry("d0", condition())]}}).ok()
     (config,) = ground.status(claim)["allocation"]["devices"]["config"]
     assert list(config["opaque"]["parameters"]) == list(PARAMETERS)
+    ground.merge(claim, {"metadata": {"labels": {"a": "b"}}}).ok()
+
+
+def test_f61_spaces_in_raw_json_are_changed_by_any_patch(ground: Ground) -> None:
+    """F61: opaque parameters sent with spaces are kept with them, shown without, and changed by
+    every patch of status or metadata alike: 422, though the patch names nothing of them."""
+    claim = configured(ground, lambda found: json.dumps(found).encode())
+    said = {"status": {"devices": [entry("d0", condition())]}}
+    assert ground.confirm(claim, entry("d0", condition())).code == 422
+    reply = ground.merge(f"{claim}/status", said)
+    assert reply.code == 422
+    assert "status.allocation" in {cause[1] for cause in reply.causes}
+    reply = ground.merge(claim, {"metadata": {"labels": {"a": "b"}}})
+    assert reply.code == 422
+    assert "spec" in {cause[1] for cause in reply.causes}
+
+
+def test_f61_what_our_client_sends_is_changed_by_no_patch(ground: Ground) -> None:
+    """F61: a claim and an allocation written as our own client writes JSON, with every mark that
+    the server spells its own way, take a patch afterwards."""
+    claim = configured(ground, encoded, "<&> \u00fc \u2028")
+    ground.merge(f"{claim}/status", {"status": {"devices": [entry("d0", condition())]}}).ok()
     ground.merge(claim, {"metadata": {"labels": {"a": "b"}}}).ok()

@@ -43,7 +43,8 @@ from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 from tests.e2e.test_manifests import RBAC, kubeconfig
-from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, program
+from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, TENANT, Wish, claim_spec, program
+from tests.e2e.workloads import claim as claim_of
 
 pytestmark = pytest.mark.e2e
 
@@ -304,22 +305,6 @@ def _forge(accounts: Accounts, claim: Object) -> None:
         status(coordinator, ended)
     with pytest.raises(errors.ApiForbidden, match="but our finalizer"):
         coordinator.patch(CLAIMS, name, labelled, kind=PatchKind.MERGE)
-    marked: Object = {
-        "apiVersion": CLAIMS.api_version,
-        "kind": CLAIMS.kind,
-        "metadata": {"name": "marked", "namespace": name.namespace},
-        "spec": claim["spec"],
-    }
-    mine_too: Object = {"metadata": {"finalizers": ours}}
-    born = {**marked["metadata"], **mine_too["metadata"]}
-    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
-        ground.cluster.create(CLAIMS, marked | {"metadata": born})
-    plain = name_of(ground.cluster.create(CLAIMS, marked))
-    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
-        ground.cluster.patch(CLAIMS, plain, mine_too, kind=PatchKind.MERGE)
-    with pytest.raises(errors.ApiForbidden, match="does not get our finalizer"):
-        coordinator.patch(CLAIMS, plain, mine_too, kind=PatchKind.MERGE)
-    ground.cluster.delete(CLAIMS, plain)
 
 
 @pytest.mark.timeout(300)
@@ -352,6 +337,94 @@ def test_f64_of_a_node_our_conditions_alone_are_written(accounts: Accounts, acco
 
 
 @pytest.mark.timeout(300)
+def test_f64_what_other_drivers_gave_is_not_taken(accounts: Accounts) -> None:
+    """F64: coordinator and uninstall end no allocation of another driver, reserve nothing there and
+    say nothing about it."""
+    ground = accounts.ground
+    other = "other.example.com"
+    claim = ground.cluster.create(CLAIMS, _plain(ground, "theirs"))
+    result = {"request": TENANT, "driver": other, "pool": "p", "device": "d"}
+    given = {**claim, "status": {"allocation": {"devices": {"results": [result]}}}}
+    ground.cluster.replace(CLAIMS, given, subresource="status")
+    said = {"driver": other, "pool": "p", "device": "d", "conditions": []}
+    held = {**Marks(DRIVER).hold(node=ground.plugin.node, uid=uid_of(claim))}
+    for account in ("fleet-coordinator", "fleet-uninstall"):
+        caller = accounts.called(account)
+        for forged in (
+            {"allocation": None},
+            {"reservedFor": [held]},
+            {"devices": [said]},
+        ):
+            with pytest.raises((errors.ApiForbidden, errors.ApiInvalid)) as caught:
+                caller.patch(
+                    CLAIMS,
+                    name_of(claim),
+                    {"status": forged},
+                    kind=PatchKind.MERGE,
+                    subresource="status",
+                )
+            if "devices" not in forged:  # the server itself knows whose devices those are
+                assert "fleetscrub-" in str(caught.value)
+        mark: Object = {"metadata": {"finalizers": [Marks(DRIVER).finalizer]}}
+        with pytest.raises(errors.ApiForbidden):
+            caller.patch(CLAIMS, name_of(claim), mark, kind=PatchKind.MERGE)
+    assert "allocation" in ground.cluster.get(CLAIMS, name_of(claim))["status"]
+
+
+@pytest.mark.timeout(300)
+def test_f66_nobody_but_ours_puts_our_finalizer_on(accounts: Accounts) -> None:
+    """F66: neither at creation nor later does anybody mark a claim as ours, an administrator
+    included, nor the coordinator where no device of ours is allocated; so none stays behind."""
+    ground = accounts.ground
+    mark: Object = {"finalizers": [Marks(DRIVER).finalizer]}
+    plain = _plain(ground, "plain")
+    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
+        ground.cluster.create(CLAIMS, plain | {"metadata": {**plain["metadata"], **mark}})
+    name = name_of(ground.cluster.create(CLAIMS, plain))
+    body: Object = {"metadata": mark}
+    with pytest.raises(errors.ApiForbidden, match="may not put the finalizer"):
+        ground.cluster.patch(CLAIMS, name, body, kind=PatchKind.MERGE)
+    with pytest.raises(errors.ApiForbidden, match="does not get our finalizer"):
+        accounts.called("fleet-coordinator").patch(CLAIMS, name, body, kind=PatchKind.MERGE)
+    labelled: Object = {"metadata": {"labels": {"a": "b"}}}
+    ground.cluster.patch(CLAIMS, name, labelled, kind=PatchKind.MERGE)
+    ground.cluster.delete(CLAIMS, name)
+    assert not _has(ground, CLAIMS, name)
+
+
+@pytest.mark.timeout(300)
+def test_f65_no_node_locks_the_store(accounts: Accounts) -> None:
+    """F65: a node's account makes the store of leases neither immutable nor somebody's, and puts no
+    annotation and no finalizer on it; the store goes on."""
+    node = accounts.called("fleet-node-plugin", accounts.ground.plugin.node)
+    patience = Patience(10.0)
+    stores = open_kubernetes_stores(node, HOME, clock=SystemClock(), patience=patience)
+    if not stores.initialised:
+        stores.leases.init()
+    store = Name("fleetscrub-leases", HOME)
+    leases = node.get(CONFIGMAPS, store)
+    owned = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "u"}
+    changes: tuple[tuple[Object, str], ...] = (
+        ({"immutable": True}, "immutable"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "no annotations"),
+        ({"metadata": {"finalizers": ["example.com/never"]}}, "no owners and no finalizers"),
+        ({"metadata": {"ownerReferences": [owned]}}, "no owners and no finalizers"),
+    )
+    for change, told in changes:
+        forged = {**leases, **change}
+        forged["metadata"] = {**leases["metadata"], **change.get("metadata", {})}
+        with pytest.raises(errors.ApiForbidden, match=told):
+            node.replace(CONFIGMAPS, forged)
+        with pytest.raises(errors.ApiForbidden, match=told):
+            node.patch(CONFIGMAPS, store, change, kind=PatchKind.MERGE)
+    node.replace(CONFIGMAPS, leases)
+
+
+def _plain(ground: Ground, name: str) -> Object:
+    return claim_of(name, ground.namespace, claim_spec(Wish()))
+
+
+@pytest.mark.timeout(300)
 def test_a_nodes_account_writes_no_config_map_but_the_stores(accounts: Accounts) -> None:
     """B8: leases and runs are kept, settings and tag keys are out of reach of a node's token."""
     ground = accounts.ground
@@ -374,18 +447,6 @@ def test_a_nodes_account_writes_no_config_map_but_the_stores(accounts: Accounts)
         assert stores.runs.append(RunId(run.id), [result("gpu-0")]) == 1
         with pytest.raises(errors.ApiForbidden, match="deletes the store of leases"):
             node.delete(CONFIGMAPS, Name("fleetscrub-leases", HOME))
-        leases = node.get(CONFIGMAPS, Name("fleetscrub-leases", HOME))
-        with pytest.raises(errors.ApiForbidden, match="immutable"):
-            node.replace(CONFIGMAPS, leases | {"immutable": True})
-        owned = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "u"}
-        for metadata, told in (
-            ({"annotations": {"a": "b"}}, "no annotations"),
-            ({"finalizers": ["example.com/never"]}, "no owners and no finalizers"),
-            ({"ownerReferences": [owned]}, "no owners and no finalizers"),
-        ):
-            forged = leases | {"metadata": {**leases["metadata"], **metadata}}
-            with pytest.raises(errors.ApiForbidden, match=told):
-                node.replace(CONFIGMAPS, forged)
         for found in node.list(
             CONFIGMAPS, Selection(namespace=HOME, labels="fleetscrub.dev/store=run")
         ).items:

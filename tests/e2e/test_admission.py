@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -271,8 +272,82 @@ def test_what_was_there_before_may_end(server: Server) -> None:
 
 
 def test_nobody_leaves_the_rules_with_rights_in_a_namespace_alone(server: Server) -> None:
-    """C1 to C5, F68: "*" on "*" in a namespace reaches its labels; the governed one stays and the
-    Pod Security level is not loosened, others go."""
+    """C1 to C5: "*" on "*" in a namespace reaches its labels; the governed one stays, others go."""
+    path = f"/api/v1/namespaces/{server.namespace}"
+    with owner(server) as tenant:
+
+        def change(value: str | None, *, user: str = tenant, label: str = GOVERNED_LABEL) -> Answer:
+            body = {"metadata": {"labels": {label: value}}}
+            return server.ask("PATCH", path, body, user=user, query="dryRun=All")
+
+        for value in (None, "false", ""):
+            answer = change(value)
+            assert answer.status == 403, answer.body
+            assert "stays governed" in answer.body["message"]
+        for subresource in ("status", "finalize"):
+            whole = dict(server.ask("GET", path).body)
+            whole["metadata"] = {**whole["metadata"], "labels": {}}
+            answer = server.ask("PUT", f"{path}/{subresource}", whole, user=tenant)
+            assert (answer.status, "stays governed" in answer.body["message"]) == (403, True)
+        assert change(None, label="a").status == 200
+        assert change(None, user="").status == 200
+
+
+def test_f68_the_pod_security_level_of_a_governed_namespace_stays(server: Server) -> None:
+    """F68: "*" on "*" in a governed namespace makes its Pod Security level stricter, and loosens or
+    removes neither it nor its version; whoever may update namespaces cluster-wide does."""
+    path = f"/api/v1/namespaces/{server.namespace}"
+    level = "pod-security.kubernetes.io/enforce"
+    set_to = {"metadata": {"labels": {level: "baseline", f"{level}-version": "latest"}}}
+    assert server.ask("PATCH", path, set_to).status == 200
+    with owner(server) as tenant:
+        for label, value, user, status in (
+            (level, None, tenant, 403),
+            (level, "privileged", tenant, 403),
+            (f"{level}-version", "v1.0", tenant, 403),
+            (f"{level}-version", None, tenant, 403),
+            (level, "restricted", tenant, 200),
+            (level, "privileged", "", 200),
+        ):
+            body = {"metadata": {"labels": {label: value}}}
+            answer = server.ask("PATCH", path, body, user=user, query="dryRun=All")
+            assert answer.status == status, (label, value, answer.body)
+            assert (status == 200) is (
+                "keeps its Pod Security" not in answer.body.get("message", "")
+            )
+    off = {"metadata": {"labels": {level: None, f"{level}-version": None}}}
+    assert server.ask("PATCH", path, off).status == 200
+
+
+def test_f60_rights_in_a_namespace_alone_label_it_for_no_admin_access(server: Server) -> None:
+    """F60: "*" on "*" in a namespace nobody governs does not label it for admin access, at the
+    object or its subresources; an administrator does, and everybody may take the label off."""
+    path = f"/api/v1/namespaces/{server.namespace}"
+    label = "resource.kubernetes.io/admin-access"
+    free = {"metadata": {"labels": {label: None, GOVERNED_LABEL: None}}}
+    assert server.ask("PATCH", path, free).status == 200
+    try:
+        with owner(server) as tenant:
+            on = {"metadata": {"labels": {label: "true"}}}
+            for subresource in ("", "/status", "/finalize"):
+                whole = dict(server.ask("GET", path).body)
+                labels = {**whole["metadata"].get("labels", {}), label: "true"}
+                whole["metadata"] = {**whole["metadata"], "labels": labels}
+                answer = server.ask("PUT", f"{path}{subresource}", whole, user=tenant)
+                assert answer.status == 403, answer.body
+                assert "may not be labelled for admin access" in answer.body["message"]
+            assert server.ask("PATCH", path, on, user=tenant).status == 403
+            assert server.ask("PATCH", path, on).status == 200
+            off = {"metadata": {"labels": {label: None}}}
+            assert server.ask("PATCH", path, off, user=tenant).status == 200
+    finally:
+        both = {"metadata": {"labels": {label: "true", GOVERNED_LABEL: "true"}}}
+        assert server.ask("PATCH", path, both).status == 200
+
+
+@contextmanager
+def owner(server: Server) -> Iterator[str]:
+    """Somebody with "*" on "*" in the namespace, and with nothing outside of it; his name."""
     tenant, group = "tenant-owner", "rbac.authorization.k8s.io"
     role = {
         "apiVersion": f"{group}/v1",
@@ -290,28 +365,16 @@ def test_nobody_leaves_the_rules_with_rights_in_a_namespace_alone(server: Server
     for one in (role, binding):
         assert server.create(one, dry=False).status == 201
     path = f"/api/v1/namespaces/{server.namespace}"
+    harmless = {"metadata": {"labels": {"a": "x"}}}
     try:
-
-        def change(value: str | None, *, user: str = tenant, label: str = GOVERNED_LABEL) -> Answer:
-            body = {"metadata": {"labels": {label: value}}}
-            return server.ask("PATCH", path, body, user=user, query="dryRun=All")
-
-        eventually("the role counts", lambda: change("x", label="a").status == 200, timeout_s=30)
-        for value in (None, "false", ""):
-            answer = change(value)
-            assert answer.status == 403, answer.body
-            assert "stays governed" in answer.body["message"]
-        for subresource in ("status", "finalize"):
-            whole = dict(server.ask("GET", path).body)
-            whole["metadata"] = {**whole["metadata"], "labels": {}}
-            answer = server.ask("PUT", f"{path}/{subresource}", whole, user=tenant)
-            assert (answer.status, "stays governed" in answer.body["message"]) == (403, True)
-        assert change(None, user="").status == 200
-        level = "pod-security.kubernetes.io/enforce"
-        answer = change("privileged", label=level)
-        assert (answer.status, "keeps its Pod Security" in answer.body["message"]) == (403, True)
-        assert change("restricted", label=level).status == 200
-        assert change("privileged", user="", label=level).status == 200
+        eventually(
+            "the role counts",
+            lambda: (
+                server.ask("PATCH", path, harmless, user=tenant, query="dryRun=All").status == 200
+            ),
+            timeout_s=30,
+        )
+        yield tenant
     finally:
         for one in (binding, role):
             server.delete(one)

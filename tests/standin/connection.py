@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
-from fleet.kube.base import PODS
+from fleet.kube.base import CLAIMS, PODS, Name
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.engine import APPLY_YAML, PATCH_TYPES, Options, Target
 from fleet.kube.memory.feeds import Feed
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 WATCH_DEFAULT_S = 1800.0
 PULSE_S = 0.25
+RAW = re.compile(r'"parameters"\s*:\s*')
+"""Begins JSON that the server keeps as it was sent: opaque parameters."""
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -102,6 +105,9 @@ class Connection(BaseHTTPRequestHandler):
             self._watch(address, caller, fault)
             return
         code, answer = self._act(request, address, caller)
+        if address.resource == CLAIMS and request.method in ("POST", "PUT") and _is_spaced(raw):
+            name = Name(answer["metadata"]["name"], answer["metadata"]["namespace"])
+            self.standin.engine.keep_spaces(Target(CLAIMS, name))
         if fault.drop == "after":
             self._hang_up()
         else:
@@ -310,6 +316,22 @@ class Connection(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
+
+
+def _is_spaced(raw: bytes) -> bool:
+    """Whether opaque parameters of a body are not spelled as JSON is written without spaces."""
+    text, decoder = raw.decode(), json.JSONDecoder()
+    for begin in RAW.finditer(text):
+        value, end = decoder.raw_decode(text, begin.end())
+        plain = [json.dumps(value, separators=(",", ":"), ensure_ascii=one)
+                 for one in (False, True)]  # fmt: skip
+        if re.sub(r"\\u00(3c|3e|26)", _mark, text[begin.end() : end]) not in plain:
+            return True
+    return False
+
+
+def _mark(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))
 
 
 def _parsed(raw: bytes) -> Any:

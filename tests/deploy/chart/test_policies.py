@@ -122,3 +122,25 @@ def test_our_own_namespace_and_kube_system_are_never_asked_about() -> None:
 def test_they_can_be_left_out() -> None:
     """admission.enabled: false installs none of them."""
     assert installed({"admission": {"enabled": False}}) == {}
+
+
+SPELLING = sorted((CHART / "spelling").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("asked", ["auto", True, False])
+def test_f61_parameters_are_spelled_where_the_cluster_can(asked: object) -> None:
+    """F61: the policy that spells opaque parameters the server's way is installed for the chart's
+    driver where it is asked for; by default where the cluster serves such policies."""
+    text = "".join(path.read_text() for path in SPELLING)
+    wanted = named(list(yaml.safe_load_all(text)))
+    assert wanted
+    assert "gpu.fleetscrub.dev" in text
+    found = named(rendering.objects({"spelling": {"enabled": asked}}))
+    if asked is not False and (asked is True or wanted.keys() & found.keys()):
+        assert {key: found[key] for key in wanted} == wanted
+    else:
+        assert not wanted.keys() & found.keys()
+    driver = {"name": "gpu.example.com"}
+    other = named(rendering.objects({"spelling": {"enabled": True}, "driver": driver}))
+    for key in wanted:
+        assert "gpu.fleetscrub.dev" not in str(other[key])

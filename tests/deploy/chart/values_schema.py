@@ -341,6 +341,7 @@ def _extras() -> Schema:
         "accountPolicies": closed(
             {"enabled": FLAG, "publishers": listed(TEXT), "allocators": listed(TEXT)}
         ),
+        "spelling": closed({"enabled": choice("auto", True, False)}),
         "admission": closed(
             {
                 "enabled": FLAG,
