@@ -3,11 +3,12 @@
 Results go to stdout, errors and progress to stderr. Rich honours NO_COLOR by itself.
 
 What people read is partly written by strangers: a console of ours takes no text for markup and
-lets no control character of it through. JSON needs neither, since it escapes both itself.
+lets no control character of it through. JSON is ASCII, with everything else escaped.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self
@@ -172,7 +173,16 @@ def emit(answer: VerbAnswer, *, as_json: bool, render: Callable[[Console], None]
         return
     global _said  # noqa: PLW0603  a process prints one document
     _said = True
-    sys.stdout.write(answer.model_dump_json(indent=2, context=FOR_PEOPLE) + "\n")
+    sys.stdout.write(document(answer) + "\n")
+
+
+def document(answer: VerbAnswer) -> str:
+    """The answer as JSON in ASCII: what would act on a terminal is escaped, and so is half a
+    character, which a path or a stranger's manifest may have.
+    """
+    found = json.dumps(answer.model_dump(mode="json", context=FOR_PEOPLE))
+    # JSON has no number that is none.
+    return json.dumps(json.loads(found, parse_constant=lambda _: None), indent=2)
 
 
 def emit_error(error: FleetError) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -183,13 +184,27 @@ def _tighten(path: Path) -> None:
     At each mount it makes directories 2770 and files 0660 for that group, which is ours alone. Only
     that very pattern is taken back, on what is our own: whatever else is open stays refused.
     """
-    folder, file = path.parent.lstat(), path.lstat()
-    opened = (stat.S_IMODE(folder.st_mode), stat.S_IMODE(file.st_mode)) == (0o2770, 0o660)
-    ours = {folder.st_uid, file.st_uid} == {os.geteuid()} and stat.S_ISREG(file.st_mode)
-    same = folder.st_gid == file.st_gid and file.st_gid in {os.getegid(), *os.getgroups()}
-    if opened and ours and same:
-        path.chmod(0o600)
-        path.parent.chmod(0o700)
+    with ExitStack() as opened:
+
+        def known(name: str, folder: int | None = None) -> tuple[int, os.stat_result]:
+            # What is judged is what is changed: whoever may write there could swap a name.
+            kind = os.O_NONBLOCK | (os.O_DIRECTORY if folder is None else 0)
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | kind
+            found = os.open(name, flags, dir_fd=folder)
+            opened.callback(os.close, found)
+            return found, os.fstat(found)
+
+        try:
+            place, folder = known(str(path.parent))
+            key, file = known(path.name, place)
+        except OSError:
+            return  # whoever reads it next says why it cannot be read
+        modes = (stat.S_IMODE(folder.st_mode), stat.S_IMODE(file.st_mode)) == (0o2770, 0o660)
+        ours = {folder.st_uid, file.st_uid} == {os.geteuid()} and stat.S_ISREG(file.st_mode)
+        same = folder.st_gid == file.st_gid and file.st_gid in {os.getegid(), *os.getgroups()}
+        if modes and ours and same and file.st_nlink == 1:
+            os.fchmod(key, 0o600)
+            os.fchmod(place, 0o700)
 
 
 def _read_private(path: Path) -> bytes:

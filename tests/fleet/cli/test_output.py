@@ -51,6 +51,25 @@ def test_f56_a_document_is_plain_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "", "a verb that has answered has had its document"
 
 
+class Told(VerbAnswer):
+    """An answer with somebody's words."""
+
+    kind: Literal["told"] = "told"
+    words: str
+    rate: float = 0.0
+
+
+def test_f56_a_document_acts_on_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """F56: of a document nothing acts on whoever looks at it, what is half a character is no reason
+    to fail, and what is no number is null."""
+    words = "a\x1b[2J\x7f\x9b1m\u202e\u2028\U000e0001\udcff é"
+    begin()
+    emit(Told(words=words, rate=float("nan")), as_json=True, render=lambda _: None)
+    told = capsys.readouterr().out
+    assert all(" " <= letter <= "~" or letter == "\n" for letter in told)
+    assert json.loads(told) == {"version": 1, "kind": "told", "words": words, "rate": None}
+
+
 def test_a_pipe_gets_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """Where no terminal says how wide it is, nothing is cut or wrapped at 80 columns."""
     console().print("x" * 190)

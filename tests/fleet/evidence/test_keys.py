@@ -66,6 +66,20 @@ def test_f70_only_that_pattern_is_closed(tmp_path: Path, folder: int, mode: int)
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("link", ["hard", "symbolic"])
+def test_f70_no_other_file_is_changed_in_its_place(tmp_path: Path, link: str) -> None:
+    """F70: who may write to the directory gets no other file of ours changed by a link in it."""
+    path, other = tmp_path / "keys" / "coordinator.key", tmp_path / "other"
+    SigningKey.load_or_create(path)
+    path.rename(other)
+    path.hardlink_to(other) if link == "hard" else path.symlink_to(other)
+    other.chmod(0o660)
+    path.parent.chmod(0o2770)
+    with pytest.raises(KeyUnusable, match="has mode"):
+        SigningKey.load(path)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o660
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
 def test_key_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     """A key that group or others can touch is refused with the remedy."""
