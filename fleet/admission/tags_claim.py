@@ -59,9 +59,13 @@ class Isolation:
         for spec in shapes.claims(asked.document):
             yield from self._of_spec(spec, asked)
 
-    def refuse(self, reading: Reading, view: NodeView, uuids: Mapping[str, str]) -> None:
+    def refuse(
+        self, reading: Reading, view: NodeView, uuids: Mapping[str, str], *, used_since: float
+    ) -> None:
         """Refuse a claim that may not have what it was allocated, `uuids` by name of the device.
 
+        A claim that stands for years is used anew by each pod: it needs a tag that is good when
+        its pod was made, `used_since`. One of a template is made after its pod, on the same day.
         Raises `ClaimConfigInvalid` with every problem, `TagKeysUnreadable`.
         """
         if not self.required and self.keys is None:
@@ -72,7 +76,7 @@ class Isolation:
             use = Use(
                 reading.namespace,
                 # A claim that the server did not date is as old as can be: no tag is good for it.
-                reading.created_at or 0.0,
+                max(reading.created_at, used_since) if reading.created_at else 0.0,
                 found.deallocation,
                 profiles[uuids[result.device]],
             )

@@ -70,7 +70,7 @@ PANELS: dict[str, tuple[Verb, ...]] = {
         Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
     ),
 }
-"""The verbs, as `fleet --help` groups them."""
+"""The verbs, as the help groups them."""
 VERBS = tuple(verb for panel in PANELS.values() for verb in panel)
 
 
@@ -78,7 +78,7 @@ class Panels(TyperGroup):
     """The verbs under the titles of their panels."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click calls it so
-        """Write each panel's verbs, for `fleet --help`."""
+        """Write each panel's verbs."""
         for title, panel in PANELS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.name, verb.line) for verb in panel])
@@ -137,7 +137,7 @@ def reference(app: typer.Typer) -> str:
     lines += ["Every verb takes `--json`, and `fleet schema` prints the shapes,"]
     lines += ["except the services `fleet node standby`, `fleet coordinate` and"]
     lines += ["`fleet admission serve`, which log.", ""]
-    lines += ["Completion: `fleet --install-completion`, for bash, zsh and fish.", ""]
+    lines += ["Completion for bash, zsh and fish: the option `--install-completion`.", ""]
     for title, panel in PANELS.items():
         lines += [f"| {title.lower()} | what it does |", "|---|---|"]
         lines += [*(f"| `fleet {verb.name}` | {verb.line} |" for verb in panel), ""]

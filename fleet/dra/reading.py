@@ -111,7 +111,7 @@ def read(
         statements=tuple(
             statement(understood, request, default_path=_CONFIG) for request in requests
         ),
-        created_at=_moment(metadata.get("creationTimestamp")),
+        created_at=moment(metadata.get("creationTimestamp")),
     )
 
 
@@ -185,7 +185,7 @@ def _others(found: Any, driver: str) -> Iterator[str]:
             yield f"{resource}{f'.{group}' if group else ''} {entry.get('name')}"
 
 
-def _moment(found: Any) -> float | None:
+def moment(found: Any) -> float | None:
     """Seconds since the epoch of the API server's own time; None: there is none."""
     try:
         when = datetime.fromisoformat(found)

@@ -19,7 +19,7 @@ from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
-from fleet.dra.reading import Consumer, Reading, Result, read
+from fleet.dra.reading import Consumer, Reading, Result, moment, read
 from fleet.dra.waiting import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
 from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
@@ -64,6 +64,8 @@ class Served:
 
     reading: Reading
     claim: Object
+    used_since: float = 0.0
+    """Since when a live pod uses it, s since the epoch; 0.0: nothing of it is ours."""
 
 
 @dataclass
@@ -123,7 +125,7 @@ class ClaimServing:
         try:
             served = self._read(asked)
             if served.reading.results:
-                self._refuse_gone(asked, served.reading)
+                served = replace(served, used_since=self._used_since(asked, served.reading))
         except errors.ApiFailed as error:
             # Only reads were sent: unlike a write they can be repeated whatever went wrong.
             raise errors.ApiUnavailable(error.detail) from error
@@ -148,7 +150,7 @@ class ClaimServing:
         reading = served.reading
         view = self.waiting.until(deadline, lambda _: self._seen(r.device for r in ours))
         uuids = {result.device: self._uuid(view, result.device) for result in ours}
-        self.isolation.refuse(reading, view, uuids)
+        self.isolation.refuse(reading, view, uuids, used_since=served.used_since)
         shown = [
             (result.request, result.pool, result.device, result.share_id, uuids[result.device])
             for result in ours
@@ -221,13 +223,17 @@ class ClaimServing:
         requests = tuple({r.request: None for r in reading.results if r.device == AGENT})
         return PreparedDevice(requests, self.seat.pool, AGENT, ids)
 
-    def _refuse_gone(self, asked: AskedClaim, reading: Reading) -> None:
-        """A late prepare must not revive a claim whose pod has gone (B12).
+    def _used_since(self, asked: AskedClaim, reading: Reading) -> float:
+        """Since when a live pod uses the claim: a late prepare revives none without one (B12).
 
+        Seconds since the epoch, of the oldest of them where tags are judged by it, else of any.
         Our own entry in reservedFor, and those of other kinds, are no consumers: a group of pods
         says nothing of which pods there are, so that nobody could prove that they have gone.
         """
-        if not any(self._lives(asked.namespace, pod) for pod in reading.consumers):
+        lives = (self._live_since(asked.namespace, pod) for pod in reading.consumers)
+        since = (at for at in lives if at is not None)
+        found = next(since, None) if self.isolation.keys is None else min(since, default=None)
+        if found is None:
             if reading.others:
                 raise errors.ClaimUnready(
                     f"claim {asked.namespace}/{asked.name} is reserved for no live pod of this"
@@ -239,15 +245,20 @@ class ClaimServing:
             raise errors.ClaimUnready(
                 f"claim {asked.namespace}/{asked.name} is reserved for no live pod of this node"
             )
+        return found
 
-    def _lives(self, namespace: str, consumer: Consumer) -> bool:
+    def _live_since(self, namespace: str, consumer: Consumer) -> float | None:
+        """When the pod was made, if it lives here; one that the server did not date is of now."""
         try:
             pod = self.cluster.get(PODS, Name(consumer.name, namespace))
         except errors.ApiNotFound:
-            return False
+            return None
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         here = spec.get("nodeName") == self.seat.node
-        return here and uid_of(pod) == consumer.uid and status.get("phase") not in ENDED
+        if not here or uid_of(pod) != consumer.uid or status.get("phase") in ENDED:
+            return None
+        made = moment((pod.get("metadata") or {}).get("creationTimestamp"))
+        return self.clock.now() if made is None else made
 
     def _seen(self, devices: Iterable[str]) -> NodeView:
         """A view that is young and knows the devices, or the view of now."""

@@ -20,13 +20,27 @@ SEVERAL = {"Environment", "EnvironmentFile", "ExecStart", "Documentation"}
 EXECUTION = {
     *("Environment", "EnvironmentFile", "ExecStart", "KillMode", "LockPersonality"),
     *("NoNewPrivileges", "ProtectControlGroups", "ProtectHome", "ProtectKernelModules"),
-    *("ProtectSystem", "Restart", "RestartSec", "RestrictAddressFamilies", "RuntimeDirectory"),
+    *(
+        "PrivateTmp",
+        "ProtectSystem",
+        "Restart",
+        "RestartSec",
+        "RestrictAddressFamilies",
+        "RuntimeDirectory",
+    ),
     *("RuntimeDirectoryMode", "RuntimeDirectoryPreserve", "StateDirectory"),
     *("StateDirectoryMode", "TimeoutStartSec", "TimeoutStopSec", "Type", "UMask"),
 }
 KNOWN = {
     "Unit": {
-        *("After", "Before", "ConditionPathExists", "Description", "Documentation"),
+        *(
+            "After",
+            "Before",
+            "ConditionPathExists",
+            "Description",
+            "Documentation",
+            "JoinsNamespaceOf",
+        ),
         *("StartLimitIntervalSec", "Wants"),
     },
     "Service": EXECUTION,
@@ -112,6 +126,16 @@ def test_all_services_share_state_and_witness() -> None:
         assert found["RuntimeDirectoryPreserve"] == "yes"
         assert found["KillMode"] == "mixed"
         assert found["UMask"] == "0077"
+
+
+def test_f63_rays_sockets_lie_where_no_other_user_gets() -> None:
+    """F63: Ray's session directories are open to everybody, and /tmp of each unit is its own; who
+    attaches to the raylet of the host has the same one."""
+    for name in (unit.name for unit in UNITS if unit.suffix == ".service"):
+        found = sections(name)
+        assert dict(found["Service"])["PrivateTmp"] == "yes", name
+        if name != "fleet-ray-worker.service":
+            assert dict(found["Unit"])["JoinsNamespaceOf"] == "fleet-ray-worker.service", name
 
 
 def test_raylets_authenticate() -> None:

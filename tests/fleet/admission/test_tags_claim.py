@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleet import errors
+from fleet.admission.tags import seconds_of
 from fleet.admission.tags_claim import Asked, Isolation
 from fleet.dra import reading
 from fleet.messages import DeviceView, NodeView
@@ -159,7 +160,7 @@ def entry(parameters: dict[str, Any], source: str = "FromClaim") -> dict[str, An
 
 def refused(read: reading.Reading, *, judge: Isolation = REQUIRED) -> str:
     with pytest.raises(errors.ClaimConfigInvalid) as caught:
-        judge.refuse(read, VIEW, UUIDS)
+        judge.refuse(read, VIEW, UUIDS, used_since=0.0)
     return str(caught.value)
 
 
@@ -169,23 +170,34 @@ def test_the_node_demands_both() -> None:
     assert "no deallocation for request gpu" in told
     assert "no isolationTag for request gpu" in told
     assert "fleet tag issue" in told
-    REQUIRED.refuse(given(entry(parameters())), VIEW, UUIDS)
+    REQUIRED.refuse(given(entry(parameters())), VIEW, UUIDS, used_since=0.0)
 
 
 def test_the_node_judges_the_device_given() -> None:
     """C5: the profile signed is that of the device, not of what a selector may have meant."""
     slice_only = entry(parameters(issued(profiles=("1g.10gb",))))
-    REQUIRED.refuse(given(slice_only, device="mig-0"), VIEW, UUIDS)
+    REQUIRED.refuse(given(slice_only, device="mig-0"), VIEW, UUIDS, used_since=0.0)
     assert "given was one of profile whole" in refused(given(slice_only))
 
 
 def test_the_node_judges_by_the_creation_of_the_claim() -> None:
     """C5: a tag that expires meanwhile is as good as on the day the claim was made; a claim
     without a date is as old as can be."""
-    REQUIRED.refuse(given(entry(parameters()), created="2027-01-16T08:00:00Z"), VIEW, UUIDS)
+    REQUIRED.refuse(
+        given(entry(parameters()), created="2027-01-16T08:00:00Z"), VIEW, UUIDS, used_since=0.0
+    )
     assert "expired" in refused(given(entry(parameters()), created="2027-01-17T08:00:00Z"))
     for wrong in ("soon", 3, "2027-01-15T08:00:00"):
         assert "good for claims created from" in refused(given(entry(parameters()), created=wrong))
+
+
+def test_f67_a_claim_that_stands_is_used_anew_by_each_pod() -> None:
+    """F67: the tag is good when the pod that wants the claim was made, not when the claim was."""
+    standing = given(entry(parameters()), created="2027-01-16T08:00:00Z")
+    last_day, later = seconds_of("2027-01-16T07:59:59Z"), seconds_of("2027-02-15T08:00:00Z")
+    REQUIRED.refuse(standing, VIEW, UUIDS, used_since=last_day)
+    with pytest.raises(errors.ClaimConfigInvalid, match="expired"):
+        REQUIRED.refuse(standing, VIEW, UUIDS, used_since=later)
 
 
 def test_a_class_may_raise_the_policy_and_never_show_a_tag() -> None:
@@ -193,15 +205,17 @@ def test_a_class_may_raise_the_policy_and_never_show_a_tag() -> None:
     base = {key: parameters()[key] for key in ("apiVersion", "kind")}
     text = issued(minimum="WipeOnDeallocate")
     by_class = entry({**base, "deallocation": "WipeOnDeallocate"}, "FromClass")
-    REQUIRED.refuse(given(by_class, entry({**base, "isolationTag": text})), VIEW, UUIDS)
+    REQUIRED.refuse(
+        given(by_class, entry({**base, "isolationTag": text})), VIEW, UUIDS, used_since=0.0
+    )
     with pytest.raises(errors.ClaimConfigInvalid, match="a class cannot show a tag"):
         given(entry({**base, "isolationTag": text}, "FromClass"))
 
 
 def test_where_nothing_is_required_a_tag_that_is_shown_must_be_good() -> None:
     """C5: with a list, a bad tag is refused anywhere; without one, none is looked at."""
-    JUDGE.refuse(given(), VIEW, UUIDS)
+    JUDGE.refuse(given(), VIEW, UUIDS, used_since=0.0)
     assert "tenant-b" in refused(given(entry(BAD)), judge=JUDGE)
-    Isolation(DRIVER).refuse(given(entry(BAD)), VIEW, UUIDS)
+    Isolation(DRIVER).refuse(given(entry(BAD)), VIEW, UUIDS, used_since=0.0)
     only_policy = Isolation(DRIVER, required=True)
     assert "no deallocation" in refused(given(), judge=only_policy)

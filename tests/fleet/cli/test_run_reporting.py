@@ -75,8 +75,9 @@ def test_without_evidence_the_page_says_so(state: Path, tmp_path: Path, capsys: 
     [
         ([], "nothing is named"),
         (["run-1", "--requirement", "E3"], "two reports"),
-        (["--requirement", "E3", "--html", "x.html"], "--html is for a run"),
+        (["--requirement", "E3", "--neutral"], "record of one requirement"),
         (["run-1", "--since", "2026-01-01"], "are for --requirement"),
+        (["run-1", "--csv", "x.csv"], "are for --requirement"),
         (["run-1", "--html", "-", "--json"], "cannot both go"),
         (["run-9"], "run-9"),
     ],

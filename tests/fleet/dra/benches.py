@@ -18,7 +18,7 @@ from typing import Any
 from fleet import bootstrap, plugging
 from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
-from fleet.clock import ManualClock
+from fleet.clock import ManualClock, SystemClock
 from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim
 from fleet.dra.keeping import Keeper
@@ -27,7 +27,7 @@ from fleet.dra.waiting import Waiting, leaving
 from fleet.journal.journal import Commit
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Target
+from fleet.kube.memory.engine import Engine, Target
 from fleet.kube.memory.removal import Preconditions
 from fleet.node import kubelet_checkpoint
 from fleet.node.service import NodeService
@@ -100,12 +100,23 @@ class Pod:
         return list(found) or self.bench.tree.pod(self.uid)
 
 
+class ServerClock(SystemClock):
+    """The API server's clock, which a test sets forward."""
+
+    ahead_s = 0.0
+
+    def now(self) -> float:
+        """Its time of day."""
+        return super().now() + self.ahead_s
+
+
 @dataclass
 class Bench(Lab):
     """The node `n1` of two accelerators, its API objects and the plugin's domain."""
 
     kubernetes: Mapping[str, Any] = field(default_factory=dict)
     clock: ManualClock = field(init=False)
+    server_clock: ServerClock = field(init=False)
     cluster: MemoryCluster = field(init=False)
     parts: PluginParts = field(init=False)
     serving: ClaimServing = field(init=False)
@@ -127,7 +138,8 @@ class Bench(Lab):
         )
         self.settings = self.settings.model_copy(update={"kubernetes": section})
         self.clock = ManualClock(1_700_000_000.0)
-        self.cluster = MemoryCluster()
+        self.server_clock = ServerClock()
+        self.cluster = MemoryCluster(Engine(clock=self.server_clock))
         self.meanwhile = lambda _: None
         head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         self.cluster.create(NODES, head)

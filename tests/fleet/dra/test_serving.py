@@ -973,7 +973,7 @@ def asked_with(
     """A bound claim with a tag for what `right` says, good when the claim was made."""
     asked = site.create(name)
     made = seconds_of(site.claim_of(asked)["metadata"]["creationTimestamp"])
-    times = {"not_before": made, "not_after": made + 1, "issued_at": made}
+    times = {"not_before": made, "not_after": made + 60, "issued_at": made}
     said = parameters(issued(**{"namespaces": (SPACE,), **times, **right}), deallocation)
     config = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": said}}]
     site.allocate(asked, result(device, tolerations=list(tolerations)), config=config)
@@ -1006,6 +1006,19 @@ def test_a_claim_that_slipped_past_admission_gets_nothing(site: Bench) -> None:
         site.serving.unprepare(asked)
     good = asked_with(site, "e", minimum="WipeOnDeallocate", deallocation="WipeOnDeallocate")
     assert site.serving.prepare(good).devices
+
+
+def test_f67_an_expired_tag_opens_nothing_to_a_new_pod(site: Bench) -> None:
+    """F67: a claim that stands needs a tag that is good when its pod was made; a pod of that time
+    has it prepared again whenever it comes back."""
+    isolated(site)
+    of_that_time = asked_with(site, "a")
+    late = asked_with(site, "b", "gpu-1-1g-0")
+    site.server_clock.ahead_s = 30 * 24 * 3600.0
+    assert site.serving.prepare(of_that_time).devices
+    site.reserve(late, site.pod("made-later"))
+    with pytest.raises(errors.ClaimConfigInvalid, match="expired"):
+        site.serving.prepare(late)
 
 
 def test_who_has_a_device_keeps_it_when_the_tag_is_revoked(site: Bench) -> None:
