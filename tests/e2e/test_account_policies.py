@@ -415,8 +415,6 @@ def test_f65_no_node_locks_the_store(accounts: Accounts) -> None:
         forged["metadata"] = {**leases["metadata"], **change.get("metadata", {})}
         with pytest.raises(errors.ApiForbidden, match=told):
             node.replace(CONFIGMAPS, forged)
-        with pytest.raises(errors.ApiForbidden, match=told):
-            node.patch(CONFIGMAPS, store, change, kind=PatchKind.MERGE)
     node.replace(CONFIGMAPS, leases)
 
 
