@@ -67,6 +67,7 @@ EVERYTHING: Values = {
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True, "annotations": {"folder": "fleetscrub"}},
     "rbac": {"unexposedDelete": True},
+    "spelling": {"enabled": True},
     "admission": {"tags": {"existingConfigMap": "tag-keys"}, "webhook": {"enabled": True}},
 }
 """Every switch on, every optional value given."""
