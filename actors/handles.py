@@ -44,6 +44,7 @@ from actors.node_actor import (
 from actors.translate import given_up, translate, translated
 from fleet import errors
 from fleet.coordinator import CoordinatorView
+from fleet.door.calling import PARTITION_TIMEOUT_S
 from fleet.evidence.ledger import LedgerHead
 from fleet.leases import AcquireRequest, Closure
 from fleet.messages import (
@@ -147,6 +148,15 @@ class RemoteNode:
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
         """Record that HELD devices are free."""
         return DEVICES.validate_json(self.wait("adopt", tuple(devices), operator))
+
+    def retire(self, device: str, *, detail: str, operator: str) -> str:
+        """Take a device out for good; its UUID."""
+        return str(self.wait("retire", device, detail, operator))
+
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
+        """Switch partitioning of a free accelerator."""
+        answer = self.wait("partition", device, on, operator, timeout_s=PARTITION_TIMEOUT_S)
+        return DeviceView.model_validate_json(answer)
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a new store epoch."""

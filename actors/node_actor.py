@@ -256,6 +256,17 @@ class NodeActor:
             views = service.adopt(devices=tuple(devices), operator=operator)
             return DEVICES.dump_json(tuple(views)).decode()
 
+    def retire(self, node: str, device: str, detail: str, operator: str) -> str:
+        """Take a device out of the slices for good; answers its UUID."""
+        with self._call(node, "retire") as service:
+            return service.retire(device, detail=detail, operator=operator)
+
+    def partition(self, node: str, device: str, on: bool, operator: str) -> str:  # noqa: FBT001
+        """Switch partitioning of a free accelerator; answers its `DeviceView`."""
+        with self._call(node, "partition") as service:
+            view = service.partition(device, on=on, operator=operator)
+            return str(view.model_dump_json())
+
     def follow_epoch(self, node: str, epoch: int, operator: str) -> None:
         """Follow a new store epoch by an operator's decision."""
         with self._call(node, "follow_epoch") as service:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, NoClusterOption, PolicyOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from jobs.audit import AuditReport
@@ -26,6 +26,7 @@ def audit(
     *,
     kubeconfig: KubeconfigOption = None,
     no_cluster: NoClusterOption = False,
+    policy: PolicyOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -38,7 +39,9 @@ def audit(
     from jobs import audit as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
+    around = surroundings(
+        directory, address=address, kubeconfig=kubeconfig, policy=policy, no_cluster=no_cluster
+    )
     looking = job.Looking(
         ledgers=None if address is not None else directory,
         cluster=around.cluster,

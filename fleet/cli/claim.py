@@ -17,7 +17,7 @@ from fleet import bootstrap, errors
 from fleet.binding.explaining import ClaimStory
 from fleet.binding.receipt import ClaimReceipt
 from fleet.cli import reach, receipt, text
-from fleet.cli.cluster import KubeconfigOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, PolicyOption, settings_of, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.cli.receipt import receipts
@@ -96,6 +96,7 @@ def bind(
         float, typer.Option("--timeout", help="Seconds the devices have to get ready.")
     ] = 600.0,
     kubeconfig: KubeconfigOption = None,
+    policy: PolicyOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -106,7 +107,8 @@ def bind(
     from fleet.binding.names import Marks
 
     name = _name(claim)
-    with _desk(state_directory(state), address=address, kubeconfig=kubeconfig) as desk:
+    where = _Where(state_directory(state), address, kubeconfig, policy)
+    with _desk(where) as desk:
         allocator = Allocator(
             desk.cluster,
             desk.leases,
@@ -145,9 +147,16 @@ def show(
         typer.Option("--receipt", help="What the claim itself says, with a tenant's rights."),
     ] = False,
     driver: Annotated[
-        str, typer.Option("--driver", metavar="NAME", help="Name of the driver, for receipts.")
-    ] = DRIVER,
+        str,
+        typer.Option(
+            "--driver",
+            metavar="NAME",
+            help=f"Name of the driver, for receipts; else that of --policy, or {DRIVER}.",
+            show_default=False,
+        ),
+    ] = "",
     kubeconfig: KubeconfigOption = None,
+    policy: PolicyOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -167,12 +176,13 @@ def show(
             receipt.connected(kubeconfig),
             claim=_name(claim) if claim else None,
             pod=_name(pod, "pod") if pod else None,
-            driver=driver,
+            driver=driver or settings_of(policy).kubernetes.driver,
         )
         answer = ReceiptsAnswer(claims=tuple(found))
         emit(answer, as_json=as_json, render=lambda console: receipt.render(console, found))
         return
-    story = _story(_name(claim or ""), state_directory(state), address, kubeconfig)
+    where = _Where(state_directory(state), address, kubeconfig, policy)
+    story = _story(_name(claim or ""), where)
     emit(ClaimStoryAnswer.of(story), as_json=as_json, render=partial(_render_story, story))
 
 
@@ -184,14 +194,14 @@ def _has_fleet() -> bool:
         return False
 
 
-def _story(name: Name, directory: Path, address: str | None, kubeconfig: Path | None) -> ClaimStory:
+def _story(name: Name, where: _Where) -> ClaimStory:
     from fleet.binding import alive, pledge, statements
     from fleet.binding.claim import read
     from fleet.binding.explaining import explain, operations
     from fleet.binding.surroundings import BinderTerms
 
     now = time.time()
-    with _desk(directory, address=address, kubeconfig=kubeconfig) as desk:
+    with _desk(where) as desk:
         rules = BinderTerms.from_settings(desk.settings).rules
         marks = rules.marks
         reading = read(desk.cluster.get(CLAIMS, name), marks)
@@ -257,11 +267,26 @@ class _Granting:
         return [lease for lease in self.coordinator.leases() if lease.holder in holders]
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """As the options of a verb name it."""
+
+    directory: Path
+    address: str | None
+    kubeconfig: Path | None
+    policy: Path | None
+
+
 @contextmanager
-def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> Iterator[_Desk]:
+def _desk(where: _Where) -> Iterator[_Desk]:
     from fleet.binding.leasing import ClaimLeases
 
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig)
+    around = surroundings(
+        where.directory,
+        address=where.address,
+        kubeconfig=where.kubeconfig,
+        policy=where.policy,
+    )
     cluster = around.cluster
     if cluster is None:
         raise errors.InputInvalid(
@@ -269,10 +294,10 @@ def _desk(directory: Path, *, address: str | None, kubeconfig: Path | None) -> I
             remedy="name one with --kubeconfig FILE",
         )
     with ExitStack() as stack:
-        if address is not None:
-            nodes, coordinator = _behind_ray(address, stack)
+        if where.address is not None:
+            nodes, coordinator = _behind_ray(where.address, stack)
         else:
-            nodes, coordinator = _of_host(around.plans, cluster, kubeconfig, stack)
+            nodes, coordinator = _of_host(around.plans, cluster, where.kubeconfig, stack)
         leases = ClaimLeases(_Granting(coordinator), nodes)
         yield _Desk(cluster, nodes, leases, around.settings, coordinator, around.state)
 

@@ -24,6 +24,7 @@ KubeconfigOption = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
+        envvar="FLEET_KUBECONFIG",
         help="The cluster to ask. Not given: the one this host's node plugin serves, if any.",
         show_default=False,
     ),
@@ -32,6 +33,7 @@ NoClusterOption = Annotated[
     bool,
     typer.Option("--no-cluster", help="This fleet serves no cluster: there is none to look at."),
 ]
+POLICY = "FLEET_POLICY"
 NAME_IT = "name it with --kubeconfig FILE, or say --no-cluster where the fleet serves none"
 UNKNOWN = "through --address it is not known which it is, if any"
 PolicyOption = Annotated[
@@ -39,6 +41,7 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE",
+        envvar=POLICY,
         help="Settings (TOML or JSON) that name the driver, where no fleet of this host does.",
         show_default=False,
     ),
@@ -86,6 +89,13 @@ def is_awaited(plans: Sequence[NodePlan]) -> bool:
     return any(plan.kubernetes and plan.settings.profile is Profile.STRICT for plan in plans)
 
 
+def settings_of(policy: Path | None) -> Settings:
+    """Those of a file; the defaults where none is named."""
+    from fleet import settings_file
+
+    return settings_file.load(policy) if policy is not None else Settings()
+
+
 def surroundings(
     directory: Path,
     *,
@@ -103,11 +113,11 @@ def surroundings(
     the fleet belongs to, `InputInvalid` where the operator's word is not true, and where a cluster
     was named what `fleet.plugging.open_cluster` raises.
     """
-    from fleet import plugging, settings_file
+    from fleet import plugging
     from fleet.kube import identity
 
     plans = () if address is not None else planning.plan_fleet(directory).nodes
-    settings = settings_file.load(policy) if policy is not None else Settings()
+    settings = settings_of(policy)
     plan = plans[0] if plans else NodePlan(node="none", state=str(directory), settings=settings)
     if no_cluster and (kubeconfig is not None or any(one.kubernetes for one in plans)):
         raise errors.InputInvalid(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from fleet import errors, planning, settings_file
+from fleet import planning, settings_file
 from fleet.cli import reach, text
 from fleet.cli.options import (
     AddressOption,
@@ -23,20 +23,6 @@ from fleet.messages import DeviceView, NodeView
 from fleet.settings import Settings
 
 app = typer.Typer(invoke_without_command=True)
-
-
-@runtime_checkable
-class Retires(Protocol):
-    """A node that can be told to retire a device."""
-
-    def retire(self, device: str, *, detail: str, operator: str) -> str: ...
-
-
-@runtime_checkable
-class Partitions(Protocol):
-    """A node that can be told to switch partitioning."""
-
-    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView: ...
 
 
 class DevicesAnswer(VerbAnswer):
@@ -130,13 +116,7 @@ def retire(
     who = operator_name(operator)
     with reach.nodes(state_directory(state), address=address) as nodes:
         name = reach.owner(nodes, device, node=node)
-        owner = nodes[name]
-        if not isinstance(owner, Retires):
-            raise errors.InputInvalid(
-                f"node {name} cannot be told so through Ray",
-                remedy="run this on that node, without --address",
-            )
-        uuid = owner.retire(device, detail=reason, operator=who)
+        uuid = nodes[name].retire(device, detail=reason, operator=who)
         found = nodes[name].view()
 
     def render(console: Console) -> None:
@@ -175,11 +155,6 @@ def partitioning(
     who = operator_name(operator)
     with reach.nodes(state_directory(state), address=address) as nodes:
         name, owner = reach.find(nodes, device, node=node)
-        if not isinstance(owner, Partitions):
-            raise errors.InputInvalid(
-                f"node {name} cannot be told so through Ray",
-                remedy="run this on that node, without --address",
-            )
         view = owner.partition(device, on=on, operator=who)
         found = nodes[name].view()
 

@@ -19,6 +19,7 @@ from fleet.cli.cluster import (
     NAME_IT,
     KubeconfigOption,
     NoClusterOption,
+    PolicyOption,
     Surroundings,
     surroundings,
 )
@@ -246,6 +247,7 @@ def forget_node(
     ] = None,
     kubeconfig: KubeconfigOption = None,
     no_cluster: NoClusterOption = False,
+    policy: PolicyOption = None,
     operator: OperatorOption = None,
     state: StateOption = None,
     address: AddressOption = None,
@@ -258,7 +260,9 @@ def forget_node(
     """
     who = operator_name(operator)
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
+    around = surroundings(
+        directory, address=address, kubeconfig=kubeconfig, policy=policy, no_cluster=no_cluster
+    )
     if force and force != f"{node} is lost":
         raise errors.InputInvalid(
             f"--force {force!r} is no confirmation", remedy=f"write --force '{node} is lost'"

@@ -14,6 +14,8 @@ import typer
 from fleet import errors, logs
 
 DEFAULT_STATE = "~/.local/state/fleetscrub"
+ADDRESS = "FLEET_ADDRESS"
+"""Where it is set, as in the pod of Ray's head, verbs go through that Ray without being told."""
 _UNITS = {
     "": 1,
     "b": 1,
@@ -52,6 +54,7 @@ AddressOption = Annotated[
     typer.Option(
         "--address",
         metavar="RAY",
+        envvar=ADDRESS,
         help="Address of a running Ray whose node actors own the devices.",
         show_default=False,
     ),

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, NoClusterOption, surroundings
+from fleet.cli.cluster import KubeconfigOption, NoClusterOption, PolicyOption, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from jobs.reconcile import Reconciliation
@@ -32,6 +32,7 @@ def reconcile(
     ] = False,
     kubeconfig: KubeconfigOption = None,
     no_cluster: NoClusterOption = False,
+    policy: PolicyOption = None,
     state: StateOption = None,
     address: AddressOption = None,
     as_json: AsJson = False,
@@ -44,7 +45,9 @@ def reconcile(
     from jobs import reconcile as job
 
     directory = state_directory(state)
-    around = surroundings(directory, address=address, kubeconfig=kubeconfig, no_cluster=no_cluster)
+    around = surroundings(
+        directory, address=address, kubeconfig=kubeconfig, policy=policy, no_cluster=no_cluster
+    )
     with reach.fleet(directory, address=address, looks=dry_run) as fleet:
         report = job.run(job.bench(fleet, around), now=time.time(), dry_run=dry_run)
     emit(ReconcileAnswer.of(report), as_json=as_json, render=partial(_render, report))

@@ -20,6 +20,7 @@ from fleet.campaign.scope import Scope
 from fleet.campaign.targets import Target, target_of
 from fleet.cli import progress, reach, reporting, text
 from fleet.cli.options import (
+    ADDRESS,
     OperatorOption,
     StateOption,
     operator_name,
@@ -85,6 +86,7 @@ WhereOption = Annotated[
     typer.Option(
         "--address",
         metavar="RAY",
+        envvar=ADDRESS,
         help="Run in a running Ray: http://host:8265 submits a job, host:6379 attaches.",
         show_default=False,
     ),

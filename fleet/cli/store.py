@@ -20,6 +20,7 @@ from rich.text import Text
 
 from fleet import errors, settings_file
 from fleet.cli import reach
+from fleet.cli.cluster import POLICY
 from fleet.cli.options import (
     AddressOption,
     OperatorOption,
@@ -42,6 +43,7 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE",
+        envvar=POLICY,
         help="Settings (TOML or JSON) whose `store` is meant; those of the state directory's plugin"
         " when not given.",
         show_default=False,

@@ -289,6 +289,27 @@ def test_verbs_through_ray_call_nothing_good_that_they_did_not_see(
         assert ("api-silent" in done.stdout) == (line == ["audit"])
 
 
+def test_f72_verbs_find_ray_by_the_environment_of_the_head(fleet: Fleet, tmp_path: Path) -> None:
+    """F72, F77: where the pod of Ray's head says so by variables, verbs go through that Ray, also
+    with a state directory in which there is no fleet; and what a node alone could be told before,
+    to retire a device or to divide one, goes there as well."""
+    device = free(fleet)
+    told = {**os.environ, "FLEET_ADDRESS": ray.get_runtime_context().gcs_address}
+    lines = (
+        (["devices", "partitioning", device, "--on"], 2, "has no partitioning to switch"),
+        (["devices", "retire", device, "--reason", "it hums"], 0, "is retired, recorded for"),
+        (["status", "--state", str(tmp_path)], 1, fleet.node.name),
+    )
+    for line, code, said in lines:
+        command = [sys.executable, "-P", "-m", "fleet.cli.main", *line]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=60, env=told
+        )
+        assert said in done.stdout + done.stderr, (line, done.stdout, done.stderr)
+        assert done.returncode == code, (line, done.stdout, done.stderr)
+    assert device in fleet.node.view().retired
+
+
 def test_a_command_for_another_node_is_refused(fleet: Fleet) -> None:
     """B54: a command names its node; an actor of another node refuses it and changes nothing."""
     astray = RemoteNode("node-99", fleet.node.handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
@@ -139,7 +140,11 @@ def test_nobody_else_publishes_our_devices(plugin: Recorded) -> None:
     (review, *_) = plugin.of(SLICES_, "DELETE")
     assert refused(review.by("system:node:n1"), POLICIES) == []
     assert refused(review.by(UNINSTALL), POLICIES) == []
-    assert refused(review.by(COORDINATOR), POLICIES) != []
+    assert refused(review.by(COORDINATOR), POLICIES) == []
+    old = deepcopy(review.old)
+    assert old is not None
+    _driver(old)
+    assert refused(replace(review.by(COORDINATOR), old=old), POLICIES) != []
 
 
 def _label(found: Object) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from fleet import coordinating, errors
+from fleet import bootstrap, coordinating, errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.conditions import RebootConditions
 from fleet.binding.holding import Holds
 from fleet.binding.running import Loop
 from fleet.binding.visibility import Visible
+from fleet.cli.main import main
 from fleet.clock import ManualClock, SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
 from fleet.kube import identity
-from fleet.kube.base import NODES, PODS, Name
-from fleet.kube.memory.access import Access, Caller
+from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
+from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import REPEAT_S, Events, Regarding
 from fleet.leases import AcquireRequest
@@ -31,6 +33,9 @@ from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.dra.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
+from tests.fleet.repair.conftest import Site
+from tests.fleet.repair.test_forgetting import lose
+from tests.standin.server import StandIn
 
 ACCOUNT = "fleet-coordinator"
 USER = f"system:serviceaccount:fleetscrub:{ACCOUNT}"
@@ -45,7 +50,7 @@ ASKED_BESIDES: set[Right] = {
 READ_BESIDES: set[Right] = {
     *((GROUP, "resourceslices", verb) for verb in ("get", "watch")),
     *((GROUP, "deviceclasses", verb) for verb in ("get", "list")),
-    *(("", "pods", verb) for verb in ("list", "watch")),
+    ("", "pods", "watch"),
 }
 """Reading that only some tasks of the coordinator need, such as `fleet claim bind` and a repair."""
 
@@ -140,6 +145,17 @@ def stored(cluster: MemoryCluster) -> None:
     maps.delete(found)
 
 
+def given_up() -> set[Right]:
+    """A node that is lost, by an operator in the head's pod or by the coordinator itself."""
+    site = Site()
+    site.lease(site.make_claim("c").uid, site.n1)
+    site.cluster.engine.access = Access([rule for one in ROLES for rule in rules(USER, one)])
+    site.cluster = cluster = MemoryCluster(site.cluster.engine, caller=Caller(USER))
+    done = lose(site)
+    assert (done.failed, done.slices) == ((), ("slice-n1",))
+    return called(cluster)
+
+
 def test_the_roles_are_what_the_coordinator_calls() -> None:
     """A5: pre-bind, letting go, take-over, events and the store need no more than is shipped."""
     with bench(Profile.STRICT) as site:
@@ -149,10 +165,74 @@ def test_the_roles_are_what_the_coordinator_calls() -> None:
         told(cluster)
         stored(cluster)
         identity.meet(site.state, cluster, [NODE])
-        asked, granted = called(cluster), rights(*ROLES)
+        asked, granted = called(cluster) | given_up(), rights(*ROLES)
         asked |= {(group, what, "list") for group, what, verb in asked if verb == "watch"}
         assert asked <= granted
         assert granted - asked == ASKED_BESIDES | READ_BESIDES
+
+
+class Asked(Access):
+    """Rights as shipped, with what was refused."""
+
+    def __init__(self) -> None:
+        """Those of the coordinator's account."""
+        super().__init__([rule for one in ROLES for rule in rules(USER, one)])
+        self.refused: list[Wish] = []
+
+    def allows(self, caller: Caller, wish: Wish) -> bool:
+        """As the base class does."""
+        found = super().allows(caller, wish)
+        if not found:
+            self.refused.append(wish)
+        return found
+
+
+OPERATED = (
+    ["audit"],
+    ["reconcile", "--dry-run"],
+    ["claim", "show", "tenant/c"],
+    ["claim", "show", "--pod", "tenant/p"],
+    ["uninstall", "--plan"],
+    ["reconcile"],
+)
+"""What operators run in the head's pod that asks the API server, in docs/operations.md."""
+
+
+def test_f72_an_operator_needs_no_more_than_the_coordinator_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F72: in the head's pod every verb of the operator's day has the rights it asks for, by the
+    coordinator's own account: none is refused, and none says that it could not look."""
+    state = tmp_path / "state"
+    bootstrap.plan_fleet(state, simulate="1x2", memory_bytes=1 << 20)
+    with StandIn() as server:
+        ground(MemoryCluster(server.engine))
+        server.engine.access = access = Asked()
+        server.accept("of-the-pod", Caller(USER))
+        token = tmp_path / "token"
+        token.write_text("of-the-pod")
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig", token_file=token)
+        for words in OPERATED:
+            code = main([*words, "--kubeconfig", str(kubeconfig), "--state", str(state)])
+            told = capsys.readouterr()
+            assert code in (0, 1), (words, told)
+            assert "could not" not in told.out, words
+    # What events say of a claim is a tenant's to read, and is in `kubectl describe`.
+    assert {(one.verb, one.resource) for one in access.refused} <= {("list", "events")}
+
+
+def ground(cluster: MemoryCluster) -> None:
+    """A Node, and a pod with a claim that names a device of ours."""
+    cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}})
+    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "count": 1}}
+    meta = {"name": "c", "namespace": "tenant"}
+    spec: Object = {"devices": {"requests": [request]}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    cluster.create(CLAIMS, {**body, "metadata": meta, "spec": spec})
+    containers = [{"name": "c", "image": "i"}]
+    claims = [{"name": "gpu", "resourceClaimName": "c"}]
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": "p"}}
+    cluster.create(PODS, {**pod, "spec": {"containers": containers, "resourceClaims": claims}})
 
 
 def test_pods_are_deleted_only_with_the_role_for_it() -> None:

@@ -51,6 +51,12 @@ class Reached:
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
         raise AssertionError((devices, operator))
 
+    def retire(self, device: str, *, detail: str, operator: str) -> str:
+        raise AssertionError((device, detail, operator))
+
+    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
+        raise AssertionError((device, on, operator))
+
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         raise AssertionError((epoch, operator))
 

@@ -44,8 +44,8 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
         return _fleet(arguments)
     if program == "ray":
         return _ray(arguments)
-    assert words[:4] == ["python", "-P", "-m", "actors.bridge"], words
-    return _bridge(words[4:])
+    assert words[:3] == ["python", "-P", "-m"], words
+    return {"actors.bridge": _bridge, "actors.head_volume": _volume}[words[3]](words[4:])
 
 
 def _plugin(arguments: Sequence[str]) -> dict[str, Any]:
@@ -90,6 +90,13 @@ def _ray(arguments: Sequence[str]) -> dict[str, Any]:
     command: Any = scripts.cli.commands[name]
     found: dict[str, Any] = command.make_context(name, list(rest)).params
     return found
+
+
+def _volume(arguments: Sequence[str]) -> dict[str, Any]:
+    from actors.head_volume import _asked
+
+    state, store, wait_s = _asked(arguments)
+    return {"state": state, "store": store, "wait_s": wait_s}
 
 
 def _bridge(arguments: Sequence[str]) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.kube.base import Object
-from tests.deploy.chart import rendering
+from tests.deploy.chart import commands, rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
 
 pytestmark = pytest.mark.chart
+HEAD = re.compile(r"^(Deployment/.*-ray-head|RayCluster/.*)$")
 REDIS = VARIANTS["kuberay-redis"]
 OF_THE_OPERATOR = {"RAY_REDIS_ADDRESS", "REDIS_PASSWORD", "REDIS_USERNAME"}
 """Variables that KubeRay's validation refuses in a head that it is to give them itself."""
@@ -30,7 +35,7 @@ def test_an_update_reaches_a_head_of_kuberay(name: str) -> None:
 def test_kuberay_takes_a_head_over_redis() -> None:
     """B82: what its validation refuses is not there, and its own options say the same."""
     spec = cluster(REDIS)
-    (container,) = containers(spec["headGroupSpec"]["template"])
+    (container,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
     assert not OF_THE_OPERATOR & {one["name"] for one in container["env"]}
     assert "RAY_external_storage_namespace" not in {one["name"] for one in container["env"]}
     assert spec["gcsFaultToleranceOptions"] == {
@@ -53,6 +58,62 @@ def test_a_password_of_redis_reaches_ray(values: Values) -> None:
     assert "--redis-password=$(REDIS_PASSWORD)" in container["args"]
     (secret,) = [one for one in container["env"] if one["name"] == "REDIS_PASSWORD"]
     assert secret["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "password"}
+
+
+def template(values: Values) -> Object:
+    """The head's pod, however it is made."""
+    (found,) = [one for name, one in pods(rendering.objects(values)) if HEAD.search(name)]
+    return found
+
+
+@pytest.mark.parametrize("name", [one for one in VARIANTS if one != "without-ray"])
+def test_f72_operators_find_all_of_it_in_the_head(name: str) -> None:
+    """F72: in the head's container commands find Ray, API server, settings and state by variables
+    alone: the values are right, and the files are mounted there."""
+    (container,) = template(VARIANTS[name])["spec"]["containers"]
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told["FLEET_ADDRESS"] == "$(POD_IP):6379"
+    places = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in template(VARIANTS[name])["spec"]["volumes"]}
+    for variable, kept in (
+        ("FLEET_KUBECONFIG", "kubeconfig"),
+        ("FLEET_POLICY", "settings.json"),
+    ):
+        directory, _, file = str(told[variable]).rpartition("/")
+        found = volumes[places[directory]]["configMap"]["name"]
+        assert file == kept
+        assert file in rendering.one("ConfigMap", found, VARIANTS[name])["data"]
+    assert told["FLEET_STATE"] in places
+
+
+@pytest.mark.parametrize("name", [one for one in VARIANTS if one != "without-ray"])
+def test_f72_the_place_has_no_account_of_its_own(name: str) -> None:
+    """F72: whoever reaches Ray runs code in the head, so commands there get nothing that the
+    coordinator does not have: its account, and a kubeconfig that only names its token."""
+    found = template(VARIANTS[name])["spec"]
+    assert found["serviceAccountName"] == "fleet-coordinator"
+    assert {one["name"] for one in found["containers"]} == {"ray-head"}
+    maps = [one for one in rendering.objects(VARIANTS[name]) if one["kind"] == "ConfigMap"]
+    (kept,) = [one["data"]["kubeconfig"] for one in maps if "kubeconfig" in one["data"]]
+    (user,) = yaml.safe_load(kept)["users"]
+    assert user["user"] == {"tokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"}
+
+
+@pytest.mark.parametrize("name", [one for one in VARIANTS if one != "without-ray"])
+def test_f74_the_volume_is_looked_at_before_ray_starts(name: str) -> None:
+    """F74, F77: the head's volume is checked first, where Ray and coordinator will use it, and
+    an earlier head has its own time to end and more; why it failed is in the pod's status."""
+    spec = template(VARIANTS[name])["spec"]
+    (first,), (head,) = spec["initContainers"], spec["containers"]
+    asked = commands.parsed(commands.line(first))
+    told = {one["name"]: one.get("value") for one in head["env"]}
+    assert str(asked["state"]) == told["FLEET_STATE"]
+    assert asked["store"] == (Path(at) if (at := told.get("RAY_gcs_storage_path")) else None)
+    if asked["store"]:
+        assert asked["wait_s"] > spec["terminationGracePeriodSeconds"]
+    kept = [one for one in head["volumeMounts"] if one["name"] == "coordinator"]
+    assert [one for one in first["volumeMounts"] if one["name"] == "coordinator"] == kept
+    assert first["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize("name", VARIANTS)
