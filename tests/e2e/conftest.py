@@ -16,7 +16,7 @@ from tests.deploy import manifests
 from tests.e2e import place as places
 from tests.e2e import workloads
 from tests.e2e.ground import Ground
-from tests.e2e.place import Kubelet, Place
+from tests.e2e.place import Component, Place
 from tests.e2e.plugin_process import DEVICES, DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 
@@ -68,9 +68,9 @@ def node(place: Place, api: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def kubelet(place: Place) -> Iterator[Kubelet]:
+def kubelet(place: Place) -> Iterator[Component]:
     """The node's kubelet; it runs when the session ends."""
-    found = Kubelet.found(place.kubelet_root)
+    found = places.kubelet(place.kubelet_root)
     yield found
     found.start()
 
@@ -115,7 +115,7 @@ def _has_account(api: Cluster, namespace: str) -> bool:
 @pytest.fixture
 def ground(
     api: Cluster,
-    kubelet: Kubelet,
+    kubelet: Component,
     plugin: PluginProcess,
     namespace: str,
     figures: list[str],

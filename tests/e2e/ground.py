@@ -29,12 +29,15 @@ from fleet.kube.base import (
 from fleet.node import kubelet_checkpoint
 from fleet.node.cgroups import CgroupTree
 from tests.e2e import workloads
-from tests.e2e.place import Kubelet, Place
+from tests.e2e.node_state import NodeState
+from tests.e2e.place import Component, Place
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import TEMPLATES, TENANT, Wish
 
 ANY = Wish()
+AGENT = "agent"
+"""The device by which our own worker has the others; in its CDI specs' names as well."""
 RUN_S = 120.0
 """Time, s, a pod may take to run. Kubelet tries again only after 60 to 90 s where it failed itself:
 now and then the API server's node authorizer has not heard of a pod yet."""
@@ -49,7 +52,7 @@ class Footing:
 
     place: Place
     cluster: Cluster
-    plugin: PluginProcess
+    plugin: NodeState
     namespace: str
     figures: list[str]
     """Lines shown at the end of the run."""
@@ -268,7 +271,7 @@ class Footing:
         """What pods and claims of the past have left, here and at the API."""
         found = [f"pod {name_of(one)}" for one in self._own(PODS)]
         found += [f"claim {name_of(one)} {one.get('status')}" for one in self._own(CLAIMS)]
-        found += [f"spec {name}" for name in self.plugin.specs()]
+        found += [f"spec {name}" for name in self.plugin.specs() if AGENT not in name]
         found += [f"lease {one.holder} {one.token}" for one in self.plugin.leases()]
         records = self.plugin.claims()
         view = self.plugin.view()
@@ -281,13 +284,16 @@ class Footing:
             for one in view.devices
             if one.state != "CLEAN" or one.claim or one.reasons
         ]
-        published = self.published()
+        published = {name: one for name, one in self.published().items() if name != AGENT}
         found += [f"{name}: {one['taints']}" for name, one in published.items() if "taints" in one]
         if len(published) != len(view.devices):
             found.append(f"only {sorted(published)} are published")
-        remembered = kubelet_checkpoint.read(self.place.checkpoint)
-        found += [f"kubelet remembers claim {uid}" for uid in remembered.pods]
+        found += [f"kubelet remembers claim {uid}" for uid in self.remembered()]
         return found
+
+    def remembered(self) -> list[str]:
+        """UIDs of the claims that kubelet has on record."""
+        return sorted(kubelet_checkpoint.read(self.place.checkpoint).pods)
 
     def _own(self, resource: Resource) -> Sequence[Object]:
         return self.cluster.list(resource, Selection(namespace=self.namespace)).items
@@ -306,7 +312,8 @@ class Footing:
 class Ground(Footing):
     """The world of one test on a real cluster, with its kubelet."""
 
-    kubelet: Kubelet
+    plugin: PluginProcess
+    kubelet: Component
 
 
 def _new(kind: str) -> str:

@@ -53,41 +53,56 @@ def named() -> Place:
 
 
 @dataclass(slots=True)
-class Kubelet:
-    """The kubelet of one root directory: found among the processes, stopped, started again."""
+class Component:
+    """A process of the cluster on this machine: found, ended, started again as it was."""
 
-    root: Path
+    name: str
+    argument: str
+    """An argument that tells it from others of its program; "": there is only one."""
+    record: Path
+    """File with its process id, by which whoever started the cluster stops it; kept right."""
     _command: list[str]
     _directory: str
     _environment: Mapping[str, str]
     _log: str
 
     @classmethod
-    def found(cls, root: Path) -> Kubelet:
-        """The one that runs now."""
-        pid = _pid_of(root)
-        assert pid is not None, f"no kubelet with --root-dir={root} runs on this machine"
+    def found(cls, name: str, *, root: Path, argument: str = "") -> Component:
+        """The one that runs now, of the cluster whose kubelet has this root directory."""
+        pid = _pid_of(name, argument)
+        assert pid is not None, f"no {name} {argument} runs on this machine"
         proc = Path(f"/proc/{pid}")
         variables = (v.partition(b"=") for v in (proc / "environ").read_bytes().split(b"\0") if v)
         return cls(
-            root=root,
+            name=name,
+            argument=argument,
+            record=root.parent / "run" / f"{name}.pid",
             _command=_arguments(pid),
             _directory=str((proc / "cwd").readlink()),
             _environment={os.fsdecode(name): os.fsdecode(value) for name, _, value in variables},
             _log=str((proc / "fd" / "1").readlink()),
         )
 
-    def stop(self) -> None:
-        """End it and wait for that. Containers go on without it."""
-        pid = _pid_of(self.root)
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it does not run."""
+        return _pid_of(self.name, self.argument)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it by a signal and wait for that. Containers go on without it."""
+        pid = self.pid
         if pid is None:
             return
-        os.kill(pid, signal.SIGTERM)
-        eventually("kubelet has ended", lambda: _pid_of(self.root) is None, timeout_s=30)
+        os.kill(pid, number)
+        eventually(f"{self.name} has ended", lambda: self.pid is None, timeout_s=30)
+
+    def kill(self) -> None:
+        """kill -9, and wait for that."""
+        self.stop(signal.SIGKILL)
 
     def start(self) -> None:
         """Start it as it was started before, unless it runs."""
-        if _pid_of(self.root) is not None:
+        if self.pid is not None:
             return
         with Path(self._log).open("ab") as log:
             subprocess.run(
@@ -99,10 +114,9 @@ class Kubelet:
                 stderr=log,
                 check=True,
             )
-        pid = eventually("kubelet runs", lambda: _pid_of(self.root), timeout_s=10)
-        record = self.root.parent / "run" / "kubelet.pid"
-        if record.exists():  # whoever started the cluster stops it by this
-            record.write_text(f"{pid}\n")
+        pid = eventually(f"{self.name} runs", lambda: self.pid, timeout_s=10)
+        if self.record.exists():
+            self.record.write_text(f"{pid}\n")
 
     def restart(self) -> None:
         """Stop and start."""
@@ -110,12 +124,17 @@ class Kubelet:
         self.start()
 
 
-def _pid_of(root: Path) -> int | None:
-    wanted = f"--root-dir={root}"
+def kubelet(root: Path) -> Component:
+    """The kubelet of one root directory."""
+    return Component.found("kubelet", root=root, argument=f"--root-dir={root}")
+
+
+def _pid_of(name: str, argument: str) -> int | None:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            arguments = _arguments(int(entry.name))
-            if arguments and Path(arguments[0]).name == "kubelet" and wanted in arguments:
+            found = _arguments(int(entry.name))
+            named = bool(found) and Path(found[0]).name == name
+            if named and (not argument or argument in found):
                 return int(entry.name)
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import signal
@@ -10,31 +9,17 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
-from fleet.cli.main import main
-from fleet.clock import SystemClock
-from fleet.door import paths
-from fleet.door.calling import DoorNode
-from fleet.evidence import layout, parsed
-from fleet.evidence.ledger import Ledger
-from fleet.messages import ClaimAnswer, DeviceView, NodeView
-from fleet.model import HolderKind, Lease
-from fleet.settings import Settings
-from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
-from tests.e2e.place import Place
+from tests.e2e.node_state import NodeState
 from tests.e2e.polling import Hopeless, eventually
 
 DEVICES = 4
 MEMORY = "4MiB"
 MEMORY_BYTES = 4 * 1024 * 1024
 DRIVER = "gpu.fleetscrub.dev"
-VENDOR = "fleetscrub.dev"
 POLICY = """\
 profile = "{profile}"
 [kubernetes]
@@ -56,12 +41,9 @@ LOG_LINES = 40
 
 
 @dataclass(slots=True)
-class PluginProcess:
+class PluginProcess(NodeState):
     """One instance over a state directory; `instance` tells several apart."""
 
-    place: Place
-    state: Path
-    node: str
     instance: str = ""
     agent_namespace: str = ""
     """Namespace of our own node service: it may claim the device `agent`."""
@@ -160,18 +142,6 @@ class PluginProcess:
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         return "\n".join((f"--- {self.log}", *lines))
 
-    def fault(self, name: str, device: str, *options: str) -> None:
-        """Break a device with `fleet sim fault`, or with ``--clear`` take it back."""
-        self.command("sim", "fault", name, "--device", device, *options)
-
-    def command(self, *words: str) -> str:
-        """What `fleet ... --state` of this plugin prints; it must end well."""
-        output, trouble = io.StringIO(), io.StringIO()
-        with redirect_stdout(output), redirect_stderr(trouble):
-            code = main([*words, "--state", str(self.state)])
-        assert code == 0, trouble.getvalue()
-        return output.getvalue()
-
     # --- what it says ---
 
     def page(self, name: str) -> str:
@@ -194,62 +164,6 @@ class PluginProcess:
             raise Hopeless(f"the plugin has ended\n{self.told()}")
         names = ("fleet_plugin_registered", "fleet_plugin_owner_reachable")
         return all(self.figure(name) == 1.0 for name in names)
-
-    # --- what it keeps ---
-
-    @property
-    def directory(self) -> Path:
-        """The node's directory."""
-        return layout.node_directory(self.state, self.node)
-
-    @contextmanager
-    def door(self) -> Iterator[DoorNode]:
-        """The node, whoever owns its journal."""
-        found = DoorNode(self.directory / paths.DOOR)
-        try:
-            yield found
-        finally:
-            found.close()
-
-    def view(self) -> NodeView | None:
-        """The node now; None while nobody owns it."""
-        with suppress(errors.NotOwner), self.door() as door:
-            return door.view()
-        return None
-
-    def device(self, name: str) -> DeviceView | None:
-        """One device now; None while nobody owns the node."""
-        view = self.view()
-        return next((one for one in view.devices if one.name == name), None) if view else None
-
-    def claims(self) -> tuple[ClaimAnswer, ...] | None:
-        """Claim records; None while nobody owns the node."""
-        with suppress(errors.NotOwner), self.door() as door:
-            return door.claims()
-        return None
-
-    def leases(self, kind: HolderKind = HolderKind.CLAIM) -> list[Lease]:
-        """Leases of claims, or of another kind of holder, in the store."""
-        place = StorePlace(Settings(), self.state)
-        store = LateStore(place.opener(SystemClock(), expected=lambda: False))
-        try:
-            return [one for one in store.leases() if one.holder.kind is kind]
-        finally:
-            store.close()
-
-    def certificates(self, device: str) -> list[parsed.Certificate]:
-        """Wipe certificates of one device, oldest first."""
-        ledger = Ledger(layout.ledger_directory(self.state, self.node))
-        found = [parsed.read(entry.envelope) for entry in ledger.entries() if entry.envelope]
-        return [one for one in found if one.device_name == device]
-
-    def spec(self, uid: str) -> Path:
-        """Where the CDI spec of a claim is while it has one."""
-        return self.place.cdi_directory / f"{VENDOR}-gpu_{uid}.json"
-
-    def specs(self) -> list[str]:
-        """Names of all specs of claims there are."""
-        return sorted(path.name for path in self.place.cdi_directory.glob(f"{VENDOR}-gpu*_*"))
 
 
 def _children(pid: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.kube.base import CLAIMS, CLASSES, Object, Resource
+from fleet.kube.base import CLAIMS, CLASSES, Name, Object, Resource
 from tests.e2e.plugin_process import DRIVER
 
 TEMPLATES = Resource(
@@ -149,6 +149,16 @@ def pod(
             ],
         },
     }
+
+
+def claims_of(found: Object) -> list[Name]:
+    """Names of the claims that were made for a pod, or that it names."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    return [
+        Name(one["resourceClaimName"], metadata["namespace"])
+        for one in status.get("resourceClaimStatuses") or []
+        if one.get("resourceClaimName")
+    ]
 
 
 def container(found: Object) -> Object:

@@ -30,7 +30,7 @@ from fleet.kube.base import (
 )
 from tests.e2e.ground import Footing
 from tests.e2e.place import Place
-from tests.e2e.plugin_process import DRIVER
+from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
 from tests.stories.worlds import World
 
@@ -142,6 +142,7 @@ class Record:
 class Stage(Footing):
     """A cluster with plugin and coordinator."""
 
+    plugin: PluginProcess
     world: World
     coordinator: CoordinatorProcess
     broken: dict[str, str] = field(default_factory=dict)
