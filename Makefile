@@ -14,7 +14,7 @@ export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale chaos fuzz simulate search e2e gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -97,10 +97,19 @@ simulate: $(STAMP) ## seeded faults between coordinator, scheduler, API and node
 search: $(STAMP) ## every state of the protocol's model within its bounds (DEEP=1: minutes)
 	$(RUN) tests.simulation.search $(if $(DEEP),--deep) --table
 
+# $(call demanded,e2e,NAME ...): end with 2 for a variable or a program that is not there.
+demanded = @for name in $(2); do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
+  { echo "set FLEET_E2E_$$name: make $(1) runs against a cluster of yours (tests/e2e/place.py, tests/e2e_chart/site.py)" >&2; exit 2; }; done
+
 e2e: $(DEPLOY_STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
-	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
-	  { echo "set FLEET_E2E_$$name: make e2e runs against a cluster of yours" >&2; exit 2; }; done
+	$(call demanded,$@,KUBECONFIG KUBELET_ROOT CDI_DIR)
 	$(RUN) pytest -q -m e2e tests/e2e tests/stories tests/contracts
+
+e2e-chart: $(STAMP) ## an operator's night with the chart on a new cluster (variables: tests/e2e_chart/site.py)
+	$(call demanded,$@,KUBECONFIG KUBELET_ROOT CDI_DIR CONTAINERD ARCHIVE ARCHIVE_BEFORE NEW STOP START)
+	@for name in helm kubectl ctr; do command -v $$name >/dev/null || \
+	  { echo "$$name is not on the path: make e2e-chart needs it" >&2; exit 2; }; done
+	$(RUN) pytest -q tests/e2e_chart --junitxml=$(STATE)/e2e-chart.xml
 
 gpu-check: $(STAMP) ## check this machine's NVIDIA GPUs (takes all of their memory; writes gpu-check.json)
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(RUN) pytest -q -c tests/gpu/pytest.ini tests/gpu

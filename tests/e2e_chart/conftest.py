@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,10 +123,9 @@ def release(
     api: Cluster,
     tenants: str,
     figures: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installation]:
     """The chart, installed by Helm as docs/install.md has it, serving."""
-    scratch = Path(KEEP) if KEEP else tmp_path_factory.mktemp("night")
+    scratch = Path(KEEP or tempfile.mkdtemp(prefix="fleet-night-", dir="/var/tmp"))
     kept = scratch.exists() and (scratch / "values.json").exists()
     scratch.mkdir(parents=True, exist_ok=True)
     (node,) = (name_of(one).name for one in api.list(NODES).items)
@@ -153,6 +154,8 @@ def release(
     found.kubelet.start()
     found.scheduler.start()
     api.delete(workloads.NAMESPACES, Name(tenants))
+    if not KEEP:
+        shutil.rmtree(scratch)
 
 
 @pytest.fixture
