@@ -22,7 +22,6 @@ from fleet.settings import Settings
 from fleet.settings_file import load
 from fleet.terminal import visible
 from node_plugin.http import HttpServer
-from node_plugin.vitals import Vitals
 from node_plugin.wiring import Options, Plugin, open_plugin
 
 LOG = logging.getLogger("node_plugin")
@@ -72,12 +71,15 @@ def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
         plugging.answered(lambda: identity.meet(asked.state, cluster, [asked.node]))
     planning.record_kubeconfig(asked.state, _reached_by(asked.kubeconfig))
     options = Options(
-        instance=asked.instance, standby=not asked.no_standby, ray_address=asked.ray_address
+        instance=asked.instance,
+        standby=not asked.no_standby,
+        ray_address=asked.ray_address,
+        pod=asked.pod,
     )
     plugin = open_plugin(plan, cluster, options)
     with ExitStack() as ending:  # in reverse order: probes are answered until kubelet is let go
         ending.callback(plugin.stop, GRACE_S)
-        pages = HttpServer(host, port, Vitals(plugin.server, plugin, node=plan.node).pages())
+        pages = HttpServer(host, port, plugin.vitals.pages())
         ending.callback(pages.close)
         ending.callback(plugin.stop, GRACE_S)
         plugin.start()
@@ -148,6 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory", type=_size, help="Memory of each simulated device, for example 256MiB.")
     add("--kubeconfig", default="", help="API server; default: the pod's own, else the user's.")
     add("--instance", default=os.environ.get("POD_UID", ""), help="UID of this pod ($POD_UID).")
+    add(
+        "--pod",
+        default="",
+        help="NAMESPACE/NAME of this pod, with --instance: events are about it.",
+    )
     add("--ray-address", default="", help="Ray to attach to; without it the standby serves.")
     add("--no-standby", action="store_true", help="The standby runs elsewhere.")
     add("--http", default=HTTP_DEFAULT, help="HOST:PORT of /healthz, /readyz and /metrics.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.dra.asking import AskedClaim, PreparedClaim
@@ -28,6 +28,14 @@ class Claims(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that is not as it should be. `reason` is CamelCase, for machines."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How the node behind the plugin stands now."""
 
@@ -44,6 +52,12 @@ class Standing:
     """Why nothing can be prepared on the node now, each with what to do."""
     degraded: tuple[str, ...] = ()
     """Why the node serves in a degraded way, `blocked` included."""
+    unviewed: str = ""
+    """Why an owner that answers says nothing about the node's devices; "": it does."""
+    troubles: tuple[str, ...] = ()
+    """What keeps the slices from saying what they should, each with what to do."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """Why a device is not in the slices, by its name."""
     view: NodeView | None = None
     """The last view an owner gave, for the node's figures; its own time says how old it is."""
 

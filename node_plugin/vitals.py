@@ -9,7 +9,7 @@ is missing. ``/metrics`` has the figures behind both, and those of the node (doc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
 from fleet.messages import NodeView
@@ -18,7 +18,7 @@ from fleet.metrics.exposition import CONTENT_TYPE, rendered
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_plugin import OWNERS, STARTED
 from node_plugin.http import Page, Pages
-from node_plugin.ports import Standing, Surroundings
+from node_plugin.ports import Lack, Standing, Surroundings
 from node_plugin.registration import Registered
 from node_plugin.server import PluginServer
 
@@ -31,6 +31,7 @@ UNCONFIRMED_MAX_S = 60.0
 
 VIEW_AGE_MAX_S = 60.0
 """Age, s, up to which the owner's last view is told: longer than a change of owners takes."""
+_UNTOLD = "no answer of the API server yet, or no Node object; the plugin's log says more"
 
 
 class Vitals:
@@ -60,21 +61,42 @@ class Vitals:
 
     def readyz(self) -> Page:
         """Whether kubelet's calls get work done now."""
-        registration = self._server.registration
+        return _verdict([one.text for one in self._unready(self._surroundings.standing())])
+
+    def lacks(self) -> Sequence[Lack]:
+        """All that is not as it should be, also what keeps nobody from being served."""
         standing = self._surroundings.standing()
-        missing = self._sick()
+        lesser = [one for one in standing.degraded if one not in standing.blocked]
+        return [
+            *self._unready(standing),
+            *(Lack("NodeDegraded", why) for why in lesser),
+            *(Lack("SlicesIncomplete", why) for why in standing.troubles),
+            *(
+                Lack("DeviceWithheld", f"{name} is not in the ResourceSlices: {why}")
+                for name, why in sorted(standing.withdrawn.items())
+            ),
+        ]
+
+    def _unready(self, standing: Standing) -> list[Lack]:
+        registration = self._server.registration
+        found = [Lack("NotServing", why) for why in self._sick()]
         if registration.state is Registered.WAITING:
-            missing.append("kubelet has not registered the plugin yet")
+            found.append(Lack("NotRegistered", "kubelet has not registered the plugin yet"))
         if registration.state is Registered.REFUSED:
-            missing.append(f"kubelet refused the registration: {registration.reason}")
+            told = f"kubelet refused the registration: {registration.reason}"
+            found.append(Lack("NotRegistered", told))
         if not standing.owner_reachable:
             why = f": {standing.unreachable}" if standing.unreachable else ""
-            missing.append(
-                f"no owner of the node's journal answers; claims get retryable errors{why}"
-            )
-        missing += (f"nothing can be prepared on this node: {why}" for why in standing.blocked)
-        missing += self._unpublished(standing)
-        return _verdict(missing)
+            told = f"no owner of the node's journal answers; claims get retryable errors{why}"
+            found.append(Lack("NodeSilent", told))
+        elif standing.unviewed:
+            told = f"the owner of the node's journal tells nothing: {standing.unviewed}"
+            found.append(Lack("NodeSilent", told))
+        found += [
+            Lack("NodeBlocked", f"nothing can be prepared on this node: {why}")
+            for why in standing.blocked
+        ]
+        return [*found, *self._unpublished(standing)]
 
     def metrics(self) -> Page:
         """All figures in Prometheus' text format."""
@@ -94,16 +116,17 @@ class Vitals:
             found.append("not serving: a socket is missing, replaced or being closed")
         return found
 
-    def _unpublished(self, standing: Standing) -> list[str]:
+    def _unpublished(self, standing: Standing) -> list[Lack]:
         age_s = self._age_s(standing)
         if age_s is None:
             return []
-        remedy = "the plugin's log says why: API server, rights, no Node object, no owner"
-        if standing.published_at is None and age_s > UNPUBLISHED_MAX_S:
-            return [f"the node's ResourceSlices were never published since {age_s:.0f} s: {remedy}"]
-        if standing.published_at is not None and age_s > UNCONFIRMED_MAX_S:
-            return [f"the node's ResourceSlices are not confirmed since {age_s:.0f} s: {remedy}"]
-        return []
+        never = standing.published_at is None
+        if age_s <= (UNPUBLISHED_MAX_S if never else UNCONFIRMED_MAX_S):
+            return []
+        how = "were never published" if never else "are not confirmed"
+        why = "; ".join(standing.troubles) or standing.unviewed or _UNTOLD
+        told = f"the node's ResourceSlices {how} since {age_s:.0f} s: {why}"
+        return [Lack("SlicesNotPublished", told)]
 
     def _age_s(self, standing: Standing) -> float | None:
         """Time since the slices were last confirmed, or since our start when they never were.

@@ -18,6 +18,7 @@ from typing import TypedDict
 
 from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
+from fleet.clock import SystemClock
 from fleet.door import trouble
 from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim, PreparedClaim
@@ -30,12 +31,17 @@ from fleet.errors import FleetError
 from fleet.journal.lock import read_owner
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
+from fleet.kube.telling import Events
+from fleet.messages import NodeView
 from fleet.slices.instances import PublishingInstance
+from fleet.slices.rendering import names
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
+from node_plugin.pod_events import COMPONENT, PERIOD_S, PodEvents, pod_of
 from node_plugin.ports import Standing
 from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
 from node_plugin.vigil import Vigil
+from node_plugin.vitals import Vitals
 
 LOG = logging.getLogger(__name__)
 
@@ -65,6 +71,8 @@ class Options:
     """Run the standby as a child; False where it runs beside, in a container of its own."""
     ray_address: str = ""
     """The Ray to attach to; without one the standby serves alone."""
+    pod: str = ""
+    """The plugin's pod, ``namespace/name``, which events are about."""
 
 
 class _Pulse(TypedDict):
@@ -117,6 +125,9 @@ class Plugin:
     children: Sequence[Child] = ()
     vigil: Vigil | None = None
     """Over the standby, where it is a child of ours."""
+    events: PodEvents | None = None
+    """Tells operators what is wrong; None: outside of a pod."""
+    vitals: Vitals = field(init=False)
     _standing: Standing = field(default_factory=Standing)
     _settled: bool = False
     _met: bool = False
@@ -124,6 +135,9 @@ class Plugin:
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _threaded: ThreadedServer | None = None
+
+    def __post_init__(self) -> None:
+        self.vitals = Vitals(self.server, self, node=self.plan.node)
 
     def start(self) -> None:
         """Start children and threads, then serve. Raises `SocketTaken` and the like."""
@@ -134,6 +148,8 @@ class Plugin:
         self._loop("keeper", self._keep, kubernetes.publish_period_s)
         self._loop("orphans", self._judge_orphans, ORPHANS_PERIOD_S)
         self._loop("watch", self._watch, 0.0)
+        if self.events is not None:
+            self._loop("events", self._tell, PERIOD_S)
         self._threaded = ThreadedServer(self.server)
         try:
             self._threaded.start()
@@ -177,8 +193,15 @@ class Plugin:
             elsewhere=self.keeper.report.elsewhere,
             blocked=view.blocked if view else (),
             degraded=view.degraded if view else (),
+            unviewed=self.keeper.unviewed,
+            troubles=tuple(map(str, self.keeper.report.trouble)),
+            withdrawn=_by_name(view, self.keeper.report.withdrawn),
             view=view or self._standing.view,
         )
+
+    def _tell(self) -> None:
+        if self.events is not None:
+            self.events.step(self.vitals.lacks(), time.monotonic())
 
     def _pulse(self) -> _Pulse:
         try:
@@ -255,6 +278,8 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
         board.update([_shown(parts.serving.seat.pool, name, told) for name, told in found.items()])
 
     children = _children(plan, options)
+    pod = pod_of(options.pod, options.instance)
+    events = Events(cluster, COMPONENT, SystemClock())
     return Plugin(
         plan=plan,
         server=server,
@@ -267,6 +292,7 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
         ends=parts.store.close,
         children=children,
         vigil=_vigil(plan, children),
+        events=PodEvents(events, pod) if pod is not None else None,
     )
 
 
@@ -285,6 +311,11 @@ def _vigil(plan: NodePlan, children: Sequence[Child]) -> Vigil | None:
         return found.pid if found is not None else None
 
     return Vigil(standby, owner, teller)
+
+
+def _by_name(view: NodeView | None, withdrawn: Mapping[str, str]) -> Mapping[str, str]:
+    named = names(view.devices) if view is not None else {}
+    return {named.get(uuid, uuid): why for uuid, why in withdrawn.items()}
 
 
 def _shown(pool: str, name: str, told: HealthVerdict) -> DeviceHealth:

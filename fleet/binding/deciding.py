@@ -291,7 +291,8 @@ def _proving(facts: Facts, rules: Rules) -> Decision:
         if device.claim not in ("", uid):
             return Wait(f"{name} is held by another claim that is not torn down yet")
         if device.state == State.HELD:
-            return Wait(f"{name} is held by somebody unknown", SLOW_S)
+            told = f"who used {name} before is not known; whoever runs its node proves it free"
+            return Wait(f"{name} is held by somebody unknown", SLOW_S, told)
         if device.attached:
             return Wait(f"{name} is looked into with adminAccess")
     if facts.refused:

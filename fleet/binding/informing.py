@@ -19,7 +19,7 @@ from fleet.binding import notices
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
 from fleet.binding.notices import Notice
-from fleet.binding.telling import Recording
+from fleet.binding.telling import Recording, users
 from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
 from fleet.kube.telling import Regarding
 from fleet.messages import DeviceView, NodeView
@@ -82,13 +82,13 @@ class QuarantineNotices:
                 node = Regarding(NODES, Name(view.node), view.node)
                 yield node, notices.quarantined(device.name, codes)
                 if states.get(device.claim, _WAITED_FOR) != _WAITED_FOR:
-                    yield from self._to_users(device, codes)
+                    yield from self._tousers(device, codes)
 
-    def _to_users(self, device: DeviceView, codes: list[str]) -> Iterator[tuple[Regarding, Notice]]:
+    def _tousers(self, device: DeviceView, codes: list[str]) -> Iterator[tuple[Regarding, Notice]]:
         reading = self._reading(device.claim)
         if reading is None or State(device.state) is State.IN_USE:
             return
-        for about in _users(reading):
+        for about in users(reading):
             yield about, notices.not_proven_wiped(device.name, codes)
         if LINGERS in codes:
             about = Regarding(CLAIMS, reading.name, reading.uid)
@@ -105,7 +105,7 @@ class QuarantineNotices:
             return
         codes = [reason.code for reason in device.reasons]
         in_use = State(device.state) is State.IN_USE
-        for about in _users(reading):
+        for about in users(reading):
             pod = reading.pods[0].name if reading.pods else ""
             notice = notices.not_wiped(device.name)
             if in_use:
@@ -125,10 +125,3 @@ def _rank(told: tuple[Regarding, Notice]) -> tuple[str, str, str]:
     about, notice = told
     kinds = (NODES, CLAIMS, PODS)
     return f"{kinds.index(about.resource)} {about.uid}", notice.reason, notice.message
-
-
-def _users(reading: ClaimReading) -> Iterator[Regarding]:
-    """The claim, and the pods it is reserved for."""
-    yield Regarding(CLAIMS, reading.name, reading.uid)
-    for pod in reading.pods:
-        yield Regarding(PODS, Name(pod.name, reading.name.namespace), pod.uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fleet.health.reasons import CATALOGUE
 from fleet.kube.telling import Kind
 
 
@@ -23,10 +24,21 @@ class Notice:
 
 def quarantined(device: str, codes: Iterable[str]) -> Notice:
     """On the node: a device of it is out of service."""
+    told = [_remedied(code) for code in sorted(set(codes))] or ["unknown"]
     return Notice(
         "DeviceQuarantined",
-        f"{device} is out of service: {_listed(codes)};"
-        f" `fleet quarantine list` shows details and remedies",
+        f"{device} is out of service: {'. '.join(told)}. `fleet quarantine list` shows more",
+    )
+
+
+def waits(claim: str, why: str) -> Notice:
+    """On a claim and the pods that wait for it. `claim`: ``namespace/name``; `why`: in words that
+    its owner may read."""
+    return Notice(
+        "WaitForDevice",
+        f"the device is not ready yet: {why}. The pod starts by itself once it is;"
+        f" `fleet claim show {claim}` says more",
+        Kind.NORMAL,
     )
 
 
@@ -71,6 +83,12 @@ def not_wiped(device: str) -> Notice:
         f"{device}, which this used, cannot be wiped: something still has it open; whoever runs the"
         " node sees who it is in `fleet status`",
     )
+
+
+def _remedied(code: str) -> str:
+    """A code with what it means and what to do; alone where a newer node made it."""
+    known = CATALOGUE.get(code)
+    return f"{code} ({known.text}): {known.remedy}" if known else code
 
 
 def _listed(codes: Iterable[str]) -> str:

@@ -49,6 +49,10 @@ LET_GO_MAX = 16
 on as many as he likes, and each costs several requests (F66)."""
 LET_GO_SHARE = 4
 """How many of these may be of one namespace."""
+WAIT_TOLD_S = 20.0
+"""Time, s, a claim waits before its owners are told for what: most wipes take less."""
+WAITS_TOLD_MAX = 8
+"""Claims told of in one step: each costs a write for itself and for each of its pods."""
 ROUNDS = 4
 """Decisions about one claim within a step: lease, order, look up, write."""
 
@@ -103,6 +107,7 @@ class Binder:
             self._agenda.at(case.reading.uid, now + again_s)
         for case in cases:
             self._tell_of_hold(case)
+        self._tell_of_waits(cases)
         self.looked_at += len(cases)
         return len(cases)
 
@@ -199,6 +204,25 @@ class Binder:
             case.track.failing_since = None
         if isinstance(case.decision, Wait):
             case.again_s = case.decision.again_s
+
+    def _tell_of_waits(self, cases: Iterable[Case]) -> None:
+        """Nothing is written to a claim that waits, and the scheduler says nothing either."""
+        late = self.look.watch.seconds - WAIT_TOLD_S
+        news = [
+            case
+            for case in cases
+            if isinstance(case.decision, Wait)
+            and case.reading.gated
+            and (since := case.track.pending_since) is not None
+            and since <= late
+            and case.track.told != words(case)
+        ]
+        for case in news[:WAITS_TOLD_MAX]:
+            case.track.told = words(case)
+            try:
+                self._around.tell.waiting(case.reading, words(case))
+            except Exception:
+                LOG.exception("the owner of claim %s cannot be told", case.reading.name)
 
     def _tell_of_hold(self, case: Case) -> None:
         since = case.track.unused_since

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from fleet.binding import notices
 from fleet.binding.claim import ClaimReading
 from fleet.binding.decisions import PodFact
 from fleet.kube.base import CLAIMS, PODS, Name
@@ -19,9 +21,16 @@ class Recording(Protocol):
     ) -> None: ...
 
 
+def users(reading: ClaimReading) -> Iterator[Regarding]:
+    """The claim, and the pods it is reserved for."""
+    yield Regarding(CLAIMS, reading.name, reading.uid)
+    for pod in reading.pods:
+        yield Regarding(PODS, Name(pod.name, reading.name.namespace), pod.uid)
+
+
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Warnings about one claim or one pod. Nothing of other tenants is ever in them.
+    """What there is to say about one claim or one pod. Nothing of other tenants is ever in them.
 
     An event repeats as long as its message is the same: no figure that grows belongs into one.
     """
@@ -32,6 +41,12 @@ class Telling:
         """Tell the owner of a claim."""
         about = Regarding(CLAIMS, reading.name, reading.uid)
         self.events.record(about, reason, message, kind=Kind.WARNING)
+
+    def waiting(self, reading: ClaimReading, why: str) -> None:
+        """Tell owners of a claim, and of the pods it is for, what they wait for."""
+        notice = notices.waits(str(reading.name), why)
+        for about in users(reading):
+            self.events.record(about, notice.reason, notice.message, kind=notice.kind)
 
     def pod(self, namespace: str, pod: PodFact, reason: str, message: str) -> None:
         """Tell the owner of a pod."""

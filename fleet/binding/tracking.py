@@ -73,6 +73,8 @@ class Track:
     stuck_since: float = 0.0
     why: str = ""
     """The last decision, in words."""
+    told: str = ""
+    """What its owners were told that it waits for."""
 
     def under(self, token: Token | None, incarnation: str) -> None:
         """Begin anew under another token; order again what a restarted node may not know of."""

@@ -56,6 +56,8 @@ class Keeper:
     report: PublishReport = field(default_factory=PublishReport)
     published_at: float | None = None
     """When the slices were last read back as wanted, seconds since the epoch."""
+    unviewed: str = ""
+    """Why the last step had no view, with what to do; "": it had one."""
     marking: Marking | None = None
     """Takes our marks off claims that are buried; None: somebody else does."""
     unexposed: Callable[[NodeView], frozenset[str]] | None = None
@@ -67,9 +69,9 @@ class Keeper:
         """Publish, confirm, show. Raises nothing; troubles are logged once and reported."""
         trouble = ""
         try:
-            self.view = self.node.view()
+            self.view, self.unviewed = self.node.view(), ""
         except errors.FleetError as error:
-            self.view = None
+            self.view, self.unviewed = None, str(error)
             trouble = error.detail
         if self.view is not None:
             self._evict(self.view)

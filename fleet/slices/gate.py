@@ -3,10 +3,11 @@
 A device is allocatable only while it is CLEAN, freshly checked and nobody is on its memory
 (DESIGN 5, Gates), on a node that can prepare at all; everything else carries
 ``<driver>/not-clean``, except where an allocation of that very device keeps others off it anyway:
-under our hold, or while it is made ready for a claim. The taint has no value: what the scheduler
-may do is the same for DIRTY, WIPING, stale and held by somebody, so moving between those must not
-cost a write. Quarantine is a second taint, ``<driver>/quarantined``, whose value is made of the
-reasons' codes: one taint however many reasons there are (B09); the whole list is in
+under our hold, or while it is made ready for a claim. That taint has no value while a device goes
+its ordinary way (dirty, wiped, checked, in use): what the scheduler may do is the same, so moving
+between those must not cost a write. Where waiting does not help, the value says why (`Why`), for
+whoever reads slices. Quarantine is a second taint, ``<driver>/quarantined``, whose value is made of
+the reasons' codes: one taint however many reasons there are (B09); the whole list is in
 `fleet quarantine list`.
 
 Taints are for availability and for people. Safety rests on the node's own checks: it refuses an
@@ -36,6 +37,22 @@ class Effect(StrEnum):
 
     NO_SCHEDULE = "NoSchedule"
     NO_EXECUTE = "NoExecute"
+
+
+class Why(StrEnum):
+    """Values of the taint ``not-clean``: what somebody has to look at."""
+
+    ITS_WAY = ""
+    """Nothing: the device is dirty, being wiped or checked, or in use."""
+    HELD = "held"
+    """Who used it before is not known."""
+    ADMIN_ACCESS = "admin-access"
+    """A claim looks into it with adminAccess."""
+    HEALTH_NOT_READ = "health-not-read"
+    NODE_BLOCKED = "node-blocked"
+    """Nothing can be prepared on the node, whatever the device."""
+    NODE_SILENT = "node-silent"
+    """No owner of the node's journal has answered of late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +104,17 @@ def verdicts(
     leaving = frozenset(evicted)
     found = {}
     for device in view.devices:
-        why = _obstacle(device, now=now, rules=rules)
+        why, word = _obstacle(device, now=now, rules=rules)
         if stale:
-            why = "the node service has not answered of late"
+            why, word = "the node service has not answered of late", Why.NODE_SILENT
         elif view.blocked:
-            why = view.blocked[0]
+            why, word = view.blocked[0], Why.NODE_BLOCKED
         elif _kept(device):
             why = ""
-        found[device.uuid] = _verdict(device, why=why, rules=rules, evict=device.uuid in leaving)
+        clean = (not_clean_taint(rules, word),) if why else ()
+        found[device.uuid] = _verdict(
+            device, why=why, unclean=clean, rules=rules, evict=device.uuid in leaving
+        )
     return found
 
 
@@ -112,9 +132,10 @@ def unfit_taints(rules: GateRules, codes: Iterable[str], *, evict: bool) -> tupl
     )
 
 
-def not_clean_taint(rules: GateRules) -> Object:
+def not_clean_taint(rules: GateRules, why: Why = Why.ITS_WAY) -> Object:
     """The taint of a device that may not be allocated now."""
-    return {"key": rules.not_clean, "effect": Effect.NO_SCHEDULE.value}
+    value = {"value": why.value} if why else {}
+    return {"key": rules.not_clean, **value, "effect": Effect.NO_SCHEDULE.value}
 
 
 def folded(codes: Iterable[str]) -> str:
@@ -131,15 +152,14 @@ def folded(codes: Iterable[str]) -> str:
     return f"{len(ordered)}-reasons"
 
 
-def _verdict(device: DeviceView, *, why: str, rules: GateRules, evict: bool) -> Verdict:
+def _verdict(
+    device: DeviceView, *, why: str, unclean: tuple[Object, ...], rules: GateRules, evict: bool
+) -> Verdict:
     codes = {reason.code for reason in device.reasons}
     quarantined = is_quarantined(device)
+    taints = unclean
     if quarantined:
         taints = unfit_taints(rules, codes, evict=evict or bool(codes & EVICTING))
-    elif why:
-        taints = (not_clean_taint(rules),)
-    else:
-        taints = ()
     return Verdict(
         allocatable=not taints and device.state == State.CLEAN and not device.claim,
         why=why,
@@ -148,23 +168,23 @@ def _verdict(device: DeviceView, *, why: str, rules: GateRules, evict: bool) -> 
     )
 
 
-def _obstacle(device: DeviceView, *, now: float, rules: GateRules) -> str:
-    """Why the device may not be given to anybody now, or "".
+def _obstacle(device: DeviceView, *, now: float, rules: GateRules) -> tuple[str, Why]:
+    """Why the device may not be given to anybody now, or "", and in one word.
 
     State, claim and attachments of a view are those of all units of the device, so that somebody on
     an overlapping device shows here too.
     """
     if is_quarantined(device):
-        return "quarantined"
-    if device.state != State.CLEAN:
-        return device.state
-    if device.claim:
-        return "held by a claim"
+        return "quarantined", Why.ITS_WAY
     if device.attached:
-        return "looked into with adminAccess"
+        return "looked into with adminAccess", Why.ADMIN_ACCESS
+    if device.state != State.CLEAN:
+        return device.state, Why.HELD if device.state == State.HELD else Why.ITS_WAY
+    if device.claim:
+        return "held by a claim", Why.ITS_WAY
     if not _fresh(device.checked_at, now=now, rules=rules):
-        return "its health was not checked of late"
-    return ""
+        return "its health was not checked of late", Why.HEALTH_NOT_READ
+    return "", Why.ITS_WAY
 
 
 def _kept(device: DeviceView) -> bool:

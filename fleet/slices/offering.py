@@ -17,6 +17,7 @@ from fleet.slices import counters
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import (
     GateRules,
+    Why,
     not_clean_taint,
     unfit_taints,
     verdicts,
@@ -140,9 +141,10 @@ def offer_unseen(*, silent_s: float, given: Circumstances) -> Offer | None:
 
 def _made_stale(entry: Object, rules: GateRules) -> Object:
     taints = entry.get("taints") or []
-    if entry["name"] == AGENT or any(taint.get("key") == rules.not_clean for taint in taints):
+    if entry["name"] == AGENT or any(taint.get("key") == rules.quarantined for taint in taints):
         return entry
-    return {**entry, "taints": [not_clean_taint(rules), *taints]}
+    others = [taint for taint in taints if taint.get("key") != rules.not_clean]
+    return {**entry, "taints": [not_clean_taint(rules, Why.NODE_SILENT), *others]}
 
 
 def _obstacle(uuid: str, entry: Object | None, given: Circumstances) -> str:

@@ -21,6 +21,10 @@ class Trouble:
     devices: tuple[str, ...] = ()
     """Names of the devices concerned."""
 
+    def __str__(self) -> str:
+        """Detail and remedy, as errors tell them."""
+        return f"{self.detail} — {self.remedy}"
+
     @classmethod
     def of(cls, error: errors.FleetError, *, devices: tuple[str, ...] = ()) -> Trouble:
         """What an error tells."""

@@ -254,7 +254,7 @@ def test_the_bindings_give_the_roles_to_the_accounts() -> None:
     accounts = [ACCOUNT, "fleet-node-plugin", "fleet-worker"]
     assert {*accounts} <= {str(one["metadata"]["name"]) for one in of_kind("ServiceAccount")}
     (binding,) = of_kind("ClusterRoleBinding", "coordinator.yaml")
-    (store,) = of_kind("RoleBinding")
+    (store,) = of_kind("RoleBinding", "coordinator.yaml")
     assert [one["name"] for one in binding["subjects"]] == [ACCOUNT]
     assert sorted(one["name"] for one in store["subjects"]) == sorted(accounts)
     assert store["roleRef"] == {

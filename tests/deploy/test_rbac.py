@@ -14,13 +14,17 @@ from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import read
 from fleet.binding.holding import Holds
 from fleet.binding.names import MANAGER
+from fleet.clock import ManualClock
 from fleet.dra.asking import AskedClaim
 from fleet.dra.waiting import Waiting, leaving
-from fleet.kube.base import CLAIMS, SLICES, Change, Event, Name
+from fleet.kube.base import CLAIMS, EVENTS, SLICES, Change, Event, Name
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.telling import REPEAT_S, Events
 from fleet.messages import ClaimOrder
 from node_plugin import wiring
+from node_plugin.pod_events import COMPONENT, TOLD_AFTER_S, PodEvents, pod_of
+from node_plugin.ports import Lack
 from node_plugin.wiring import Options, Plugin
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.dra.benches import DRIVER, MARKS, NODE, Bench, bench, result
@@ -164,6 +168,26 @@ def _orphan(site: Bench, plugin: Plugin) -> None:
     assert plugin.orphans.step() == ("nameless",)
 
 
+def test_events_about_its_own_pod_need_the_role_of_its_namespace() -> None:
+    """Told, and counted up later: three verbs, and in no other namespace."""
+    own, clock = role("fleet-node-plugin", "Role"), ManualClock(1_000_000.0)
+    cluster = MemoryCluster()
+    cluster.engine.access = Access(rules(USER, own))
+    ours = MemoryCluster(cluster.engine, caller=Caller(USER, NODE, "fleetscrub"))
+    for _ in range(2):  # whoever starts anew finds what was told before
+        for namespace in ("fleetscrub", "tenant"):
+            pod = pod_of(f"{namespace}/plugin-x", "uid-1")
+            assert pod is not None
+            told = PodEvents(Events(ours, COMPONENT, clock), pod)
+            for _ in range(2):
+                told.step([Lack("NodeBlocked", "disk full")], clock.monotonic())
+                clock.advance(REPEAT_S + TOLD_AFTER_S)
+    assert [(one["metadata"]["namespace"], one["count"]) for one in cluster.list(EVENTS).items] == [
+        ("fleetscrub", 2)
+    ]
+    assert called(ours) == rights(own)
+
+
 def test_without_a_right_the_plugin_says_which() -> None:
     """A role that lacks a right is told of in the words of the API server, with the verb."""
     with bench() as site:
@@ -179,9 +203,10 @@ def test_without_a_right_the_plugin_says_which() -> None:
 def test_the_binding_gives_the_role_to_the_account() -> None:
     """Account, binding and role name each other, and no right is given by a wildcard."""
     (account,) = of_kind("ServiceAccount", "rbac.yaml")
-    (binding,) = of_kind("ClusterRoleBinding", "rbac.yaml")
     named = {"kind": "ServiceAccount", **account["metadata"]}
-    assert binding["subjects"] == [named]
-    assert binding["roleRef"]["name"] == ROLE["metadata"]["name"]
+    for kind in ("ClusterRole", "Role"):
+        (binding,) = of_kind(f"{kind}Binding", "rbac.yaml")
+        assert binding["subjects"] == [named]
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (kind, named["name"])
     assert f"system:serviceaccount:{named['namespace']}:{named['name']}" == USER
     assert not any("*" in right for right in rights(ROLE))

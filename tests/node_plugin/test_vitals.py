@@ -119,6 +119,51 @@ def test_a_node_that_can_prepare_nothing_is_not_ready(place: Path) -> None:
     asyncio.run(story())
 
 
+def test_readiness_says_in_its_own_words_what_is_wrong(place: Path) -> None:
+    """An operator without a shell on the node reads the cause itself, not where else to look."""
+
+    async def story() -> None:
+        around = Around(replace(WELL, unviewed="it speaks a newer version — update the plugin"))
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, around, node="n1", now=lambda: NOW)
+            await until(lambda: vitals.healthz().status == 200, "health")
+            await told(server.paths.registration, registered=True)
+            assert "newer version — update the plugin" in vitals.readyz().text
+            late = NOW - UNCONFIRMED_MAX_S - 1
+            around.found = replace(WELL, published_at=late, troubles=("403: no patch — grant it",))
+            assert "since 61 s: 403: no patch — grant it\n" in vitals.readyz().text
+
+    asyncio.run(story())
+
+
+def test_every_lack_has_a_reason_as_kubernetes_spells_them(place: Path) -> None:
+    """Events are searched by their reason: one of a fixed list, whatever the text says."""
+
+    async def story() -> None:
+        bad = Standing(
+            owner_reachable=True,
+            unviewed="?",
+            blocked=("disk full",),
+            degraded=("disk full", "a worker lingers"),
+            troubles=("403",),
+            withdrawn={"gpu-0": "another driver offers it"},
+        )
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, Around(bad), node="n1", now=lambda: NOW)
+            await until(lambda: vitals.healthz().status == 200, "health")
+            assert [one.reason for one in vitals.lacks()] == [
+                "NotRegistered",
+                "NodeSilent",
+                "NodeBlocked",
+                "NodeDegraded",
+                "SlicesIncomplete",
+                "DeviceWithheld",
+            ]
+            assert "gpu-0 is not in the ResourceSlices: another" in vitals.lacks()[-1].text
+
+    asyncio.run(story())
+
+
 def test_slices_that_nobody_keeps_make_it_unready(place: Path) -> None:
     """B83: never published since the start, or not confirmed of late; the other instance of an
     update keeps them meanwhile, and its age is its own to tell."""

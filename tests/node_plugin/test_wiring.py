@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,12 @@ from fleet import bootstrap, errors
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.dra.asking import AskedClaim
 from fleet.dra.keeping import Keeper
-from fleet.kube.base import SLICES, Selection
+from fleet.kube.base import EVENTS, SLICES, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.service import NodeService
 from fleet.settings import MIB
 from node_plugin.health import Health
+from node_plugin.pod_events import TOLD_AFTER_S
 from node_plugin.wiring import Behind, Options, Plugin, open_plugin
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.test_children import eventually
@@ -141,6 +144,26 @@ def test_a_node_that_can_prepare_nothing_says_so_and_is_tainted(site: Place) -> 
         eventually(lambda: {device.state for device in service.view().devices} == {"CLEAN"})
         eventually(lambda: plugin.standing().published_at is not None)
         assert not site.allocatable(1)
+
+
+def test_a_plugin_s_pod_says_by_events_what_its_probe_cannot(site: Place) -> None:
+    """Kubelet shows the status code of a failed probe alone: the cause is an event of the pod."""
+    (site.root / "cgroup").rename(site.root / "forgotten")
+    no_pod = replace(ALONE, pod="fleetscrub/plugin-x")
+    with running(site, no_pod) as plugin:
+        assert plugin.events is None  # without its UID it is no pod
+    in_pod = replace(no_pod, instance="uid-1")
+    with running(site, in_pod) as plugin, owner(plan_of(site)):
+        assert plugin.events is not None
+        eventually(lambda: bool(plugin.standing().blocked))
+        began = time.monotonic()
+        for later_s in (0.0, TOLD_AFTER_S):
+            plugin.events.step(plugin.vitals.lacks(), began + later_s)
+        (event,) = [
+            one for one in site.cluster.list(EVENTS).items if one["reason"] == "NodeBlocked"
+        ]
+        assert event["involvedObject"]["name"] == "plugin-x"
+        assert "there are no cgroups" in event["message"]
 
 
 def test_health_of_the_node_is_what_kubelet_is_told(site: Place) -> None:

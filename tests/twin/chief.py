@@ -54,6 +54,10 @@ class Told:
         """About a claim."""
         self.said.append((f"claim {reading.name}: {reason}", message))
 
+    def waiting(self, reading: ClaimReading, why: str) -> None:
+        """About a claim, and the pods it is for."""
+        self.said.append((f"claim {reading.name}: WaitForDevice", why))
+
     def pod(self, namespace: str, pod: PodFact, reason: str, message: str) -> None:
         """About a pod."""
         self.said.append((f"pod {namespace}/{pod.name}: {reason}", message))

@@ -12,6 +12,7 @@ from fleet.kube.base import Object
 STANDING_IN = {
     "NODE_NAME": "node-1",
     "POD_IP": "192.0.2.1",
+    "POD_NAME": "fleetscrub-node-plugin-abcde",
     "REDIS_PASSWORD": "secret",
     "POD_UID": "0b1b7f2e-0000-4000-8000-000000000001",
 }

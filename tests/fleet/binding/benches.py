@@ -78,12 +78,19 @@ class Told:
 
     claims: list[tuple[str, str]] = field(default_factory=list)
     pods: list[tuple[str, str]] = field(default_factory=list)
+    waits: list[tuple[str, str]] = field(default_factory=list)
     broken: bool = False
     """Whether nobody can be told about a claim."""
 
     def claim(self, reading: ClaimReading, reason: str, message: str) -> None:
         """About a claim."""
         self.claims.append((str(reading.name), f"{reason}: {message}"))
+        if self.broken:
+            raise errors.ApiUnavailable("no events now")
+
+    def waiting(self, reading: ClaimReading, why: str) -> None:
+        """About a claim, and the pods it is for."""
+        self.waits.append((str(reading.name), why))
         if self.broken:
             raise errors.ApiUnavailable("no events now")
 

@@ -7,10 +7,11 @@ import pytest
 from fleet.binding import notices
 from fleet.binding.notices import Notice
 from fleet.clock import ManualClock
+from fleet.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, PODS, Name, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.kube.telling import Events, Kind, Regarding
+from fleet.kube.telling import MESSAGE_MAX, Events, Kind, Regarding
 
 CODES = ("xid", "memory-mismatch")
 ALL = (
@@ -36,5 +37,21 @@ def test_a_notice_can_be_recorded_and_duplicates_none_of_kubelets(notice: Notice
 
 def test_reasons_are_named_each_once() -> None:
     """The codes of all units of a device, sorted; a device without one is out of service too."""
-    assert "memory-mismatch, xid" in notices.quarantined("gpu-0", (*CODES, *CODES)).message
+    assert "memory-mismatch, xid" in notices.not_proven_wiped("gpu-0", (*CODES, *CODES)).message
     assert "unknown" in notices.not_proven_wiped("gpu-0", ()).message
+
+
+def test_who_runs_the_node_reads_meaning_and_remedy_of_each_reason() -> None:
+    """Without our command line a code alone says nothing; one of a newer node is shown bare."""
+    told = notices.quarantined("gpu-0", ("device-lost", "of-tomorrow", "device-lost")).message
+    known = CATALOGUE["device-lost"]
+    assert told == (
+        f"gpu-0 is out of service: device-lost ({known.text}): {known.remedy}. of-tomorrow."
+        " `fleet quarantine list` shows more"
+    )
+
+
+@pytest.mark.parametrize("code", sorted(CATALOGUE))
+def test_every_reason_fits_into_an_event(code: str) -> None:
+    """What is cut off at 1,024 bytes would be the remedy."""
+    assert len(notices.quarantined("gpu-0", (code,)).message.encode()) <= MESSAGE_MAX

@@ -12,7 +12,7 @@ from fleet.binding.decisions import Undo, Wait
 from fleet.binding.facts import Rules
 from fleet.binding.holding import Holds
 from fleet.binding.looking import Case
-from fleet.binding.service import LET_GO_SHARE, RESYNC_S, words
+from fleet.binding.service import LET_GO_SHARE, RESYNC_S, WAIT_TOLD_S, words
 from fleet.binding.tracking import Track
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
@@ -108,6 +108,37 @@ def test_conditions_are_not_said_before_the_wipe_is_proven() -> None:
     bench.run(20.0, work=False)
     assert written(bench) == []
     assert len(bench.nodes.orders) == 2
+
+
+def test_a_claim_that_waits_long_is_told_for_what() -> None:
+    """Neither a condition nor the scheduler says so: each new cause once, in words for its owner,
+    and telling keeps nobody from his device."""
+    bench = Bench()
+    bench.told.broken = True
+    bench.given("c", "a")
+    bench.run(WAIT_TOLD_S - 2.0, work=False)
+    assert bench.told.waits == []
+    bench.run(10.0, work=False)
+    assert bench.told.waits == [(f"{SPACE}/c", "a is wiped and checked")]
+    bench.nodes.silent.add("n1")
+    bench.run(10.0, work=False)
+    assert bench.told.waits[1:] == [(f"{SPACE}/c", "its node does not answer")]
+    bench.nodes.silent.clear()
+    bench.run(30.0)
+    assert bound(bench)
+    told = len(bench.told.waits)
+    bench.run(60.0, wait_s=5.0)
+    assert len(bench.told.waits) == told
+
+
+def test_a_device_whose_last_user_is_unknown_is_told_as_such() -> None:
+    """HELD is no state that a pod's owner can wait out: the event says who decides."""
+    bench = Bench()
+    bench.change("a", state="HELD")
+    bench.given("c", "a")
+    bench.run(WAIT_TOLD_S + 6.0)
+    ((_, why),) = bench.told.waits
+    assert why == "who used a before is not known; whoever runs its node proves it free"
 
 
 @pytest.mark.parametrize("spent_s", [0.0, 3600.0])

@@ -28,3 +28,17 @@ def test_owners_are_warned_once_about_their_own_object() -> None:
     }
     assert found == {("Warning", "HeldAfterUse", "c"), ("Warning", "DeviceFailed", "p")}
     assert len(cluster.list(EVENTS).items) == 2
+
+
+def test_who_waits_is_told_on_claim_and_pod() -> None:
+    """The pod is where its owner looks first; it is no warning, since it may pass by itself."""
+    cluster = MemoryCluster()
+    tell = Telling(Events(cluster, "fleetscrub-coordinator", ManualClock(1e9)))
+    pod = {"resource": "pods", "name": "p", "uid": "u-2"}
+    claim = CLAIM | {"status": {"reservedFor": [pod]}}
+    tell.waiting(read(claim, Marks("gpu.fleetscrub.dev")), "gpu-0 is wiped and checked")
+    found = cluster.list(EVENTS).items
+    assert {one["involvedObject"]["name"] for one in found} == {"c", "p"}
+    assert {(one["type"], one["reason"]) for one in found} == {("Normal", "WaitForDevice")}
+    assert all("gpu-0 is wiped and checked" in one["message"] for one in found)
+    assert all("fleet claim show ns/c" in one["message"] for one in found)

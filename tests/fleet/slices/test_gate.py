@@ -58,6 +58,11 @@ def keys(verdict: Verdict) -> set[str]:
     return {str(taint["key"]).partition("/")[2] for taint in verdict.taints}
 
 
+def shown(verdict: Verdict) -> dict[str, str]:
+    """Values of taints by their keys without the driver."""
+    return {str(one["key"]).partition("/")[2]: one.get("value", "") for one in verdict.taints}
+
+
 def test_a_clean_fresh_device_carries_no_taint() -> None:
     """B7: proven clean and freshly healthy: allocatable."""
     verdict = judge(device())
@@ -107,13 +112,43 @@ def test_moving_between_unfit_states_changes_no_taint() -> None:
     """DESIGN 5, Slices: no write for states that do not change what the scheduler may do."""
     unfit = [
         judge(device(state=state)).taints
-        for state in (State.DIRTY, State.WIPING, State.CHECKING, State.HELD, State.IN_USE)
+        for state in (State.DIRTY, State.WIPING, State.CHECKING, State.IN_USE)
     ]
-    unfit.append(judge(device(), at=NOW - 1000).taints)
     assert all(one == other for one, other in itertools.pairwise(unfit))
+    assert unfit[0] == ({"key": RULES.not_clean, "effect": "NoSchedule"},)
     retest = device(state=State.RETESTING, reasons=(reason("xid"),))
     broken = device(state=State.QUARANTINED, reasons=(reason("xid"),))
     assert judge(retest).taints == judge(broken).taints
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_of_a_device_has_its_word_in_the_taints(state: State) -> None:
+    """Whoever reads slices alone sees of each state whether to wait, to look, or to repair."""
+    open_reasons = (reason("xid"),) if state in (State.QUARANTINED, State.RETESTING) else ()
+    found = judge(device(state=state, reasons=open_reasons))
+    assert (
+        shown(found)
+        == {
+            State.HELD: {"not-clean": "held"},
+            State.DIRTY: {"not-clean": ""},
+            State.WIPING: {"not-clean": ""},
+            State.CHECKING: {"not-clean": ""},
+            State.CLEAN: {},
+            State.IN_USE: {"not-clean": ""},
+            State.QUARANTINED: {"not-clean": "", "quarantined": "xid"},
+            State.RETESTING: {"not-clean": "", "quarantined": "xid"},
+        }[state]
+    )
+
+
+def test_where_waiting_does_not_help_the_taint_says_why() -> None:
+    """What keeps a device off though it is clean is named in the taint's value."""
+    assert shown(judge(device(checked_at=NOW - 61))) == {"not-clean": "health-not-read"}
+    assert shown(judge(device(attached=("c2",)))) == {"not-clean": "admin-access"}
+    assert shown(judge(device(), at=NOW - 61)) == {"not-clean": "node-silent"}
+    blocked = node(device(), device("G1", state="DIRTY")).model_copy(update={"blocked": ("full",)})
+    for verdict in verdicts(blocked, now=NOW, rules=RULES).values():
+        assert shown(verdict) == {"not-clean": "node-blocked"}
 
 
 def test_quarantine_is_a_second_taint_with_the_code() -> None:

@@ -144,7 +144,9 @@ def test_without_any_view_what_is_there_becomes_stale() -> None:
     assert late is not None
     assert early.devices == before.devices
     assert [taints(late, name) for name in ("gpu-0", "gpu-1", AGENT)] == [
-        {"not-clean": ("", "NoSchedule")}, {"not-clean": ("", "NoSchedule")}, {}
+        {"not-clean": ("node-silent", "NoSchedule")},
+        {"not-clean": ("node-silent", "NoSchedule")},
+        {},
     ]  # fmt: skip
 
 

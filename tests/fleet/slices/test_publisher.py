@@ -270,7 +270,7 @@ def test_a_silent_owner_makes_devices_stale_and_removes_none(bench: Bench) -> No
     bench.step(after=59.0, silent=True)
     assert bench.taints("gpu-0") == {}
     assert bench.step(after=2.0, silent=True).settled
-    assert bench.taints("gpu-0") == {"not-clean": ""}
+    assert bench.taints("gpu-0") == {"not-clean": "node-silent"}
     assert bench.step().settled
     assert bench.taints("gpu-0") == {}
 
@@ -282,7 +282,7 @@ def test_a_restart_with_a_silent_owner_keeps_what_is_there(bench: Bench) -> None
     bench.start()
     assert bench.step(silent=True).writes == 0
     bench.step(after=61.0, silent=True)
-    assert bench.taints("gpu-0") == {"not-clean": ""}
+    assert bench.taints("gpu-0") == {"not-clean": "node-silent"}
     assert bench.taints("gpu-1") == {"not-clean": "", "quarantined": "xid"}
 
 
@@ -953,7 +953,7 @@ def test_slices_of_before_grow_stale_whatever_the_clock(bench: Bench) -> None:
     bench.step(after=59.0, silent=True)
     assert bench.taints("gpu-0") == {}
     bench.step(after=2.0, silent=True)
-    assert bench.taints("gpu-0") == {"not-clean": ""}
+    assert bench.taints("gpu-0") == {"not-clean": "node-silent"}
 
 
 # --- everything at once ----------------------------------------------------------

@@ -1,0 +1,103 @@
+"""What whoever has kubectl alone sees of a device, a node and a claim: docs/looking.md."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+
+from fleet.health.reasons import CATALOGUE
+from fleet.kube.base import EVENTS, NODES, Name, Selection, uid_of
+from tests.e2e.plugin_process import DRIVER
+from tests.e2e.polling import eventually
+from tests.e2e.workloads import STAY, program
+from tests.stories.stage import WAIT_S, Stage
+
+PROFILE = "strict"
+COORDINATED = True
+FAULT = "counter-unread"
+"""Lasts until it is taken back."""
+
+
+def shown(stage: Stage, device: str) -> dict[str, str]:
+    """Values of a published device's taints by their keys, without the driver's name."""
+    found = stage.published()[device].get("taints") or []
+    return {str(one["key"]).removeprefix(f"{DRIVER}/"): one.get("value", "") for one in found}
+
+
+def events(stage: Stage, uid: str, reason: str, *, namespace: str = "") -> list[str]:
+    """Messages of events of one reason about the object with this UID."""
+    chosen = Selection(namespace=namespace or stage.namespace, fields=f"involvedObject.uid={uid}")
+    found = stage.cluster.list(EVENTS, chosen).items
+    return [str(one["message"]) for one in found if one["reason"] == reason]
+
+
+def test_a_device_out_of_service_is_read_from_slice_and_node(stage: Stage) -> None:
+    """The taint has the reason's code; an event of the Node says what it means and what to do."""
+    stage.break_device("gpu-1", FAULT)
+    eventually("it is tainted", lambda: shown(stage, "gpu-1").get("quarantined"), timeout_s=WAIT_S)
+    codes = shown(stage, "gpu-1")["quarantined"].split(".")
+    node = stage.plugin.node
+    assert stage.cluster.get(NODES, Name(node))
+
+    def told() -> list[str]:
+        found = events(stage, node, "DeviceQuarantined", namespace="default")
+        return [one for one in found if one.startswith("gpu-1 ")]
+
+    eventually("the Node has its event", told, timeout_s=WAIT_S)
+    for code in codes:
+        assert any(CATALOGUE[code].text in one for one in told())
+        assert any(CATALOGUE[code].remedy in one for one in told())
+    assert shown(stage, "gpu-2") == {}
+
+
+def test_a_node_that_can_prepare_nothing_is_read_from_slices_and_probe(stage: Stage) -> None:
+    """Every device says so in one word, the probe's page with cause and remedy."""
+    directory = stage.place.cdi_directory
+    aside = directory.with_name(f"{directory.name}-aside")
+    directory.rename(aside)
+    directory.write_text("in the way")
+    try:
+        eventually(
+            "every device says so",
+            lambda: all(
+                shown(stage, name) == {"not-clean": "node-blocked"} for name in stage.published()
+            ),
+            timeout_s=WAIT_S,
+        )
+        assert stage.plugin.page("readyz") == ""  # 503
+    finally:
+        directory.unlink()
+        aside.rename(directory)
+    eventually(
+        "nothing is left of it",
+        lambda: not any(shown(stage, name) for name in stage.published()),
+        timeout_s=WAIT_S,
+    )
+
+
+def test_a_claim_that_waits_says_for_what(stage: Stage) -> None:
+    """While its node is silent longer than a wipe takes, claim and pod have an event that says so;
+    what it waits for is over, and the pod runs."""
+    stage.slow_down("gpu-1")
+    pod = stage.run(program(STAY), stage.claim_template(uuid=stage.uuid("gpu-1")))
+    claim = stage.in_prebind(pod)
+    owner = stage.plugin.standby()
+    assert owner is not None
+    os.kill(owner, signal.SIGSTOP)
+    try:
+        for uid in (uid_of(claim), uid_of(stage.pod(pod))):
+            told = eventually(
+                "it is told",
+                partial(events, stage, uid, "WaitForDevice"),
+                timeout_s=WAIT_S,
+                tell=stage.coordinator.told,
+            )
+            assert "its node does not answer" in told[0]
+    finally:
+        with suppress(ProcessLookupError):  # who hangs for 30 s is killed
+            os.kill(owner, signal.SIGCONT)
+    stage.in_phase(pod, "Running")
+    stage.delete(pod)
+    stage.undone(claim)
