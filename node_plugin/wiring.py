@@ -39,6 +39,7 @@ from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.pod_events import COMPONENT, PERIOD_S, PodEvents, pod_of
 from node_plugin.ports import Standing
+from node_plugin.registration import Registered
 from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
 from node_plugin.vigil import Vigil
 from node_plugin.vitals import Vitals
@@ -52,6 +53,9 @@ ALONE_GRACE_S = 0.5
 WATCH_S = 300.0
 """Time, s, one watch request lasts."""
 STANDBY = "standby"
+KUBELET_S = 5.0
+"""Kubelet looks for new plugins once a second. A claim that is allocated before it has ours fails
+in kubelet, which tries again after 60 to 90 s."""
 RETRY_S = 2.0
 """Pause, s, after a step or watch that failed as a whole."""
 _HEALTH = {
@@ -73,6 +77,8 @@ class Options:
     """The Ray to attach to; without one the standby serves alone."""
     pod: str = ""
     """The plugin's pod, ``namespace/name``, which events are about."""
+    kubelet_s: float = KUBELET_S
+    """Time, s, kubelet has to register us before slices are published all the same."""
 
 
 class _Pulse(TypedDict):
@@ -123,11 +129,14 @@ class Plugin:
     ends: Callable[[], None]
     """Closes what `fleet.plugging` opened."""
     children: Sequence[Child] = ()
+    kubelet_s: float = KUBELET_S
     vigil: Vigil | None = None
     """Over the standby, where it is a child of ours."""
     events: PodEvents | None = None
     """Tells operators what is wrong; None: outside of a pod."""
     vitals: Vitals = field(init=False)
+    _begun: float = 0.0
+    """When it was started, by the monotonic clock."""
     _standing: Standing = field(default_factory=Standing)
     _settled: bool = False
     _met: bool = False
@@ -145,6 +154,7 @@ class Plugin:
         for child in self.children:
             child.start()
         kubernetes = self.plan.settings.kubernetes
+        self._begun = time.monotonic()
         self._loop("keeper", self._keep, kubernetes.publish_period_s)
         self._loop("orphans", self._judge_orphans, ORPHANS_PERIOD_S)
         self._loop("watch", self._watch, 0.0)
@@ -185,6 +195,9 @@ class Plugin:
         self._standing = replace(self._standing, **pulse)
         if self.vigil is not None:
             self.vigil.step(time.monotonic(), answered=pulse["owner_reachable"])
+        registered = self.server.registration.state is not Registered.WAITING
+        if not registered and time.monotonic() - self._begun < self.kubelet_s:
+            return
         self.keeper.step(time.time())
         view = self.keeper.view
         self._standing = replace(
@@ -291,6 +304,7 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
         door=door,
         ends=parts.store.close,
         children=children,
+        kubelet_s=options.kubelet_s,
         vigil=_vigil(plan, children),
         events=PodEvents(events, pod) if pod is not None else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
@@ -25,9 +26,10 @@ from node_plugin.health import Health
 from node_plugin.pod_events import TOLD_AFTER_S
 from node_plugin.wiring import Behind, Options, Plugin, open_plugin
 from tests.node_plugin.sites import NODE, Place, kubelet
+from tests.node_plugin.standins import told
 from tests.node_plugin.test_children import eventually
 
-ALONE = Options(standby=False)
+ALONE = Options(standby=False, kubelet_s=0.0)
 """Nobody but the test owns the node."""
 
 
@@ -95,6 +97,18 @@ def test_claims_through_the_whole_plugin(site: Place) -> None:
         assert calls.prepare(good)[good.uid] == answers[good.uid]
         assert calls.unprepare(good, bad) == {good.uid: "", bad.uid: ""}
         assert site.specs == []
+
+
+def test_slices_wait_until_kubelet_has_the_plugin(site: Place) -> None:
+    """A claim allocated before kubelet has registered the plugin costs a pod 60 to 90 s, so nothing
+    is offered before that, or before kubelet had its time."""
+    patient = Options(standby=False, kubelet_s=60.0)
+    with owner(plan_of(site)), running(site, patient) as plugin:
+        eventually(lambda: plugin.standing().owner_reachable)
+        time.sleep(3 * plan_of(site).settings.kubernetes.publish_period_s)
+        assert not site.allocatable(2)
+        asyncio.run(told(plugin.server.paths.registration, registered=True))
+        eventually(lambda: site.allocatable(2))
 
 
 def test_slices_that_kubelet_deletes_come_back(site: Place) -> None:
@@ -191,7 +205,7 @@ def test_a_second_plugin_does_not_rob_the_first(site: Place) -> None:
 def test_two_instances_serve_one_node(site: Place) -> None:
     """Invariant 40: a rolling update: claims cross from one to the other, one device has one
     holder whoever is asked, the pool is never emptied, and the one that stays takes it over."""
-    options = [Options(standby=False, instance=uid) for uid in ("old-uid", "new-uid")]
+    options = [replace(ALONE, instance=uid) for uid in ("old-uid", "new-uid")]
     old = open_plugin(plan_of(site), site.cluster, options[0])
     with owner(plan_of(site)) as service, running(site, options[1]) as new:
         old.start()
@@ -227,7 +241,7 @@ def written(site: Place) -> list[object]:
 def test_a_plugin_with_its_own_standby(site: Place) -> None:
     """DESIGN 5, Ray: without Ray the child owns the node; it gives the journal up with us."""
     plan = plan_of(site)
-    with running(site, Options()) as plugin, kubelet(site) as calls:
+    with running(site, Options(kubelet_s=0.0)) as plugin, kubelet(site) as calls:
         eventually(lambda: site.allocatable(2))
         asked = site.claim()
         assert calls.prepare(asked)[asked.uid].error == ""
