@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -300,8 +301,13 @@ class Installation(Footing):
     # --- what happens to it ---
 
     def reboot(self) -> None:
-        """The machine goes down and comes up: what lay in memory only is gone."""
+        """The machine goes down and comes up: what lay in memory only is gone.
+
+        Its kernel is not really a new one, so the journal is told of another boot before this one.
+        """
         self.site.go_down()
+        with closing(sqlite3.connect(self.plugin.directory / "journal.db")) as journal, journal:
+            journal.execute("UPDATE meta SET value = 'before' WHERE key = 'boot_id'")
         for directory in (self.scratch / "run", self.place.cdi_directory):
             for path in sorted(directory.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
