@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(
     r"(?:^|(?<=\n))\n((?: {4}(?! *(?:[-*]|\d+\.) )\S.*\n(?: {4}.*\n|\n(?= {4}))*))"
 )
+SPEAKERS = ("fleet", "node_plugin")
+JOINT = re.compile(r'"\s+[rf]*"')
 SHELL = frozenset({"", "sh", "bash", "shell", "console"})
 PLACEHOLDER = re.compile(r"<[a-zA-Z][^<>|]*>")
 SEPARATORS = frozenset({";", "|", "||", "&&", "&", "(", ")", ">", "2>", "<"})
@@ -39,6 +42,24 @@ def pages() -> dict[str, str]:
     """All documents by their path in the repository."""
     paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+@cache
+def spoken() -> str:
+    """The source of what talks to operators, neighbouring literals joined: what a page quotes is
+    found in it, as long as nothing variable is in between."""
+    paths = (path for package in SPEAKERS for path in (ROOT / package).rglob("*.py"))
+    return JOINT.sub("", "\n".join(path.read_text() for path in paths))
+
+
+@cache
+def docstrings(path: Path) -> dict[str, str]:
+    """Docstrings of the tests of a file, on one line each."""
+    return {
+        node.name: " ".join((ast.get_docstring(node) or "").split())
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -10,26 +9,11 @@ import pytest
 
 from fleet.health import kernel_log
 from fleet.settings import HardwareSettings, HealthPolicy, WipePolicy
+from tests.document import spoken
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "hardware.md").read_text()
 MESSAGES = PAGE.partition("\n## When something is wrong\n")[2]
-
-
-def _texts() -> str:
-    """Every text in the product, the variable parts of it cut out."""
-    found = []
-    for path in (ROOT / "fleet").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                parts = (p.value if isinstance(p, ast.Constant) else "\0" for p in node.values)
-                found.append("".join(str(part) for part in parts))
-    return "\n".join(found)
-
-
-TEXTS = _texts()
 
 
 def pieces() -> list[str]:
@@ -43,7 +27,7 @@ def pieces() -> list[str]:
 @pytest.mark.parametrize("piece", pieces())
 def test_a_message_is_in_the_code(piece: str) -> None:
     """Whoever searches for a message at night must find what the product really says."""
-    assert piece in TEXTS
+    assert piece in spoken()
 
 
 def test_settings_named_are_settings() -> None:

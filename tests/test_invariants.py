@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.document import ROOT, docstrings
+
 ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 ROWS = [
     (int(match[1]), match[3].strip())
     for match in ROW.finditer((ROOT / "docs" / "invariants.md").read_text())
 ]
 NAMED = re.compile(r"`(tests/[^`]+)::(test_\w+)`")
-
-
-@cache
-def docstrings(path: Path) -> dict[str, str]:
-    """Docstrings of the tests of a file, on one line each."""
-    return {
-        node.name: " ".join((ast.get_docstring(node) or "").split())
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-    }
 
 
 def numbers(text: str) -> set[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -14,30 +13,14 @@ from fleet.settings import KubernetesSettings
 from fleet.slices.gate import GateRules
 from fleet.slices.rendering import Terms, render
 from node_plugin.__main__ import _parser
+from tests.document import spoken
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "node-plugin.md").read_text()
 COORDINATOR = ROOT / "docs" / "coordinator.md"
-PACKAGES = ("fleet", "node_plugin")
 FOREIGN = frozenset({"DRA driver", "is not registered"})
 """Texts of kubelet's own."""
 VARIES = re.compile(r"\.\.\.|QUARANTINED|HELD|403")
-
-
-def _texts() -> str:
-    """Every text in the code, the variable parts of it cut out."""
-    found = []
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                parts = (p.value if isinstance(p, ast.Constant) else "\0" for p in node.values)
-                found.append("".join(str(part) for part in parts))
-    return "\n".join(found)
-
-
-TEXTS = _texts()
 
 
 def section(title: str) -> str:
@@ -57,12 +40,14 @@ def event_texts() -> list[str]:
 @pytest.mark.parametrize("piece", sorted(set(event_texts()) - FOREIGN))
 def test_a_text_of_an_event_is_in_the_code(piece: str) -> None:
     """Whoever searches for an event's text at night must find what the plugin really says."""
-    assert piece in TEXTS
+    assert piece in spoken()
 
 
 def test_the_metrics_are_those_of_the_plugin() -> None:
     """Every metric is on the page, and none that does not exist."""
-    assert set(re.findall(r"fleet_plugin_\w+", PAGE)) == set(re.findall(r"fleet_plugin_\w+", TEXTS))
+    assert set(re.findall(r"fleet_plugin_\w+", PAGE)) == set(
+        re.findall(r"fleet_plugin_\w+", spoken())
+    )
 
 
 def test_the_options_and_settings_are_all_there() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.document import ROOT, docstrings
+
 MAP = (ROOT / "docs" / "requirements.md").read_text()
 ALL = {
     *(f"A{n}" for n in range(1, 8)),
@@ -18,7 +17,6 @@ ALL = {
     *(f"E{n}" for n in range(1, 8)),
 }
 ROW = re.compile(r"^\| (\S+) [^|]*\|.*\| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ROWS = [
     (match[1], re.findall(r"`([^`]+)`", match[2]), re.findall(r"`([^`]+)`", match[3]))
     for match in ROW.finditer(MAP)
@@ -35,8 +33,7 @@ def told(name: str) -> str:
     text = place.read_text() if place.exists() else ""
     if not test:
         return text
-    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, _FUNCTIONS))
-    return next((ast.get_docstring(node) or "" for node in functions if node.name == test), "")
+    return docstrings(place).get(test, "") if text else ""
 
 
 def test_every_requirement_is_in_the_map() -> None:

@@ -197,7 +197,8 @@ def _callers(name: str) -> set[str]:
     """Functions in the product that call something of this name, as file:function."""
     found = set()
     for path in Path(fleet.__file__).parent.rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for function in ast.walk(ast.parse(text)) if f"{name}(" in text else ():
             if isinstance(function, ast.FunctionDef):
                 for node in ast.walk(function):
                     if isinstance(node, ast.Call):
