@@ -7,7 +7,7 @@ plain counters of one store epoch; `rules` turns them into real `Token`s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 NOBODY = -1
@@ -238,6 +238,16 @@ class Scenario:
             for c in claims
         )
         object.__setattr__(self, "overlaps", found)
+
+    def includes(self, other: Scenario) -> bool:
+        """Whether each state of the other is one of this: the same people, no fault more.
+
+        What holds in all of them then holds there, and a trap there, which is one without faults,
+        is one here.
+        """
+        fewer = other.faults <= self.faults and other.budget <= self.budget
+        bound = replace(self, name=other.name, faults=other.faults, budget=other.budget)
+        return fewer and bound == other
 
     def initial(self) -> World:
         """The one state the search starts from."""
