@@ -60,11 +60,12 @@ def guard(
     *,
     most: float,
     rounds: int = ROUNDS,
+    rounds_max: int = ROUNDS_MAX,
     spent: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Measured:
     """Raise `Slower` when a round of `path` costs more than `most` rounds of `yardstick`.
 
-    Both once to warm up, then in turns: `rounds` times, and up to `ROUNDS_MAX` while the ratio is
+    Both once to warm up, then in turns: `rounds` times, and up to `rounds_max` while the ratio is
     too large, for something may have been in the way of all of them. `spent`: what a round of the
     path costs, CPU seconds; None: all that this process spends on it.
     """
@@ -72,7 +73,7 @@ def guard(
     yardstick()
     path()
     found = Measured()
-    for turn in range(1, ROUNDS_MAX + 1):
+    for turn in range(1, rounds_max + 1):
         yardstick_s, path_s = cpu_s(yardstick), spent(path)
         found = Measured(min(found.path_s, path_s), min(found.yardstick_s, yardstick_s))
         if turn >= rounds and found.ratio <= most:

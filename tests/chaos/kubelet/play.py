@@ -205,7 +205,8 @@ def _fleet(root: Path, story: Story) -> FleetPlan:
         profile=story.profile,
         # A patient story begins with clean devices; in the others each call wipes for itself.
         node=NodeSettings(idle_delay_s=0.0 if story.patient else 2.0),
-        health=HealthPolicy(sweep_period_s=5.0, reading_timeout_s=4.0),
+        # A machine that does much else answers late, and a device given up is not wiped.
+        health=HealthPolicy(sweep_period_s=5.0, reading_timeout_s=30.0),
         kubernetes=KubernetesSettings(
             kubelet_root=str(root / "kubelet"),
             cdi_directory=str(root / "cdi"),

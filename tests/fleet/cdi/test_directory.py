@@ -31,9 +31,9 @@ from tests.fleet.cdi.writing import NULL, grow
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
 CASES = ROOT / "tests/corpus/B69-cdi-invalid-spec"
-WRITES = 10_000
+WRITES = 3_000
 WRITES_SYNCED = 300
-KILLS = 10
+KILLS = 6
 ODD = ("nvidia.com-gpu_x.json", "fleetscrub.dev-gpu_y.yaml", "fleetscrub.dev-gpu_.json")
 
 

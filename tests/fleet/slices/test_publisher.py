@@ -959,7 +959,11 @@ def test_slices_of_before_grow_stale_whatever_the_clock(bench: Bench) -> None:
 # --- everything at once ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(25))
+SEEDS = (0, 1, 2, 5, 9, 20)
+"""Of 3, 8 and 70 devices, each with and without partitions."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_trouble_settles(seed: int) -> None:
     """Promise 7, invariants 28 to 31: faults, races, wipes and restarts in any order; then quiet.
 
