@@ -44,6 +44,8 @@ LOG = logging.getLogger(__name__)
 
 KNOCK_S = 5.0
 """Time, s, the machine of Ray's head has to take a connection."""
+POD_IP = "POD_IP"
+"""Variable with the address of the pod we run in, and of the raylet that is ours."""
 RECONNECT_S = "600"
 """Ray ends attached drivers after this many seconds without its head (default 60)."""
 
@@ -156,7 +158,11 @@ def _left(directory: Path) -> list[int]:
 
 
 def attach(address: str) -> Cluster:
-    """Connect to a running Ray as a driver. Raises `RayUnavailable`."""
+    """Connect to a running Ray as a driver. Raises `RayUnavailable`.
+
+    Ray takes any raylet of the machine whose process it sees, the head's first. In a pod that sees
+    the host's processes that may be one whose sockets are in another pod: the address says which.
+    """
     refuse_override(os.environ)
     knock(address)
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_S)
@@ -166,7 +172,11 @@ def attach(address: str) -> Cluster:
 
     with translated(f"attaching to Ray at {address}"), contextlib.chdir("/"):
         context = ray.init(
-            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address=os.environ.get(POD_IP) or None,
         )
     url = context.dashboard_url
     return Cluster(address, f"http://{url}" if url else "", None)

@@ -91,7 +91,7 @@ def site() -> Site:
     found = sites.named()
     if not KEEP or not Path(KEEP).exists():
         found.make_new()
-    found.bring(found.archive, "now")
+        found.bring(found.archive, "now")
     return found
 
 

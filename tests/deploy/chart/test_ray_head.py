@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
+from actors.cluster import POD_IP
 from fleet.kube.base import Object
 from tests.deploy.chart import commands, rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
@@ -125,3 +126,18 @@ def test_a_head_keeps_no_node_from_being_drained(name: str) -> None:
         if one["kind"] == "PodDisruptionBudget"
     }
     assert guarded <= {"admission"}
+
+
+def test_f77_a_driver_of_ray_is_told_which_raylet_is_its_own() -> None:
+    """F77: a pod that sees the host's processes sees every raylet of the machine, and Ray takes the
+    head's first, whose socket another pod has: whoever attaches gets the address of its own."""
+    drivers = {"bridge", "uninstall", "ray-head"}
+    found = {
+        one["name"]: {name["name"]: name for name in one["env"]}
+        for _, template in pods(rendering.objects())
+        for one in containers(template)
+        if one["name"] in drivers
+    }
+    assert found.keys() == drivers
+    for variables in found.values():
+        assert variables[POD_IP]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
