@@ -32,8 +32,8 @@ WORK_S = 60.0
 
 @pytest.mark.parametrize("killed", PROCESSES)
 def test_f77_a_tenant_outlives_what_is_killed(installation: Installation, killed: str) -> None:
-    """Promise 7, F77: kill -9 of a part while a tenant runs: the tenant goes on and ends, although the
-    part may still be away; the next one runs on the same device and finds zeros."""
+    """Promise 7, F77: kill -9 of a part while a tenant runs: the tenant goes on and ends, with the
+    part perhaps still away; the next one runs on the same device and finds zeros."""
     secret, uuid = secrets.token_hex(16), installation.uuid("gpu-0")
     pod, memory = tenant(installation, secret, uuid)
     part, words = PROCESSES[killed]

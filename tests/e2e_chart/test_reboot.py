@@ -23,7 +23,7 @@ def keys(installation: Installation) -> dict[str, str]:
     return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in found}
 
 
-def test_f70_the_coordinator_lives_through_every_mount_of_its_volume(
+def test_f70_every_mount_leaves_the_key_closed(
     installation: Installation,
 ) -> None:
     """A volume that honours fsGroup is mounted again: the coordinator's key is its owner's,
