@@ -23,10 +23,8 @@ def keys(installation: Installation) -> dict[str, str]:
     return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in found}
 
 
-def test_f70_every_mount_leaves_the_key_closed(
-    installation: Installation,
-) -> None:
-    """A volume that honours fsGroup is mounted again: the coordinator's key is its owner's,
+def test_f70_every_mount_leaves_the_key_closed(installation: Installation) -> None:
+    """F70: a volume that honours fsGroup is mounted again: the coordinator's key is its owner's,
     and strict pods are bound as before."""
     heir(installation, "nobody", installation.uuid("gpu-0"))
     for _ in range(2):
