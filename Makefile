@@ -14,7 +14,7 @@ export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale bench-pods chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -79,6 +79,11 @@ bench-scale: $(STAMP) ## campaigns over 12,500 nodes, leases, quarantines, Ray's
 	$(RUN) tests.scale.leases --store sqlite --drivers 1 4 16 --batch 1 8 100
 	$(RUN) tests.scale.quarantine --nodes $(or $(STRUCK),200)
 	$(RUN) tests.scale.actors --nodes 2 8 16 32
+
+bench-pods: $(DEPLOY_STAMP) ## pods on a real cluster beside a plugin that does nothing (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
+	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
+	  { echo "set FLEET_E2E_$$name: make bench-pods runs against a cluster of yours" >&2; exit 2; }; done
+	$(RUN) tests.bench_pods
 
 fuzz: $(STAMP) ## whatever arrives from outside, changed in every way (EXAMPLES=n, SURFACE=name)
 	$(RUN) tests.fuzz --examples $(or $(EXAMPLES),2000) $(if $(SURFACE),--surface $(SURFACE))
