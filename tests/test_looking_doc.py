@@ -15,6 +15,7 @@ from fleet.messages import UNMET, DeviceView, NodeView, ReasonView
 from fleet.model import State
 from fleet.slices.gate import GateRules, Why, verdicts
 
+PACKAGES = ("fleet/binding", "fleet/dra", "node_plugin", "actors")
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "looking.md").read_text()
 RULES = GateRules(driver="gpu.fleetscrub.dev", fresh_s=60.0)
@@ -39,29 +40,25 @@ def named(state: str, title: str) -> str:
     return found[0]
 
 
-def calls(*names: str) -> Iterator[ast.Call]:
-    """Every call of a function or method of one of these names."""
-    for package in ("fleet", "node_plugin", "actors"):
+def said() -> Iterator[tuple[str, str]]:
+    """Texts among the arguments of calls where events and conditions are made: the function's or
+    method's name, and the text."""
+    for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call):
-                    spoken = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                    if spoken in names:
-                        yield node
-
-
-def said(call: ast.Call) -> Iterator[str]:
-    """Texts among the arguments of a call."""
-    for argument in (*call.args, *(one.value for one in call.keywords)):
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-            yield argument.value
+                    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                    for argument in (*node.args, *(one.value for one in node.keywords)):
+                        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                            yield name, argument.value
 
 
 def reasons() -> set[str]:
     """Every reason of an event or condition that the code has."""
-    telling = calls("Lack", "Notice", "claim", "pod", "Word", "record")
-    found = {text for call in telling for text in said(call) if SPOKEN.fullmatch(text)}
-    codes = {text for call in calls("Fault", "_all") for text in said(call)} | {UNMET}
+    texts = list(said())
+    telling = {"Lack", "Notice", "claim", "pod", "Word", "record"}
+    found = {text for name, text in texts if name in telling and SPOKEN.fullmatch(text)}
+    codes = {text for name, text in texts if name in ("Fault", "_all")} | {UNMET}
     found |= {
         "".join(part.capitalize() for part in code.split("-"))
         for code in codes
