@@ -18,6 +18,8 @@ PERIOD_S = 5.0
 """Period, s, in which is looked at what there is to tell."""
 TOLD_AFTER_S = 10.0
 """Time, s, something has to last: a start and a change of owners pass by themselves."""
+TEXTS_MAX = 8
+"""Texts told under one reason while it lasts: one that is another each time fills no server."""
 COMPONENT = "fleetscrub-node-plugin"
 _FIGURES = re.compile(r"\d+")
 
@@ -34,14 +36,21 @@ class PodEvents:
     def __init__(self, events: Events, pod: Regarding) -> None:
         self._events = events
         self._pod = pod
-        self._known: dict[tuple[str, str], tuple[float, str]] = {}
-        """Since when, and in which words, by reason and text without its figures: a figure that
-        grows is no news."""
+        self._since: dict[str, float] = {}
+        self._told: dict[str, dict[str, str]] = {}
+        """By reason the texts of this time, as they were first, by what they are without their
+        figures: a figure that grows is no news."""
 
     def step(self, lacks: Iterable[Lack], now: float) -> None:
         """Tell of what has lasted. Raises nothing the API can cause. `now`: s, never going back."""
-        found = {(one.reason, _FIGURES.sub("", one.text)): one.text for one in lacks}
-        self._known = {key: self._known.get(key, (now, text)) for key, text in found.items()}
-        for (reason, _), (since, text) in self._known.items():
-            if now - since >= TOLD_AFTER_S:
-                self._events.record(self._pod, reason, text, kind=Kind.WARNING)
+        found = [*lacks]
+        there = {one.reason for one in found}
+        self._since = {reason: self._since.get(reason, now) for reason in there}
+        self._told = {reason: self._told.get(reason, {}) for reason in there}
+        for one in found:
+            told, key = self._told[one.reason], _FIGURES.sub("", one.text)
+            if now - self._since[one.reason] < TOLD_AFTER_S:
+                continue
+            if key in told or len(told) < TEXTS_MAX:
+                text = told.setdefault(key, one.text)
+                self._events.record(self._pod, one.reason, text, kind=Kind.WARNING)

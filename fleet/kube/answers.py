@@ -10,6 +10,8 @@ about the object, and passes like any other absence of the server.
 
 from __future__ import annotations
 
+import re
+
 from fleet import errors
 from fleet.kube import nesting
 from fleet.kube.base import Object, Resource
@@ -50,6 +52,8 @@ def verdict(
 ) -> errors.FleetError:
     """As `failure`, from a Status object (`report`) that may be empty; `text` stands in for it."""
     message = str(report.get("message") or "") or text.decode("utf-8", "replace").strip()
+    if what.endswith("-"):
+        message = _without_suffix(message, what.rpartition(" ")[2])
     reason = str(report.get("reason") or "")
     detail = f"{what}: HTTP {status}{f' {reason}' if reason else ''}: {_short(message)}"
     causes = _causes(report)
@@ -163,6 +167,12 @@ def _wait(header: str, report: Object) -> float:
     if isinstance(stated, int) and stated > 0:
         return min(float(stated), RETRY_AFTER_MAX_S)
     return 0.0
+
+
+def _without_suffix(message: str, stem: str) -> str:
+    """A message about a name that the server makes anew at each try, the same at each try: so that
+    it is told once."""
+    return re.sub(rf"{re.escape(stem)}[a-z0-9]{{5}}\b", f"{stem}...", message)
 
 
 def _short(text: str) -> str:

@@ -6,7 +6,7 @@ from fleet.clock import ManualClock
 from fleet.kube.base import EVENTS, PODS, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import Events, Regarding
-from node_plugin.pod_events import COMPONENT, PERIOD_S, TOLD_AFTER_S, PodEvents, pod_of
+from node_plugin.pod_events import COMPONENT, PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
 
 NOW = 1_000_000.0
@@ -28,7 +28,7 @@ def test_what_lasts_is_told_once_and_in_our_namespace() -> None:
     assert (event["reason"], event["type"]) == ("SlicesNotPublished", "Warning")
     assert event["involvedObject"]["name"] == "plugin-x"
     assert event["metadata"]["namespace"] == "fleetscrub"
-    assert event["message"] == "not confirmed since 60 s: 403"
+    assert event["message"] == f"not confirmed since {60 + TOLD_AFTER_S:.0f} s: 403"
 
 
 def test_what_passes_by_itself_is_not_told() -> None:
@@ -39,6 +39,17 @@ def test_what_passes_by_itself_is_not_told() -> None:
         told.step([Lack("NodeSilent", "no owner")] if second % 10 < 9 else [], clock.monotonic())
         clock.advance(1.0)
     assert cluster.list(EVENTS).items == ()
+
+
+def test_a_text_that_is_another_each_time_is_told_and_fills_no_server() -> None:
+    """What lasts is the reason: names that the server makes anew hide no missing right."""
+    cluster, clock = MemoryCluster(), ManualClock(NOW)
+    told = PodEvents(Events(cluster, COMPONENT, clock), POD)
+    for second in range(60):
+        name = "".join(chr(ord("a") + int(digit)) for digit in str(second))
+        told.step([Lack("SlicesIncomplete", f"POST slice-{name}: HTTP 403")], clock.monotonic())
+        clock.advance(1.0)
+    assert len(cluster.list(EVENTS).items) == TEXTS_MAX
 
 
 def test_outside_of_a_pod_there_is_nothing_to_tell_about() -> None:

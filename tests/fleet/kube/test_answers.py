@@ -157,6 +157,21 @@ def test_long_messages_are_cut() -> None:
     assert found.detail.endswith(" ...")
 
 
+def test_a_refusal_of_a_generated_name_is_the_same_at_each_try() -> None:
+    """What is told once, and compared with what was told before, has no random part."""
+    what = "POST resourceslices 00000-d.example.com-n1-"
+    told = {
+        str(
+            answers.failure(
+                403, status("Forbidden", f'"00000-d.example.com-n1-{end}" is denied'), what=what
+            )
+        )
+        for end in ("zzxp9", "vbbdw")
+    }
+    assert len(told) == 1
+    assert '"00000-d.example.com-n1-..." is denied' in told.pop()
+
+
 def test_no_answer_says_that_a_write_may_have_happened() -> None:
     """A broken connection is retryable, and not known to have changed nothing."""
     found = answers.unreachable("PUT x", "reset", timed_out=True)
