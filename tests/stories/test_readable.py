@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
+from fleet.clock import SystemClock
 from fleet.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, NODES, Name, Selection, uid_of
+from fleet.leases import AcquireRequest
+from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.settings import Settings
+from fleet.stores.base import Release
+from fleet.stores.late import LateStore
+from fleet.stores.opening import StorePlace
 from tests.e2e.plugin_process import DRIVER
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import STAY, program
@@ -77,16 +83,31 @@ def test_a_node_that_can_prepare_nothing_is_read_from_slices_and_probe(stage: St
     )
 
 
-def test_a_claim_that_waits_says_for_what(stage: Stage) -> None:
-    """While its node is silent longer than a wipe takes, claim and pod have an event that says so;
-    what it waits for is over, and the pod runs."""
-    stage.slow_down("gpu-1")
-    pod = stage.run(program(STAY), stage.claim_template(uuid=stage.uuid("gpu-1")))
-    claim = stage.in_prebind(pod)
-    owner = stage.plugin.standby()
-    assert owner is not None
-    os.kill(owner, signal.SIGSTOP)
+@contextmanager
+def leased_by_an_operator(stage: Stage, device: str) -> Iterator[None]:
+    """Somebody else has the device by the store, and nobody on its node."""
+    view = stage.plugin.device(device)
+    assert view is not None
+    store = LateStore(
+        StorePlace(Settings(), stage.plugin.state).opener(SystemClock(), expected=lambda: False)
+    )
+    units = frozenset(map(UnitId, view.units))
+    holder = Holder(HolderKind.OPERATOR, "tests")
     try:
+        (lease,) = store.acquire([AcquireRequest(units, holder, ttl_s=2 * WAIT_S)])
+        assert isinstance(lease, Lease), lease
+        yield
+        store.release([Release(holder, lease.token)])
+    finally:
+        store.close()
+
+
+def test_a_claim_that_waits_says_for_what(stage: Stage) -> None:
+    """While somebody else has its device, claim and pod have an event that says so and names
+    nobody; once that is over the pod runs."""
+    with leased_by_an_operator(stage, "gpu-1"):
+        pod = stage.run(program(STAY), stage.claim_template(uuid=stage.uuid("gpu-1")))
+        claim = stage.in_prebind(pod)
         for uid in (uid_of(claim), uid_of(stage.pod(pod))):
             told = eventually(
                 "it is told",
@@ -94,10 +115,8 @@ def test_a_claim_that_waits_says_for_what(stage: Stage) -> None:
                 timeout_s=WAIT_S,
                 tell=stage.coordinator.told,
             )
-            assert "its node does not answer" in told[0]
-    finally:
-        with suppress(ProcessLookupError):  # who hangs for 30 s is killed
-            os.kill(owner, signal.SIGCONT)
+            assert "a device is held by somebody else" in told[0]
+            assert "tests" not in told[0].partition("`")[0]
     stage.in_phase(pod, "Running")
     stage.delete(pod)
     stage.undone(claim)
