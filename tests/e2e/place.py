@@ -58,7 +58,9 @@ class Component:
 
     name: str
     argument: str
-    """An argument that tells it from others of its program; "": there is only one."""
+    """An argument that tells it from others of its program; "": its network does."""
+    network: int
+    """Inode of its network namespace, that of the tests: clusters of one machine have one each."""
     record: Path
     """File with its process id, by which whoever started the cluster stops it; kept right."""
     _command: list[str]
@@ -69,13 +71,15 @@ class Component:
     @classmethod
     def found(cls, name: str, *, root: Path, argument: str = "") -> Component:
         """The one that runs now, of the cluster whose kubelet has this root directory."""
-        pid = _pid_of(name, argument)
+        network = _network("self")
+        pid = _pid_of(name, argument, network)
         assert pid is not None, f"no {name} {argument} runs on this machine"
         proc = Path(f"/proc/{pid}")
         variables = (v.partition(b"=") for v in (proc / "environ").read_bytes().split(b"\0") if v)
         return cls(
             name=name,
             argument=argument,
+            network=network,
             record=root.parent / "run" / f"{name}.pid",
             _command=_arguments(pid),
             _directory=str((proc / "cwd").readlink()),
@@ -86,7 +90,7 @@ class Component:
     @property
     def pid(self) -> int | None:
         """Its process id; None while it does not run."""
-        return _pid_of(self.name, self.argument)
+        return _pid_of(self.name, self.argument, self.network)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it by a signal and wait for that. Containers go on without it."""
@@ -129,14 +133,21 @@ def kubelet(root: Path) -> Component:
     return Component.found("kubelet", root=root, argument=f"--root-dir={root}")
 
 
-def _pid_of(name: str, argument: str) -> int | None:
+def _pid_of(name: str, argument: str, network: int) -> int | None:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             found = _arguments(int(entry.name))
             named = bool(found) and Path(found[0]).name == name
-            if named and (not argument or argument in found):
+            if named and (argument in found or not argument) and _network(entry.name) == network:
                 return int(entry.name)
     return None
+
+
+def _network(pid: str) -> int:
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except OSError:  # it has ended
+        return 0
 
 
 def _arguments(pid: int) -> list[str]:
