@@ -50,7 +50,7 @@ kubelet-demo: $(RUN_STAMP) ## run pods through the real node plugin on simulated
 
 test: $(STAMP) ## run the tests
 	$(RUN) pytest -q -m "not ray and not chart and not observability and not pages" -n 2 --dist loadfile
-	$(RUN) pytest -q -m "ray and not observability and not pages"
+	$(RUN) pytest -q -m "ray and not observability and not pages" $$(grep -rl --include="test_*.py" "mark\.ray" tests)
 
 lint: $(STAMP) ## style, types and the import law
 	$(RUN) ruff check .

@@ -19,7 +19,7 @@ from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.standbys import QUICK, TEARDOWN, standby
 
 T = TypeVar("T")
-ROUNDS = 30
+ROUNDS = 10
 
 
 @dataclass
@@ -78,7 +78,7 @@ def running(lab: Lab, name: str, ledger: Ledger) -> Iterator[Standby]:
 
 
 def test_standbys_and_newcomers_racing_never_own_the_node_together(away: Lab) -> None:
-    """Promise 2, B45: 30 rounds of two standbys and an actor: one owner at any time."""
+    """Promise 2, B45: ten rounds of two standbys and an actor: one owner at any time."""
     ledger = Ledger(threading.Lock(), set(), [], {})
     door = bootstrap.open_door(away.plan)
     order = ClaimOrder(uid="claim-a", node="n1", devices=("gpu-0",), consumers=("pod-1",))
