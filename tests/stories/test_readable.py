@@ -59,11 +59,10 @@ def test_a_device_out_of_service_is_read_from_slice_and_node(stage: Stage) -> No
 
 
 def test_a_node_that_can_prepare_nothing_is_read_from_slices_and_probe(stage: Stage) -> None:
-    """Every device says so in one word, the probe's page with cause and remedy."""
-    directory = stage.place.cdi_directory
-    aside = directory.with_name(f"{directory.name}-aside")
+    """The lease store is away: every device says in one word that it is the node's trouble."""
+    directory = stage.plugin.state / "coordinator"
+    aside = directory.with_name("coordinator-aside")
     directory.rename(aside)
-    directory.write_text("in the way")
     try:
         eventually(
             "every device says so",
@@ -74,7 +73,6 @@ def test_a_node_that_can_prepare_nothing_is_read_from_slices_and_probe(stage: St
         )
         assert stage.plugin.page("readyz") == ""  # 503
     finally:
-        directory.unlink()
         aside.rename(directory)
     eventually(
         "nothing is left of it",
