@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -25,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors import cluster, coordinators, handles, muster
-from actors.handles import RemoteNode
+from actors.handles import RemoteCoordinator, RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
 from fleet import errors, logs
+from fleet.binding import alive
 from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
 from fleet.plugging import read_plan
 
@@ -44,6 +46,10 @@ SILENT_FIRST_MAX = 15
 """The same before the first answer: the raylet of this node may join later than its head."""
 PATIENCE_S = 600.0
 """Time, s, in which a head that is away may come back; waiting costs less than a new process."""
+COORDINATOR_PERIOD_S = 10.0
+"""Time, s, between two looks at a coordinator that is not known to step."""
+HELD_UP_S = 30.0
+"""Time, s, one step of a node's actor may take before it is said."""
 KNOCK_PERIOD_S = 1.0
 ATTACH_MAX_S = 90.0
 """Time, s, attaching may take; with Ray's head away it does not end by itself."""
@@ -54,6 +60,8 @@ FAREWELL_S = 5.0
 RAY_AWAY = 2
 """Exit code when Ray, or the plan, cannot be used."""
 LOG = logging.getLogger("actors.bridge")
+_AGE = re.compile(r" \(\d+ s ago\)")
+"""What makes two lines differ that say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,11 @@ class Bridge:
         self._made_at = float("-inf")
         self._compared = False
         self._silent = 0
-        self._shown = ""
+        self._node_told = _Told(f"node actor of {plan.node}")
+        self._coordinator_told = _Told("coordinator")
+        self._coordinators: list[RemoteCoordinator] = []
+        self._coordinator_at: float | None = None
+        self._tried_at, self._tries = float("-inf"), 0
 
     def step(self, now: float) -> None:
         """Look, and create what is missing. Raises `RayUnavailable` once Ray stays silent.
@@ -115,6 +127,27 @@ class Bridge:
                 raise
             return
         self._silent = 0
+        if self._coordinator_at is None:
+            self._coordinator_at = now  # it may be starting
+        if now - self._coordinator_at >= COORDINATOR_PERIOD_S:
+            self._coordinator_at = now
+            self._look_at_coordinator(now)
+
+    def _look_at_coordinator(self, now: float) -> None:
+        """Say whether the coordinator steps, as it says itself; asked again soon until it does."""
+        if not self._fleet.coordinator.kubernetes:
+            return
+        found = handles.signs(self._coordinators)
+        wrong = "; ".join(alive.told(found, time.time(), awaited=True))
+        if not found.unknown:
+            self._tries = 0
+        elif self._tried_at != self._made_at:
+            self._tried_at, self._tries = self._made_at, self._tries + 1
+        if self._tries > 1:
+            wrong = f"{wrong} [made {self._tries} times, every {MAKE_PERIOD_S:.0f} s]"
+        self._coordinator_told(wrong or "it steps", found.found.pid if found.found else 0)
+        if not wrong:  # thousands of bridges ask one actor
+            self._coordinator_at = now + MAKE_PERIOD_S
 
     def _look(self, now: float) -> None:
         """Ping the actor that is known; only one that does not answer is a reason to ask the head.
@@ -160,14 +193,37 @@ class Bridge:
         nodes: list[RemoteNode] = []
         # Once: what differs later was made by a bridge that began after this one.
         first = not self._compared
-        muster.create(self._fleet, nodes, host=handles.own_host(), replace=first, compare=first)
+        self._coordinators = muster.create(
+            self._fleet, nodes, host=handles.own_host(), replace=first, compare=first
+        )
         return nodes[0]
 
     def _tell(self, pulse: Pulse) -> None:
         shown = f"the node actor stands by: {pulse.standby}" if pulse.standby else "it serves"
-        if shown != self._shown:
-            self._shown = shown
-            LOG.warning("node actor of %s (pid %d): %s", pulse.node, pulse.pid, shown)
+        if pulse.tick_age_s > HELD_UP_S:
+            shown = "it answers, and its steps do not end: see its log"
+        self._node_told(shown, pulse.pid)
+
+
+class _Told:
+    """Says how an actor stands when that changes, and how often it was another process."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._said: tuple[str, int] = ("", 0)
+        self._pids: list[int] = []
+
+    def __call__(self, what: str, pid: int) -> None:
+        """`pid` 0: it is not known which process it is."""
+        if pid and pid not in self._pids[-1:]:
+            self._pids.append(pid)
+        plain, again = _AGE.sub("", what), len(self._pids) - 1
+        if (plain, pid) == self._said:
+            return
+        self._said = (plain, pid)
+        made = f" [made anew {again} times since this bridge began]" if again > 0 else ""
+        where = f" (pid {pid})" if pid else ""
+        LOG.warning("%s%s: %s%s", self._who, where, what, made)
 
 
 def main(arguments: list[str]) -> int:

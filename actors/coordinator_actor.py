@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
@@ -42,6 +41,7 @@ from fleet.settings import StoreKind
 from fleet.stores.base import Release, Renewal, RunRecord
 
 if TYPE_CHECKING:
+    from fleet.binding.alive import Heartbeat
     from fleet.binding.running import Loop, Reconciling
     from fleet.coordinator import Coordinator
 
@@ -97,15 +97,15 @@ def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
     return coordinating.behind_actors(read, coordinator, nodes, ends=nodes.heads)
 
 
-def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> Loop:
-    from fleet.binding.alive import Heartbeat
+def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> tuple[Loop, Heartbeat]:
+    from fleet import coordinating
     from fleet.binding.running import Loop
 
-    asked = plan.settings.kubernetes.coordinator_nodes
-    alive = Heartbeat(Path(plan.state), selecting=plan.nodes, asked=asked)
-    loop = Loop(opener, told=alive, selecting=plan.nodes)
+    loop = Loop(opener, selecting=plan.nodes)
+    heartbeat = coordinating.heartbeat(plan, loop)
     loop.start()
-    return loop
+    heartbeat.start()
+    return loop, heartbeat
 
 
 class CoordinatorActor:
@@ -128,6 +128,7 @@ class CoordinatorActor:
         self._refused: errors.FleetError | None = None
         self._refused_at = float("-inf")
         self._loop: Loop | None = None
+        self._heartbeat: Heartbeat | None = None
         self._turn = threading.Lock()
         self._acquiring = Batches[AcquireRequest, Lease | errors.FleetError](turn=self._turn)
         self._renewing = Batches[Renewal, Lease | errors.FleetError](turn=self._turn)
@@ -137,7 +138,8 @@ class CoordinatorActor:
                 self._open()
             read = CoordinatorPlan.model_validate_json(plan)
             if read.kubernetes:
-                self._loop = _begun(lambda: binder(plan, self._current()), read)
+                opened = _begun(lambda: binder(plan, self._current()), read)
+                self._loop, self._heartbeat = opened
         except errors.FleetError as error:
             raise StartRefused.of(error) from error
         except Exception as error:
@@ -168,6 +170,12 @@ class CoordinatorActor:
     def ping(self) -> int:
         """Proof of life: the process id. Waits for no other call."""
         return os.getpid()
+
+    @waiting_for_none
+    def alive(self) -> str:
+        """How it stands with the claims of the cluster (`Alive`), by itself; "" where it reconciles
+        none. Waits for no other call, and for no store."""
+        return self._heartbeat.now().model_dump_json() if self._heartbeat is not None else ""
 
     @waiting_for_none
     def made_from(self) -> str:

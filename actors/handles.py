@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -43,6 +43,7 @@ from actors.node_actor import (
 )
 from actors.translate import given_up, translate, translated
 from fleet import errors
+from fleet.binding.alive import Alive, Signs, of
 from fleet.coordinator import CoordinatorView
 from fleet.door.calling import PARTITION_TIMEOUT_S
 from fleet.evidence.ledger import LedgerHead
@@ -191,6 +192,16 @@ class RemoteCoordinator:
     def ping(self, *, timeout_s: float = 5.0) -> int:
         """Proof of life: the process id."""
         return int(self.wait("ping", timeout_s=timeout_s))
+
+    def alive(self, *, timeout_s: float = 5.0) -> Alive | None:
+        """How it stands with the claims of a cluster, as it says itself; None: it reconciles none.
+
+        Raises as `wait`, and the error by which its start was refused.
+        """
+        if not hasattr(self.handle, "alive"):
+            raise errors.RayUnavailable("the coordinator is of an older version and does not tell")
+        told = str(self.wait("alive", timeout_s=timeout_s))
+        return Alive.model_validate_json(told) if told else None
 
     def newest(self) -> Token:
         """Epoch and last counter issued."""
@@ -365,10 +376,32 @@ def find_coordinator() -> RemoteCoordinator:
 
     Raises `RayUnavailable` when there is none.
     """
-    for name in coordinators.running():
-        with translated("looking for the coordinator"), suppress(ValueError):
-            return RemoteCoordinator(ray.get_actor(name, namespace=NAMESPACE))
+    for found in find_coordinators():
+        return found
     raise errors.RayUnavailable("no coordinator runs in this Ray", remedy="start it, then retry")
+
+
+def find_coordinators() -> list[RemoteCoordinator]:
+    """All coordinators that run in this cluster; none where there is none."""
+    found: list[RemoteCoordinator] = []
+    for name in coordinators.running():
+        with translated("looking for the coordinators"), suppress(ValueError):
+            found.append(RemoteCoordinator(ray.get_actor(name, namespace=NAMESPACE)))
+    return found
+
+
+def signs(asked: Sequence[RemoteCoordinator]) -> Signs:
+    """What these coordinators say of themselves; one that does not answer is told of."""
+    found: list[Alive] = []
+    unknown = "" if asked else "no coordinator's actor is in this Ray: see the logs of the bridges"
+    for one in asked:
+        try:
+            told = one.alive()
+        except errors.FleetError as error:
+            unknown = unknown or f"it does not answer: {error}"
+        else:
+            found += [told] if told is not None else []
+    return replace(of(found), unknown=unknown)
 
 
 def own_host() -> str:

@@ -39,7 +39,7 @@ def local(plan: FleetPlan, *, dashboard: bool = False) -> Iterator[Muster]:
     ray_cluster = cluster.local(_state(plan), dashboard=dashboard)
     started: list[RemoteNode] = []
     try:
-        coordinator = create(plan, started, host=cluster.LOCAL_HOST)
+        coordinator, *_ = create(plan, started, host=cluster.LOCAL_HOST)
         handles.await_serving(started)
         yield Muster(tuple(started), coordinator, local=True, dashboard=ray_cluster.dashboard)
     finally:
@@ -66,7 +66,7 @@ def attached(address: str, plan: FleetPlan | None) -> Iterator[Muster]:
             yield Muster(found, coordinator, local=False, dashboard=ray_cluster.dashboard)
             return
         started: list[RemoteNode] = []
-        coordinator = create(plan, started, host=handles.own_host())
+        coordinator, *_ = create(plan, started, host=handles.own_host())
         handles.await_serving(started)
         pulses = {node.name: node.ping() for node in started}
         check_same(plan, {name: pulse.state for name, pulse in pulses.items()})
@@ -83,11 +83,11 @@ def create(
     host: str,
     replace: bool = False,
     compare: bool = True,
-) -> RemoteCoordinator:
+) -> list[RemoteCoordinator]:
     """Create what is missing of `plan` on `host`; nodes go to `started` one by one, also on error.
 
-    Does not wait for the nodes to serve. Of several coordinators the first one is returned; one
-    that was made from another plan is replaced with `replace`, else told of with `compare`.
+    Does not wait for the nodes to serve. The coordinators are returned; one that was made from
+    another plan is replaced with `replace`, else told of with `compare`.
     """
     shards = [shard.model_dump_json() for shard in plan.coordinator.shards()]
     made = [handles.create_coordinator(shard, host=host) for shard in shards]
@@ -96,11 +96,10 @@ def create(
             handles.match_coordinator(one, shard, host=host, replace=replace)
             for one, shard in zip(made, shards, strict=True)
         ]
-    coordinator = made[0]
     for node in plan.nodes:
         assignment = handles.assign(node.node, node.model_dump_json(), host=host)
         started.append(handles.create_node(assignment))
-    return coordinator
+    return made
 
 
 def replace(node: RemoteNode) -> None:

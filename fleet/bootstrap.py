@@ -4,7 +4,7 @@ State directory of a fleet on one host:
 
     <state>/fleet.json                    what the fleet is, written at first use
     <state>/cluster.json                  which cluster it belongs to (`fleet.kube.identity`)
-    <state>/coordinator/{store.db,keys/,heads/,alive.json}
+    <state>/coordinator/{store.db,keys/,heads/,standing}
     <state>/nodes/<node>/{journal.db,journal.lock,ledger/,keys/,cdi/,run/,sim/}
 
 Simulation happens only when asked for: a plan without it needs a real driver, and an absent driver

@@ -7,10 +7,12 @@ Ray, `fleet coordinate` with the nodes of its host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from fleet import bootstrap, errors
+from fleet.binding.alive import Heartbeat
 from fleet.binding.charge import Charge, ChargedNodes
 from fleet.binding.conditions import RebootConditions
 from fleet.binding.countersigning import Countersigning, Ends
@@ -22,7 +24,7 @@ from fleet.binding.names import Marks
 from fleet.binding.orphans import OrphanLeases
 from fleet.binding.ports import Nodes
 from fleet.binding.quarantines import QuarantineLeases
-from fleet.binding.running import Follower, Opener, Reconciling, SideBySide
+from fleet.binding.running import Follower, Loop, Opener, Reconciling, SideBySide
 from fleet.binding.service import Binder
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.telling import Telling
@@ -37,6 +39,7 @@ from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
+from fleet.kube.rights import Rights
 from fleet.kube.telling import Events
 from fleet.labels import selector
 from fleet.planning import CoordinatorPlan, FleetPlan
@@ -63,6 +66,21 @@ def connect(plan: CoordinatorPlan) -> KubernetesCluster:
     )
 
 
+def heartbeat(plan: CoordinatorPlan, loop: Loop) -> Heartbeat:
+    """What tells others how the loop of `plan` stands; by a connection of its own, which waits for
+    no request of the loop. Without a configuration of the API server nobody is told there."""
+    cluster: Cluster | None = None
+    with suppress(errors.SettingsInvalid):  # the loop says so
+        cluster = connect(plan)
+    return Heartbeat(
+        loop.view,
+        state=Path(plan.state),
+        cluster=cluster,
+        namespace=plan.settings.store.namespace,
+        asked=plan.settings.kubernetes.coordinator_nodes,
+    )
+
+
 def of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> Opener:
     """How the loop opens the coordinator, and the nodes behind the doors of this host.
 
@@ -71,13 +89,7 @@ def of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> Opener:
     without a configuration of the API server, `ClusterForeign` where it is another cluster's, and
     `InputInvalid` for a selector that is none of those in the settings, before anything is opened.
     """
-    chosen = CoordinatorPlan(
-        state=plan.coordinator.state,
-        settings=plan.nodes[0].settings,  # as recorded by the plugin, which has the same driver
-        kubernetes=True,
-        kubeconfig=kubeconfig or plan.nodes[0].kubeconfig,
-        nodes=selecting,
-    )
+    chosen = plan_of_host(plan, kubeconfig, selecting)
     _check_selector(chosen)
     cluster = connect(chosen)
     names = [node.node for node in plan.nodes]
@@ -93,6 +105,17 @@ def of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> Opener:
         return reconciling(chosen, coordinator, nodes, cluster, ends=ends, closing=(nodes.close,))
 
     return opened
+
+
+def plan_of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> CoordinatorPlan:
+    """The plan of a coordinator for the nodes of this host; as of `of_host`."""
+    return CoordinatorPlan(
+        state=plan.coordinator.state,
+        settings=plan.nodes[0].settings,  # as recorded by the plugin, which has the same driver
+        kubernetes=True,
+        kubeconfig=kubeconfig or plan.nodes[0].kubeconfig,
+        nodes=selecting,
+    )
 
 
 def _check_selector(plan: CoordinatorPlan) -> None:
@@ -149,6 +172,7 @@ def reconciling(
     closing: Sequence[Callable[[], None]] = (),
 ) -> Reconciling:
     """What the loop steps; it watches nothing before it is started."""
+    cluster = rights = Rights(cluster)
     clock, kubernetes = SystemClock(), plan.settings.kubernetes
     driver, marks = kubernetes.driver, Marks(kubernetes.driver)
     kept = Selection(trim=partial(trimmed, marks=marks))
@@ -192,6 +216,7 @@ def reconciling(
             "lost nodes": lost,
             **more,
         },
+        rights=rights,
         closing=(side_by_side.close, *closing),
     )
 

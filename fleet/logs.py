@@ -11,6 +11,8 @@ Decisions:
 2. Whatever would act on a terminal is written out, in both formats: a log is read with `cat` too.
    That holds for a command without a log as well, whose warnings Python itself prints (`guard`).
 3. Uncaught errors of any thread are lines of the log like all others.
+4. Ray keeps the standard error of actors in files of its session, where its dashboard finds them.
+   ``FLEET_LOG_ALSO`` names what takes the lines besides: the container's own standard error.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -32,6 +34,9 @@ from fleet.terminal import visible
 
 FORMAT = "FLEET_LOG_FORMAT"
 LEVEL = "FLEET_LOG_LEVEL"
+ALSO = "FLEET_LOG_ALSO"
+"""A file that takes every line as well, such as the standard error of a container: Ray keeps that
+of its processes in files of its own, where nobody who reads the pod's log sees it."""
 FACTS = ("claim", "device", "token", "run", "node", "operation")
 """What a line can say it is about, in this order; each is a text, or absent."""
 LOG = logging.getLogger(__name__)
@@ -85,14 +90,17 @@ def begin(
     known = {name: str(value) for name, value in facts.items() if value}
     handler = logging.StreamHandler(stream or sys.stderr)
     as_json = asked == LogFormat.JSON
-    handler.setFormatter(JsonLines(service, known) if as_json else TextLines(service, known))
-    handler.addFilter(_note)
     root = logging.getLogger()
     for earlier in list(root.handlers):
         if getattr(earlier, "fleet_log", False) or type(earlier) is logging.StreamHandler:
             root.removeHandler(earlier)
-    handler.fleet_log = True  # type: ignore[attr-defined] # told from handlers of others
-    root.addHandler(handler)
+            if isinstance(earlier, _Besides):
+                earlier.close()
+    for one in (handler, *_also(handler)):
+        one.setFormatter(JsonLines(service, known) if as_json else TextLines(service, known))
+        one.addFilter(_note)
+        one.fleet_log = True  # type: ignore[attr-defined] # told from handlers of others
+        root.addHandler(one)
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(_level(logging.WARNING if level is None else level))
@@ -101,6 +109,41 @@ def begin(
     if asked not in ("", *LogFormat):
         LOG.warning("%s is neither text nor json: text is written", asked)
     return handler
+
+
+class _Besides(logging.StreamHandler[TextIO]):
+    """Lines that are written a second time: whatever becomes of them is nobody's trouble."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the library
+        """The first copy is there."""
+
+    def close(self) -> None:
+        """Let go of the second place."""
+        super().close()
+        with suppress(OSError):
+            self.stream.close()
+
+
+def _also(first: logging.StreamHandler[TextIO]) -> Iterator[logging.StreamHandler[TextIO]]:
+    """The handler of `ALSO`, where it can be opened and is not what `first` writes to."""
+    path = os.environ.get(ALSO, "")
+    if not path:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+        stream = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="replace")
+    except OSError as error:
+        LOG.debug("%s takes no lines: %s", path, error)
+        return
+    try:
+        known = os.fstat(first.stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        known = None
+    found = os.fstat(descriptor)
+    if known is not None and os.path.samestat(known, found):
+        stream.close()
+        return
+    yield _Besides(stream)
 
 
 def guard(service: str) -> None:

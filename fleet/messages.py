@@ -66,6 +66,33 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+_LESSER = frozenset({"events", "leases", "resourceclaims/binding"})
+
+
+PLUGIN_LACKS = "the plugin lacks a right: "
+"""How a node's view begins to tell what the plugin told its owner."""
+
+
+class Right(Message):
+    """What an account may not do. `resource`: its plural, with ``/subresource`` where of one."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    account: str
+
+    @property
+    def lesser(self) -> bool:
+        """Whether all goes on without it: nobody is told, or devices in use are tainted instead."""
+        return self.resource in _LESSER
+
+    def __str__(self) -> str:
+        """In words, as a role has it."""
+        where = f".{self.group}" if self.group else ""
+        plural, slash, part = self.resource.partition("/")
+        return f"{self.verb} {plural}{where}{slash}{part} (account {self.account})"
+
+
 class Outcome(StrEnum):
     """How a device came out of a scrub."""
 
@@ -408,6 +435,8 @@ class Published(Message):
     unlisted_at: Moment = 0.0
     """When the view was taken (`NodeView.at`) that the slices were read back complete for: a device
     it does not list is not in them, or quarantined as lost. 0.0: not read back so."""
+    missing: tuple[Right, ...] = ()
+    """Rights at the API server that the plugin lacks."""
 
 
 class ClaimAnswer(Message):

@@ -26,14 +26,17 @@ from fleet.dra.marking import Marking, MarkingRules
 from fleet.dra.orphans import Orphans
 from fleet.dra.ports import Node
 from fleet.dra.serving import ClaimServing, Seat
+from fleet.dra.uncoordinated import COMPONENT, Uncoordinated
 from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
 from fleet.evidence.disk import own_directory
 from fleet.kube import identity
 from fleet.kube.base import Cluster
 from fleet.kube.cluster import KubernetesCluster
+from fleet.kube.telling import Events
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
+from fleet.profiles import Profile
 from fleet.settings import Finalizing, Settings, Unexposed
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
@@ -197,6 +200,21 @@ def keeper(plan: NodePlan, node: Node, parts: PluginParts, show: HealthShown) ->
         show,
         marking=parts.marking,
         unexposed=parts.serving.unexposed if evicts else None,
+    )
+
+
+def uncoordinated(plan: NodePlan, cluster: Cluster) -> Uncoordinated | None:
+    """What tells claims that wait for a coordinator; None where none does for this node."""
+    if plan.settings.profile is not Profile.STRICT:
+        return None
+    clock = SystemClock()
+    return Uncoordinated(
+        cluster=cluster,
+        marks=Marks(plan.settings.kubernetes.driver),
+        namespace=plan.settings.store.namespace,
+        node=plan.node,
+        events=Events(cluster, COMPONENT, clock),
+        clock=clock,
     )
 
 

@@ -84,7 +84,7 @@ class Evidence:
     unasked: str = ""
     """Why the cluster that is served was not asked."""
     coordinator: tuple[str, ...] = ()
-    """What is wrong with the coordinator that reports on this host."""
+    """What is wrong with the coordinator that reports."""
     uncoordinated: tuple[str, ...] = ()
     """What is to be said where none reports."""
 
@@ -112,6 +112,8 @@ class Looking:
     """The state directory, where the certificates can be read."""
     marks: Marks
     cluster: Cluster | None = None
+    namespace: str = ""
+    """Where our coordinator's Lease is."""
     settle_s: float = 600.0
     unasked: str = ""
     """Why the cluster that is served cannot be asked."""
@@ -145,11 +147,11 @@ def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
 
 
 def _coordinators(looking: Looking, now: float) -> dict[str, tuple[str, ...]]:
-    if looking.ledgers is None:
+    if looking.cluster is None:
         return {}
-    found = alive.read(looking.ledgers)
-    said = tuple(alive.told(found, now, awaited=looking.awaited))
-    return {"uncoordinated": said} if found is None else {"coordinator": said}
+    signs = alive.read(looking.cluster, looking.namespace)
+    said = tuple(alive.told(signs, now, awaited=looking.awaited))
+    return {"uncoordinated": said} if signs.found is None else {"coordinator": said}
 
 
 def _defects(state: Path, now: float) -> tuple[Damage, ...]:

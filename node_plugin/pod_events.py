@@ -20,7 +20,6 @@ TOLD_AFTER_S = 10.0
 """Time, s, something has to last: a start and a change of owners pass by themselves."""
 TEXTS_MAX = 8
 """Texts told under one reason while it lasts: one that is another each time fills no server."""
-COMPONENT = "fleetscrub-node-plugin"
 _FIGURES = re.compile(r"\d+")
 
 

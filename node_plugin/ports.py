@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.errors import FleetError
-from fleet.messages import NodeView
+from fleet.messages import NodeView, Right
 
 
 class Claims(Protocol):
@@ -58,6 +58,8 @@ class Standing:
     """What keeps the slices from saying what they should, each with what to do."""
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     """Why a device is not in the slices, by its name."""
+    missing: tuple[Right, ...] = ()
+    """Rights at the API server that the plugin lacks."""
     view: NodeView | None = None
     """The last view an owner gave, for the node's figures; its own time says how old it is."""
 

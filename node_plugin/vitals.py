@@ -2,8 +2,9 @@
 
 ``/healthz`` fails only for what a restart of this process can cure: an event loop that stands, or a
 socket that somebody took away. ``/readyz`` also wants kubelet's registration, an owner of the
-node's journal, a node on which something can be prepared, and slices that are kept; it names what
-is missing. ``/metrics`` has the figures behind both, and those of the node (docs/metrics.md).
+node's journal, a node on which something can be prepared, its rights, and slices that are kept; it
+names what is missing. ``/metrics`` has the figures behind both, and those of the node
+(docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
-from fleet.messages import NodeView
+from fleet.messages import PLUGIN_LACKS, NodeView
 from fleet.metrics import of_node
 from fleet.metrics.exposition import CONTENT_TYPE, rendered
 from fleet.metrics.metric import Sample
@@ -61,14 +62,28 @@ class Vitals:
 
     def readyz(self) -> Page:
         """Whether kubelet's calls get work done now."""
-        return _verdict([one.text for one in self._unready(self._surroundings.standing())])
+        standing = self._surroundings.standing()
+        lesser = [one for one in standing.missing if one.lesser]
+        return _verdict(
+            [one.text for one in self._unready(standing)],
+            [f"a right is missing that need not be: {one}" for one in lesser],
+        )
 
     def lacks(self) -> Sequence[Lack]:
         """All that is not as it should be, also what keeps nobody from being served."""
         standing = self._surroundings.standing()
-        lesser = [one for one in standing.degraded if one not in standing.blocked]
+        lesser = [
+            one
+            for one in standing.degraded
+            if one not in standing.blocked and not one.startswith(PLUGIN_LACKS)
+        ]
         return [
             *self._unready(standing),
+            *(
+                Lack("RightMissing", f"a right is missing that need not be: {one}")
+                for one in standing.missing
+                if one.lesser
+            ),
             *(Lack("NodeDegraded", why) for why in lesser),
             *(Lack("SlicesIncomplete", why) for why in standing.troubles),
             *(
@@ -95,6 +110,11 @@ class Vitals:
         found += [
             Lack("NodeBlocked", f"nothing can be prepared on this node: {why}")
             for why in standing.blocked
+        ]
+        found += [
+            Lack("RightMissing", f"a right is missing: {one}")
+            for one in standing.missing
+            if not one.lesser
         ]
         return [*found, *self._unpublished(standing)]
 
@@ -170,7 +190,6 @@ class Vitals:
             yield of_node.timestamp(view)
 
 
-def _verdict(missing: list[str]) -> Page:
-    if not missing:
-        return Page("ok\n")
-    return Page("".join(f"{line}\n" for line in missing), HTTPStatus.SERVICE_UNAVAILABLE)
+def _verdict(missing: list[str], notes: Sequence[str] = ()) -> Page:
+    text = "".join(f"{line}\n" for line in (*(missing or ["ok"]), *notes))
+    return Page(text, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)

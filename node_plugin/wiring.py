@@ -27,17 +27,19 @@ from fleet.dra.health import HealthVerdict
 from fleet.dra.keeping import Keeper
 from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
+from fleet.dra.uncoordinated import BAD_PERIOD_S, COMPONENT, Uncoordinated
 from fleet.errors import FleetError
 from fleet.journal.lock import read_owner
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
+from fleet.kube.rights import Rights
 from fleet.kube.telling import Events
 from fleet.messages import NodeView
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.rendering import names
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
-from node_plugin.pod_events import COMPONENT, PERIOD_S, PodEvents, pod_of
+from node_plugin.pod_events import PERIOD_S, PodEvents, pod_of
 from node_plugin.ports import Standing
 from node_plugin.registration import Registered
 from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
@@ -56,6 +58,8 @@ STANDBY = "standby"
 KUBELET_S = 5.0
 """Kubelet looks for new plugins once a second. A claim that is allocated before it has ours fails
 in kubelet, which tries again after 60 to 90 s."""
+RIGHTS_S = 10.0
+"""Period, s, in which it is asked whether a right that was missing is granted by now."""
 RETRY_S = 2.0
 """Pause, s, after a step or watch that failed as a whole."""
 _HEALTH = {
@@ -124,6 +128,10 @@ class Plugin:
     publisher: PublishingInstance
     orphans: Orphans
     cluster: Cluster
+    rights: Rights
+    """Over `cluster`."""
+    uncoordinated: Uncoordinated | None
+    """None: no pod of this node waits for a coordinator."""
     serving: ClaimServing
     door: DoorNode
     ends: Callable[[], None]
@@ -158,6 +166,9 @@ class Plugin:
         self._loop("keeper", self._keep, kubernetes.publish_period_s)
         self._loop("orphans", self._judge_orphans, ORPHANS_PERIOD_S)
         self._loop("watch", self._watch, 0.0)
+        self._loop("rights", self.rights.ask_again, RIGHTS_S)
+        if self.uncoordinated is not None:
+            self._loop("coordinator", self.uncoordinated.step, BAD_PERIOD_S)
         if self.events is not None:
             self._loop("events", self._tell, PERIOD_S)
         self._threaded = ThreadedServer(self.server)
@@ -209,6 +220,7 @@ class Plugin:
             unviewed=self.keeper.unviewed,
             troubles=tuple(map(str, self.keeper.report.trouble)),
             withdrawn=_by_name(view, self.keeper.report.withdrawn),
+            missing=self.rights.missing,
             view=view or self._standing.view,
         )
 
@@ -249,14 +261,22 @@ class Plugin:
                 return
             self.publisher.changed(event)
 
-    def _loop(self, name: str, step: Callable[[], None], period_s: float) -> None:
+    def _loop(self, name: str, step: Callable[[], float | None], period_s: float) -> None:
+        """Run `step` in a thread; what it answers is the pause after it, s, instead of `period_s`.
+
+        What goes wrong is said once, and again when something else does.
+        """
+
         def run() -> None:
+            said = ""
             while not self._stop.is_set():
                 pause_s = period_s
                 try:
-                    step()
+                    pause_s, said = step() or period_s, ""
                 except FleetError as error:
-                    LOG.warning("%s: %s", name, error)
+                    if str(error) != said:
+                        LOG.warning("%s: %s", name, error)
+                    said = str(error)
                     pause_s = max(period_s, RETRY_S)
                 except Exception:
                     # The thread must go on; the log names the fault.
@@ -272,6 +292,7 @@ class Plugin:
 def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) -> Plugin:
     """Put a plugin together; nothing is started yet. Raises `SettingsInvalid`."""
     _check(plan)
+    cluster = rights = Rights(cluster, of_node=True)
     bootstrap.begin(bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings))
     door = bootstrap.open_door(plan)
     parts = plugging.plugin_parts(plan, cluster, door)
@@ -293,10 +314,14 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     children = _children(plan, options)
     pod = pod_of(options.pod, options.instance)
     events = Events(cluster, COMPONENT, SystemClock())
+    keeper = plugging.keeper(plan, door, parts, show)
+    keeper.missing = lambda: rights.missing
     return Plugin(
         plan=plan,
         server=server,
-        keeper=plugging.keeper(plan, door, parts, show),
+        keeper=keeper,
+        rights=rights,
+        uncoordinated=plugging.uncoordinated(plan, cluster),
         publisher=parts.publisher,
         orphans=parts.orphans,
         cluster=cluster,

@@ -25,20 +25,13 @@ from fleet.kube.base import (
     Name,
     Object,
     PatchKind,
-    Resource,
     uid_of,
 )
 from fleet.kube.retrying import settle
+from fleet.kube.rights import REVIEWS
 
 BUDGET_S = 10.0
 """Time, s, after which nothing more is tried."""
-REVIEWS = Resource(
-    "authorization.k8s.io",
-    "v1",
-    "selfsubjectaccessreviews",
-    "SelfSubjectAccessReview",
-    namespaced=False,
-)
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that uses nothing any more."""
 TORN_DOWN = "TornDown"

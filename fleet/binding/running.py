@@ -17,7 +17,8 @@ from fleet import errors
 from fleet.binding.view import BindingView
 from fleet.binding.watching import Cached
 from fleet.clock import Clock, SystemClock
-from fleet.messages import NodeView
+from fleet.kube.rights import Rights
+from fleet.messages import NodeView, Right
 from fleet.model import NO_TOKEN, Token, UnitId
 
 LOG = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ SURVEY_S = 2.0
 """Period, s, in which every node is looked at though no claim asks for it."""
 PAUSE_MAX_S = 10.0
 """Longest pause, s, after steps that failed."""
+SETTLED_S = 5.0
+"""Time, s, for which steps have to end well before a refusal counts as over: one that leaves out
+what was refused, because it is not due yet, mends nothing."""
+RIGHTS_S = 10.0
+"""Period, s, in which it is asked whether a right that was missing is granted by now."""
 WRITERS = 8
 """Writes to the API at one time; the client's own budget paces them."""
 
@@ -99,15 +105,19 @@ class Reconciling:
         *,
         caches: Sequence[Cached] = (),
         followers: Mapping[str, Follower] | None = None,
+        rights: Rights | None = None,
         closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         """`caches` are started with `start`; the first one, the claims', must be complete before
-        anything is done. `followers`, by what they do, get every survey."""
+        anything is done. `followers`, by what they do, get every survey. `rights`: of the account
+        by which the API is asked; None: nobody notes what is refused."""
         self._binding = binding
         self._nodes = nodes
         self._store = store
         self._caches = tuple(caches)
         self._followers = dict(followers or {})
+        self._rights = rights
+        self._asked_at = float("-inf")
         self._failing: dict[str, str] = {}
         self._closing = tuple(closing)
         self._surveyed_at = float("-inf")
@@ -133,6 +143,9 @@ class Reconciling:
         done then, since the leases that are missing in it may be in force. Raises what `Binding`
         raises, and `ApiUnavailable` before all claims were told once.
         """
+        if self._rights is not None and not 0.0 <= now - self._asked_at < RIGHTS_S:
+            self._rights.ask_again()
+            self._asked_at = now
         for cache in self._caches[:1]:
             if not cache.synced:
                 plural = cache.resource.plural
@@ -162,6 +175,11 @@ class Reconciling:
         found += self._binding.troubles.values()
         found += [f"{what}: {error}" for what, error in self._failing.items()]
         return "; ".join(found)
+
+    @property
+    def missing(self) -> tuple[Right, ...]:
+        """Rights that the account lacks."""
+        return self._rights.missing if self._rights is not None else ()
 
     def close(self) -> None:
         """End watches and threads."""
@@ -242,20 +260,18 @@ class Loop:
         *,
         clock: Clock | None = None,
         period_s: float = PERIOD_S,
-        told: Callable[[BindingView], object] = bool,
         selecting: str = "",
     ) -> None:
         """`opener` builds what is stepped, without starting it; tried again while it fails.
 
-        `told` hears after every step how it stands, and raises nothing. `selecting` is for the
-        view: whose claims it decides about.
+        `selecting` is for the view: whose claims it decides about.
         """
-        self._told = told
         self._opener = opener
         self._clock = clock or SystemClock()
         self._period_s = period_s
         self._opened: Reconciling | None = None
         self._failures = 0
+        self._refused_at = float("-inf")
         self._lock = threading.Lock()
         self._view = BindingView(nodes=selecting)
         self._stopped = threading.Event()
@@ -297,17 +313,17 @@ class Loop:
         except errors.FleetError as error:
             if error.fields.get("replaced"):
                 self._drop()  # what is there now, or is put back later, is opened anew
-            return self._failed(str(error))
+            refused = isinstance(error.__cause__ or error, errors.ApiForbidden)
+            return self._failed(str(error), refused=refused)
         except Exception as error:
             # The loop must go on for the other claims; the log names the fault.
             LOG.exception("a step of the coordinator failed")
             return self._failed(f"{type(error).__name__}: {error}")
         self._failures = 0
-        self._note(
-            trouble=self._opened.trouble,
-            stepped_at=self._clock.now(),
-            step_s=self._clock.monotonic() - began,
-        )
+        ended, trouble = self._clock.monotonic(), self._opened.trouble
+        if not trouble and ended - self._refused_at < SETTLED_S:
+            trouble = self._view.trouble
+        self._note(trouble=trouble, stepped_at=self._clock.now(), step_s=ended - began)
         return self._period_s
 
     def _drop(self) -> None:
@@ -315,8 +331,10 @@ class Loop:
             self._opened.close()
             self._opened = None
 
-    def _failed(self, trouble: str) -> float:
+    def _failed(self, trouble: str, *, refused: bool = False) -> float:
         self._failures += 1
+        if refused:
+            self._refused_at = self._clock.monotonic()
         self._note(trouble=trouble)
         return min(PAUSE_MAX_S, self._period_s * 2.0 ** min(self._failures, 16))
 
@@ -330,10 +348,11 @@ class Loop:
                     **figures,
                     "open_claims": opened.open_claims if opened else 0,
                     "silent_nodes": opened.silent if opened else (),
+                    "missing": opened.missing if opened else (),
                     "trouble": trouble,
                     "trouble_since": since if trouble else 0.0,
                 }
             )
-        if trouble != before.trouble or (self._view.stepped_at and not before.stepped_at):
+        first = bool(self._view.stepped_at and not before.stepped_at and not trouble)
+        if trouble != before.trouble or first:
             LOG.warning("%s", trouble or "claims are reconciled")
-        self._told(self._view)

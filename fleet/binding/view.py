@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fleet.messages import Message
+from fleet.messages import Message, Moment, Right
 
 
 class BindingView(Message):
     """How the reconciliation of claims stands. Times are seconds since the epoch."""
 
-    stepped_at: float = 0.0
+    stepped_at: Moment = 0.0
     """When a step last ended well; 0.0: not since the start."""
     step_s: float = 0.0
     """How long it took, s."""
@@ -18,6 +18,8 @@ class BindingView(Message):
     """Nodes that did not answer at the last survey."""
     trouble: str = ""
     """Why nothing is done, or not everything, with what to do; "" while all is well."""
-    trouble_since: float = 0.0
+    trouble_since: Moment = 0.0
+    missing: tuple[Right, ...] = ()
+    """Rights at the API server that its account lacks."""
     nodes: str = ""
     """Label selector of the Nodes whose claims it decides about; "": all."""

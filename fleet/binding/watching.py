@@ -102,6 +102,7 @@ class Cached:
         self._heard_at: float | None = None
         self._synced = False
         self._trouble = ""
+        self._refused = ""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,9 +136,10 @@ class Cached:
         """Why the server cannot be heard, as last seen; "" while it can."""
         with self._lock:
             known, age_s = self._heard_at is not None, self._age_s()
-            if not self._trouble and known and age_s > QUIET_MAX_S:
+            trouble = self._refused or self._trouble
+            if not trouble and known and age_s > QUIET_MAX_S:
                 return f"nothing was heard of {self.resource.plural} for {QUIET_MAX_S:.0f} s"
-            return self._trouble
+            return trouble
 
     def get(self, uid: str) -> Object | None:
         """One object; None: not known, or gone."""
@@ -196,6 +198,8 @@ class Cached:
             began = self._clock.monotonic()
             try:
                 self.watch_once()
+            except errors.ApiForbidden as error:
+                self._note(str(error), refused=True)
             except errors.FleetError as error:
                 self._note(str(error))
             except Exception as error:
@@ -219,14 +223,20 @@ class Cached:
             if event.change is Change.SYNCED and complete:
                 return
             with self._lock:
+                self._refused = "" if complete else self._refused
                 self._take_in(event, began, listing=not complete)
             complete = complete or event.change is Change.SYNCED
             if self._stopped.is_set():
                 return
-
-    def _note(self, trouble: str) -> None:
         with self._lock:
-            news, self._trouble = trouble != self._trouble, trouble
+            self._refused = ""
+
+    def _note(self, trouble: str, *, refused: bool = False) -> None:
+        """`refused`: a right is missing. The list that goes before a watch does not end that."""
+        with self._lock:
+            news = trouble not in (self._trouble, self._refused)
+            self._trouble = trouble
+            self._refused = trouble if refused else self._refused
         if news:
             LOG.warning("watch of %s: %s", self.resource.plural, trouble)
 

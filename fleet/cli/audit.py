@@ -45,6 +45,7 @@ def audit(
     looking = job.Looking(
         ledgers=None if address is not None else directory,
         cluster=around.cluster,
+        namespace=around.settings.store.namespace,
         marks=around.marks,
         settle_s=around.settings.kubernetes.binding_timeout_s,
         unasked=around.unasked,

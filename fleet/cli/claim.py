@@ -224,11 +224,10 @@ def _story(name: Name, where: _Where) -> ClaimStory:
             detail, _, remedy = spelled.partition(" — ")
             found = Finding(check="parameters", verdict="fail", detail=detail, remedy=remedy)
             story = story.model_copy(update={"missing": (*story.missing, found)})
-        if desk.state is not None:
-            awaited = reading.gated and not reading.bound and not reading.failed
-            trouble = tuple(alive.told(alive.read(desk.state), now, awaited=awaited))
-            story = story.model_copy(update={"coordinator_trouble": trouble})
-    return story
+        awaited = reading.gated and not reading.bound and not reading.failed
+        signs = alive.read(desk.cluster, desk.settings.store.namespace)
+        trouble = tuple(alive.told(signs, time.time(), awaited=awaited))
+        return story.model_copy(update={"coordinator_trouble": trouble})
 
 
 # --- what the verbs need ---------------------------------------------------------------------

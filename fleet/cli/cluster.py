@@ -15,6 +15,7 @@ from fleet.profiles import Profile
 from fleet.settings import Settings
 
 if TYPE_CHECKING:
+    from fleet.binding.alive import Signs
     from fleet.binding.holding import Holds
     from fleet.binding.names import Marks
     from fleet.kube.base import Cluster
@@ -35,6 +36,8 @@ NoClusterOption = Annotated[
 ]
 POLICY = "FLEET_POLICY"
 NAME_IT = "name it with --kubeconfig FILE, or say --no-cluster where the fleet serves none"
+SIGNS_S = 5.0
+"""Time, s, an answer about the coordinator may take."""
 UNKNOWN = "through --address it is not known which it is, if any"
 PolicyOption = Annotated[
     Path | None,
@@ -94,6 +97,41 @@ def settings_of(policy: Path | None) -> Settings:
     from fleet import settings_file
 
     return settings_file.load(policy) if policy is not None else Settings()
+
+
+def coordinator_signs(
+    plans: Sequence[NodePlan],
+    *,
+    address: str | None,
+    kubeconfig: Path | None,
+    policy: Path | None = None,
+) -> tuple[Signs, bool]:
+    """What the coordinator says of itself, and whether pods wait for one.
+
+    It is read at the API server that `kubeconfig` names, else at that of `plans`; without either
+    its actor is asked, in the Ray at `address`. Raises `RayUnavailable` where that is away.
+    """
+    from fleet.binding.alive import Signs, read
+
+    if kubeconfig is None and address is not None:
+        from fleet.cli import reach
+
+        found = reach.signs(address)
+        return found, found.found is not None or bool(found.unknown)
+    if kubeconfig is None and not any(plan.kubernetes for plan in plans):
+        return Signs(), False
+    from fleet.kube import client
+
+    settings = plans[0].settings if plans and policy is None else settings_of(policy)
+    named = str(kubeconfig) if kubeconfig is not None else plans[0].kubeconfig or None
+    kubernetes = settings.kubernetes
+    timeout_s = min(kubernetes.api_timeout_s, SIGNS_S)
+    awaited = is_awaited(plans) or not plans
+    try:
+        cluster = client.connect(named, qps=kubernetes.api_qps, timeout_s=timeout_s)
+    except errors.FleetError as error:
+        return Signs(unknown=str(error)), awaited
+    return read(cluster, settings.store.namespace), awaited
 
 
 def surroundings(

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fleet import coordinating, ending, logs
-from fleet.binding.alive import Heartbeat
 from fleet.binding.running import Loop
 from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
@@ -40,11 +39,11 @@ def coordinate(
     directory = state_directory(state)
     plan = plan_fleet(directory)
     opener = coordinating.of_host(plan, kubeconfig, nodes)
-    asked = plan.nodes[0].settings.kubernetes.coordinator_nodes
-    alive = Heartbeat(directory, selecting=nodes, asked=asked)
-    loop = Loop(opener, told=alive, selecting=nodes)
+    loop = Loop(opener, selecting=nodes)
+    heartbeat = coordinating.heartbeat(coordinating.plan_of_host(plan, kubeconfig, nodes), loop)
     with ending.awaited() as wait:
         loop.start()
+        heartbeat.start()
         wait()
         loop.stop()
-    alive.end()
+        heartbeat.end()

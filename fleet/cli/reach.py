@@ -24,6 +24,7 @@ from fleet.planning import NodePlan
 from fleet.stores.base import Release, RunRecord
 
 if TYPE_CHECKING:
+    from fleet.binding.alive import Signs
     from fleet.node.service import NodeService
 
 TICK_S = 0.2
@@ -356,6 +357,17 @@ def _attached(address: str, stack: ExitStack) -> Mapping[str, Node]:
             remedy="start the node services, or use --state without --address",
         )
     return {node.name: node for node in found}
+
+
+def signs(address: str) -> Signs:
+    """What the coordinators behind Ray's actors say of themselves. Raises `RayUnavailable` where
+    Ray is away.
+    """
+    from actors import cluster, handles
+
+    with ExitStack() as stack:
+        stack.callback(cluster.attach(address).close)
+        return handles.signs(handles.find_coordinators())
 
 
 def _attached_coordinator() -> Coordinator:

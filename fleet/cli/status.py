@@ -6,20 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import typer
 from rich.console import Console
 
-from fleet import planning
+from fleet import errors, planning
 from fleet.binding import alive
 from fleet.cli import reach, text
-from fleet.cli.cluster import is_awaited
+from fleet.cli.cluster import KubeconfigOption, PolicyOption, coordinator_signs
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit, fields_of
 from fleet.evidence import dsse
 from fleet.messages import Moment, NodeView
 from fleet.model import OUT_OF_SERVICE, State
+from fleet.planning import NodePlan
 
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}
 """A dirty device is not lost, but nobody can have it before it is wiped."""
@@ -43,7 +45,7 @@ class StatusAnswer(VerbAnswer):
     """When the first device that is out of service now was taken out; null: none, or not told."""
     nodes: tuple[NodeRow, ...]
     coordinator: alive.Alive | None
-    """As the coordinator of this host reported last."""
+    """As the coordinator reported last; null: none has, or it is not known."""
     coordinator_trouble: tuple[str, ...]
 
 
@@ -62,15 +64,21 @@ class Judged:
     trouble: tuple[str, ...]
     since: float
     """When the first of them was taken out; 0.0: none is, or nobody tells."""
+    unasked: bool = False
+    """Whether no node was asked, but the coordinator alone."""
 
     @property
     def fit(self) -> bool:
         """Whether there are devices, and nothing is wrong."""
         wrong = self.unfit or self.degraded or self.trouble
-        return bool(self.devices) and not wrong
+        return (bool(self.devices) or self.unasked) and not wrong
 
     def line(self) -> str:
         """The line."""
+        if self.unasked:
+            if self.trouble:
+                return f"UNFIT: {self.trouble[0]}"
+            return "the coordinator steps; no node was asked: with --address, or on a node"
         if not self.devices:
             return "UNFIT: there is no device"
         whole = f"{_count(self.devices, 'device')} on {_count(self.nodes, 'node')}"
@@ -94,8 +102,8 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def judge(views: Sequence[NodeView], trouble: Sequence[str]) -> Judged:
-    """Whether the fleet of these views is fit."""
+def judge(views: Sequence[NodeView], trouble: Sequence[str], *, unasked: bool = False) -> Judged:
+    """Whether the fleet of these views is fit; `unasked`: as of `Judged`."""
     devices = [device for view in views for device in view.devices]
     out = [device for device in devices if device.state in UNFIT]
     return Judged(
@@ -108,25 +116,36 @@ def judge(views: Sequence[NodeView], trouble: Sequence[str]) -> Judged:
         ),
         trouble=tuple(trouble),
         since=min((device.since for device in out if device.since), default=0.0),
+        unasked=unasked,
     )
 
 
 def status(
-    *, state: StateOption = None, address: AddressOption = None, as_json: AsJson = False
+    *,
+    state: StateOption = None,
+    address: AddressOption = None,
+    kubeconfig: KubeconfigOption = None,
+    policy: PolicyOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show each node: states, trouble and remedies. Exit code 1 when a device or node is unfit.
+    """Show each node: states, trouble and remedies, and whether the coordinator steps.
 
-    The coordinator of this host is shown as it reported last.
+    Exit code 1 when a device or node is unfit, or the coordinator is gone, does not step or lacks a
+    right. With --kubeconfig where no node is: the coordinator alone.
     """
-    directory, now = state_directory(state), time.time()
-    with reach.nodes(directory, address=address, looks=True) as nodes:
-        views = [node.view() for node in nodes.values()]
-    found = alive.read(directory) if address is None else None
-    awaited = address is None and is_awaited(planning.plan_fleet(directory).nodes)
-    trouble = tuple(alive.told(found, now, awaited=awaited))
-    # A coordinator that reported and stopped, or is kept from working, binds nobody; where none
-    # ever reported here it may run elsewhere, and that is said without being a verdict.
-    judged = judge(views, trouble if found is not None else ())
+    directory = state_directory(state)
+    plans = _plans(directory, needed=kubeconfig is None) if address is None else ()
+    views: list[NodeView] = []
+    if plans or address is not None:
+        with reach.nodes(directory, address=address, looks=True) as nodes:
+            views = [node.view() for node in nodes.values()]
+    asked = coordinator_signs(plans, address=address, kubeconfig=kubeconfig, policy=policy)
+    signs, awaited = asked
+    now = time.time()
+    trouble = tuple(alive.told(signs, now, awaited=awaited))
+    # Who waits for no coordinator is as fit without one: then that is said, and is no verdict.
+    counts = signs.found is not None or awaited
+    judged = judge(views, trouble if counts else (), unasked=not (plans or address))
     unfit = not judged.fit
     answer = StatusAnswer(
         simulated=any(view.simulated for view in views),
@@ -139,7 +158,7 @@ def status(
             )
             for view in views
         ),
-        coordinator=found,
+        coordinator=signs.found,
         coordinator_trouble=trouble,
     )
 
@@ -147,13 +166,23 @@ def status(
         text.banner(console, views)
         console.print(text.plain(judged.line(), "bold green" if judged.fit else "bold red"))
         _render(console, views)
-        if line := alive.summary(found, now):
+        if line := alive.summary(signs, now):
             console.print(text.plain(f"  {line}"))
         for why in trouble:
             console.print(text.plain(f"  {why}", style="yellow"))
 
     emit(answer, as_json=as_json, render=render)
     raise typer.Exit(1 if unfit else 0)
+
+
+def _plans(directory: Path, *, needed: bool) -> Sequence[NodePlan]:
+    """The nodes of the fleet here. Raises `DriverAbsent` where there is none and one is needed."""
+    try:
+        return planning.plan_fleet(directory).nodes
+    except errors.DriverAbsent:
+        if needed:
+            raise
+        return ()
 
 
 def _render(console: Console, views: Sequence[NodeView]) -> None:

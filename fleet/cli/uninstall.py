@@ -13,7 +13,13 @@ from rich.console import Console
 from fleet import errors
 from fleet.binding import alive
 from fleet.cli import reach, text
-from fleet.cli.cluster import KubeconfigOption, NoClusterOption, PolicyOption, surroundings
+from fleet.cli.cluster import (
+    KubeconfigOption,
+    NoClusterOption,
+    PolicyOption,
+    Surroundings,
+    surroundings,
+)
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.messages import Message
@@ -91,7 +97,7 @@ def uninstall(
         obstacles = (
             *removing.obstacles(facts, followed=followed),
             *removing.around(
-                alive=alive.read(directory) if address is None else None,
+                alive=_running(around) if address is None else None,
                 now=facts.at,
                 unasked=around.unasked,
             ),
@@ -116,6 +122,13 @@ def uninstall(
     )
     left = bool(obstacles) or any(not one.done for one in items)
     raise typer.Exit(2 if job.blind(facts) else int(left))
+
+
+def _running(around: Surroundings) -> alive.Alive | None:
+    """The coordinator of the cluster, if one reported."""
+    if around.cluster is None:
+        return None
+    return alive.read(around.cluster, around.settings.store.namespace).found
 
 
 def _items(facts: Facts, hands: Hands | None, *, followed: bool) -> tuple[Outcome, ...]:

@@ -87,7 +87,10 @@ class DoorNode:
 
     def published(self, published: Published) -> None:
         """Tell what was read back from the node's slices."""
-        self._call("published", {"published": published.model_dump(mode="json")}, self.timeout_s)
+        # An owner of an earlier version refuses a field that it does not know: only where it says
+        # something.
+        told = published.model_dump(mode="json", exclude_defaults=True)
+        self._call("published", {"published": told}, self.timeout_s)
 
     def paid(self, uids: Sequence[str]) -> None:
         """Tell which of the claims owed were let go at the API."""

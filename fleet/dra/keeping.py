@@ -16,7 +16,7 @@ from fleet import errors
 from fleet.dra.health import HealthVerdict, verdicts
 from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
-from fleet.messages import DeviceView, NodeView, Published
+from fleet.messages import DeviceView, NodeView, Published, Right
 from fleet.model import State
 from fleet.slices.reporting import PublishReport
 from fleet.slices.takeover import COORDINATOR, Record
@@ -63,6 +63,8 @@ class Keeper:
     unexposed: Callable[[NodeView], frozenset[str]] | None = None
     """Devices that a bound pod was refused; None: neither these nor those of the node's own claims
     evict (setting kubernetes.unexposed)."""
+    missing: Callable[[], tuple[Right, ...]] = tuple
+    """Rights that the plugin lacks."""
     _said: str = ""
 
     def step(self, now: float) -> None:
@@ -149,7 +151,11 @@ class Keeper:
         try:
             confirmed = dict(self.report.confirmed_quarantine)
             self.node.published(
-                Published(quarantined=confirmed, unlisted_at=self.report.unlisted_at)
+                Published(
+                    quarantined=confirmed,
+                    unlisted_at=self.report.unlisted_at,
+                    missing=self.missing(),
+                )
             )
         except errors.FleetError as error:
             LOG.debug("the owner went away meanwhile: %s", error)

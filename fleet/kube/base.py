@@ -142,8 +142,9 @@ class Cluster(Protocol):
         that stays silent for longer is one whose connection is dead.
 
         Survives closed connections, 410 and gaps inside itself: after each loss it delivers all
-        objects again and SYNCED. Ends when `timeout_s` is over; raises `ApiUnavailable` or
-        `ApiForbidden` only when the server cannot be reached for the rest of that time.
+        objects again and SYNCED. Ends when `timeout_s` is over; raises `ApiUnavailable`, or
+        `ApiForbidden` for a credential, only when the server cannot be reached for the rest of that
+        time, and `ApiForbidden` for a right that is missing at once.
         """
         ...
 

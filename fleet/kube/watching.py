@@ -143,8 +143,10 @@ class Watching:
         self.streaming = False
 
     def failed(self, error: errors.FleetError, now: float) -> None:
-        """A list, an opening or a stream failed. Raises `ApiInvalid`: it would fail for ever."""
-        if isinstance(error, errors.ApiInvalid):
+        """A list, an opening or a stream failed. Raises `ApiInvalid`, and `ApiForbidden` where a
+        right is missing: the next one would be refused as well. A credential may be renewed."""
+        lacking = isinstance(error, errors.ApiForbidden) and error.fields.get("status") != 401
+        if lacking or isinstance(error, errors.ApiInvalid):
             raise error
         if not self.streaming and error.fields.get("status") != answers.GONE:
             self._error = error

@@ -157,7 +157,7 @@ def _of_binding(found: BindingView | None) -> Iterator[Sample]:
         yield _one(OF_SOME, binding.stepped_at, nodes=binding.nodes)
     yield _one("fleet_coordinator_step_seconds", binding.step_s)
     yield _one("fleet_coordinator_open_claims", binding.open_claims)
-    yield _one("fleet_coordinator_trouble", bool(binding.trouble))
+    yield _one("fleet_coordinator_trouble", bool(binding.trouble or binding.missing))
     yield _one("fleet_coordinator_silent_nodes", len(binding.silent_nodes))
     for node in binding.silent_nodes:
         yield _one("fleet_coordinator_node_silent", 1, node=node)

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from fleet import errors, sqlite
+from fleet.messages import PLUGIN_LACKS, Right
 from fleet.node.container_runtime import Handover
 from fleet.node.parts import Parts
 
 LOG = logging.getLogger(__name__)
 
+TOLD_S = 30.0
+"""Time, s, for which a word of the plugin counts; it comes every second."""
 LOOK_PERIOD_S = 10.0
 """Time, s, between two looks: also the longest a trouble that is over stays told."""
 _PROBE = ".fleetscrub-probe"
@@ -43,6 +47,8 @@ class Condition:
         self._doubted = False
         """Whether a spec could not be written: then a look from outside is not enough."""
         self._looked_at = float("-inf")
+        self._missing: tuple[Right, ...] = ()
+        self._missing_at = float("-inf")
         self._said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     # --- reading ---
@@ -63,6 +69,16 @@ class Condition:
         """Why the node serves in a degraded way: what blocks it, and what does not."""
         return (*self.blocked(), *self._lesser())
 
+    def lacks(self, missing: tuple[Right, ...]) -> None:
+        """What the node's plugin says every second: rights at the API server that it lacks."""
+        self._missing, self._missing_at = missing, time.monotonic()
+
+    def _plugin_lacks(self, *, lesser: bool) -> list[str]:
+        if time.monotonic() - self._missing_at > TOLD_S:
+            return []
+        found = [one for one in self._missing if one.lesser is lesser]
+        return [f"{PLUGIN_LACKS}{one}; grant it, deploy/ has the roles" for one in found]
+
     def _lesser(self) -> tuple[str, ...]:
         parts = self._parts
         lost = parts.sweep.validator.losses.trouble
@@ -74,6 +90,7 @@ class Condition:
         if parts.lingering is not None:
             found += parts.lingering.found
         found += [f"{one.detail}; {one.remedy}" for one in parts.sweep.unfit]
+        found += self._plugin_lacks(lesser=False)
         copies = parts.registry.copies
         found.extend(text for text in (copies.witness_trouble, copies.reasons_trouble) if text)
         return tuple(found)
@@ -88,7 +105,7 @@ class Condition:
         if parts.preflight is not None and parts.preflight.unknown:
             found.append(f"not known: {parts.preflight.unknown}")
         lingering = parts.lingering.notes if parts.lingering else ()
-        return (*parts.lacks.off, *lingering, *found)
+        return (*parts.lacks.off, *lingering, *found, *self._plugin_lacks(lesser=True))
 
     # --- looking ---
 

@@ -327,6 +327,7 @@ class NodeService:
     def published(self, published: Published) -> None:
         """What the publisher just read back from the node's slices (promise 6)."""
         self._parts.holding.teardown.visibility.published(published)
+        self._condition.lacks(published.missing)
 
     def paid(self, uids: Sequence[str]) -> None:
         """These claims were let go at the API: they are no longer owed."""

@@ -66,11 +66,11 @@ def around(*, alive: Alive | None, now: float, unasked: str) -> tuple[Obstacle, 
         what = f"the cluster that is served cannot be asked: {unasked}"
         remedy = "name it with --kubeconfig FILE, or say --no-cluster where the fleet serves none"
         found.append(Obstacle(what=what, remedy=remedy))
-    if alive is not None and not alive.late_s(now):
+    if alive is not None and not alive.gone:
         found.append(
             Obstacle(
-                what=f"a coordinator runs (pid {alive.pid}, {now - alive.at:.0f} s ago): it would"
-                " take leases and mark claims again",
+                what=f"a coordinator runs (pid {alive.pid} on {alive.host},"
+                f" {now - alive.at:.0f} s ago): it would take leases and mark claims again",
                 remedy="stop `fleet coordinate` (SIGTERM), or end the actor of the coordinator; one"
                 f" that was killed is no obstacle after {LATE_S:.0f} s",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -20,7 +21,9 @@ from actors.bridge import Leash
 from actors.handles import RemoteNode
 from fleet import bootstrap, errors, plugging
 from fleet.bootstrap import NodePlan
+from fleet.evidence import layout
 from tests.actors.waiting import until
+from tests.standin.server import StandIn
 
 DEADLINE_S = 60.0
 NOBODY = "127.0.0.1:1"
@@ -136,6 +139,62 @@ def test_a_node_of_another_state_directory_is_not_taken_over(address: str, tmp_p
         assert process.wait(DEADLINE_S) == bridge.RAY_AWAY
     assert "runs already, for the state directory" in said(path)
     assert until(serving).ping().pid == before.pid
+
+
+@pytest.mark.ray
+def test_f71_it_says_whether_the_coordinator_steps(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F71: as it says itself, once; one that is another process is counted, and one that lacks a
+    right is no coordinator that steps."""
+    del address
+    with StandIn() as standin:
+        plan = served(tmp_path, standin)
+        found = bridge.Bridge(plan)
+
+        def says(text: str, *, at: float) -> bool:
+            found.step(at)
+            return text in caplog.text
+
+        found.step(0.0)
+        clock = itertools.count(20.0, 20.0)
+        until(lambda: says("): it steps", at=next(clock)))
+        assert caplog.text.count("): it steps") == 1
+        for _ in range(4):
+            found.step(next(clock) + bridge.MAKE_PERIOD_S)
+        assert caplog.text.count("): it steps") == 1
+        before = handles.find_coordinator().ping()
+        os.kill(before, signal.SIGKILL)
+        clock = itertools.count(2_000.0, 100.0)
+        until(lambda: says("made anew 1 times since this bridge began", at=next(clock)))
+
+
+@pytest.mark.ray
+def test_f71_a_coordinator_that_cannot_start_is_counted(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F71: why it does not start, and how often it was made; nothing says that it serves."""
+    del address
+    with StandIn() as standin:
+        plan = served(tmp_path, standin)
+        keys = layout.coordinator_keys_directory(Path(plan.state))
+        for path in keys.iterdir():
+            path.write_bytes(b"no key")
+        found = bridge.Bridge(plan)
+        for at in (0.0, 20.0, 40.0, 80.0, 100.0, 160.0, 180.0):
+            found.step(at)
+    lines = [one for one in caplog.messages if one.startswith("coordinator")]
+    assert all("it does not answer" in one and "key" in one for one in lines), lines
+    assert "[made 3 times, every 60 s]" in lines[-1]
+    assert not any("it steps" in one for one in lines)
+
+
+def served(state: Path, standin: StandIn) -> NodePlan:
+    """The plan of a node that kubelet serves."""
+    kubeconfig = standin.kubeconfig(state / "kubeconfig")
+    plan = plan_of(state, kubernetes=True, kubeconfig=str(kubeconfig))
+    bootstrap.begin(bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings))
+    return plan
 
 
 @pytest.mark.ray

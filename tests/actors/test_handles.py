@@ -18,7 +18,7 @@ import pytest
 import ray
 
 from actors import cluster, handles, muster
-from actors.handles import RemoteCoordinator, RemoteNode
+from actors.handles import RemoteNode
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
@@ -60,9 +60,7 @@ class Fleet:
         coordinator = plan.coordinator.model_copy(update=binding)
         plan = plan.model_copy(update={"coordinator": coordinator})
         self.nodes: list[RemoteNode] = []
-        self.coordinator: RemoteCoordinator = muster.create(
-            plan, self.nodes, host=cluster.LOCAL_HOST
-        )
+        (self.coordinator,) = muster.create(plan, self.nodes, host=cluster.LOCAL_HOST)
         handles.await_serving(self.nodes)
 
     @property

@@ -39,6 +39,8 @@ class Tree:
     rays: Rays
     mark: str
     arguments: tuple[str, ...]
+    shell: str = ""
+    """Script that runs ``"$0" "$@"`` as the command; "": it is run as it is."""
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -47,6 +49,7 @@ class Tree:
         with (self.rays.directory / f"{self.mark}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *(("sh", "-c", self.shell) if self.shell else ()),
                     str(Path(sys.executable).parent / "ray"),
                     "start",
                     "--block",

@@ -16,9 +16,9 @@ _PAUSE_S = 0.05
 T = TypeVar("T")
 
 
-def until(ask: Callable[[], T | None]) -> T:
+def until(ask: Callable[[], T | None], limit_s: float = DEADLINE_S) -> T:
     """The first answer that is something; errors that waiting mends are waited out."""
-    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    end, pause = time.monotonic() + limit_s, threading.Event()
     while True:
         answer = None
         with suppress(errors.Retryable):

@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, coordinating, errors
+from fleet.binding import alive
+from fleet.binding.alive import Heartbeat
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.conditions import RebootConditions
 from fleet.binding.holding import Holds
-from fleet.binding.running import Loop
+from fleet.binding.running import BindingView, Loop
 from fleet.binding.visibility import Visible
 from fleet.cli.main import main
 from fleet.clock import ManualClock, SystemClock
 from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
 from fleet.kube import identity
-from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
+from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import REPEAT_S, Events, Regarding
@@ -40,7 +42,10 @@ from tests.standin.server import StandIn
 ACCOUNT = "fleet-coordinator"
 USER = f"system:serviceaccount:fleetscrub:{ACCOUNT}"
 GROUP = "resource.k8s.io"
-ROLES = [role(ACCOUNT), role("fleet-store", "Role")]
+ROLES = [
+    role(ACCOUNT),
+    *(role(name, "Role") for name in ("fleet-store", ACCOUNT, "fleet-status")),
+]
 DELETE = role("fleet-unexposed")
 ASKED_BESIDES: set[Right] = {
     (GROUP, "resourceclaims/binding", "patch"),
@@ -156,14 +161,28 @@ def given_up() -> set[Right]:
     return called(cluster)
 
 
+def seen(site: Bench, cluster: MemoryCluster) -> None:
+    """Its sign of life, in the Lease that is shipped; it is read where `fleet status` runs."""
+    for lease in of_kind("Lease"):
+        site.cluster.create(LEASES, lease)
+    view = BindingView(stepped_at=time.time())
+    heart = Heartbeat(lambda: view, state=site.state, cluster=cluster, namespace="fleetscrub")
+    heart.beat()
+    found = alive.read(cluster, "fleetscrub").found
+    assert found is not None
+    assert found.wrong(found.at) == ""
+
+
 def test_the_roles_are_what_the_coordinator_calls() -> None:
-    """A5: pre-bind, letting go, take-over, events and the store need no more than is shipped."""
+    """A5: pre-bind, letting go, take-over, events and the store need no more than is shipped. F71:
+    its sign of life needs the right to that one object."""
     with bench(Profile.STRICT) as site:
         cluster = limited(site)
         bound(site, cluster)
         taken_over(site, cluster)
         told(cluster)
         stored(cluster)
+        seen(site, cluster)
         identity.meet(site.state, cluster, [NODE])
         asked, granted = called(cluster) | given_up(), rights(*ROLES)
         asked |= {(group, what, "list") for group, what, verb in asked if verb == "watch"}
@@ -254,15 +273,17 @@ def test_the_bindings_give_the_roles_to_the_accounts() -> None:
     accounts = [ACCOUNT, "fleet-node-plugin", "fleet-worker"]
     assert {*accounts} <= {str(one["metadata"]["name"]) for one in of_kind("ServiceAccount")}
     (binding,) = of_kind("ClusterRoleBinding", "coordinator.yaml")
-    (store,) = of_kind("RoleBinding", "coordinator.yaml")
+    bound = {one["metadata"]["name"]: one for one in of_kind("RoleBinding", "coordinator.yaml")}
     assert [one["name"] for one in binding["subjects"]] == [ACCOUNT]
-    assert sorted(one["name"] for one in store["subjects"]) == sorted(accounts)
-    assert store["roleRef"] == {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "Role",
-        "name": "fleet-store",
-    }
-    assert {one["namespace"] for one in (*binding["subjects"], *store["subjects"])} == {
-        Settings().store.namespace
-    }
+    wanted = {"fleet-store": accounts, "fleet-status": accounts, ACCOUNT: [ACCOUNT]}
+    assert bound.keys() == wanted.keys()
+    for name, told in wanted.items():
+        assert sorted(one["name"] for one in bound[name]["subjects"]) == sorted(told)
+        assert bound[name]["roleRef"] == {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "Role",
+            "name": name,
+        }
+    every = [one for found in (binding, *bound.values()) for one in found["subjects"]]
+    assert {one["namespace"] for one in every} == {Settings().store.namespace}
     assert not any("*" in right for right in rights(*ROLES, DELETE))

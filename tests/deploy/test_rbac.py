@@ -16,14 +16,15 @@ from fleet.binding.holding import Holds
 from fleet.binding.names import MANAGER
 from fleet.clock import ManualClock
 from fleet.dra.asking import AskedClaim
+from fleet.dra.uncoordinated import ABSENT_S, COMPONENT, Uncoordinated
 from fleet.dra.waiting import Waiting, leaving
-from fleet.kube.base import CLAIMS, EVENTS, SLICES, Change, Event, Name
+from fleet.kube.base import CLAIMS, EVENTS, LEASES, SLICES, Change, Event, Name
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import REPEAT_S, Events
 from fleet.messages import ClaimOrder
 from node_plugin import wiring
-from node_plugin.pod_events import COMPONENT, TOLD_AFTER_S, PodEvents, pod_of
+from node_plugin.pod_events import TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
 from node_plugin.wiring import Options, Plugin
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
@@ -37,7 +38,11 @@ ASKED_BESIDES = {BINDING, SAID}
 """Rights that no call has by itself: the server asks for them at a write of a claim's status."""
 EVERYBODYS = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}
 """Rights of every service account by the cluster's own role ``system:basic-user``."""
-ROLE = role("fleet-node-plugin")
+ROLES = [
+    role("fleet-node-plugin"),
+    *(role(name, "Role") for name in ("fleet-store", "fleet-node-plugin", "fleet-status")),
+]
+ROLE = ROLES[0]
 
 
 @contextmanager
@@ -57,7 +62,7 @@ def plugged(site: Bench, cluster: MemoryCluster) -> Iterator[Plugin]:
 
 def plugged_in(site: Bench, *, without: Right | None = None) -> MemoryCluster:
     """The API as the plugin meets it, with the rights as shipped."""
-    site.cluster.engine.access = Access(rules(USER, ROLE, without=without))
+    site.cluster.engine.access = Access(rules(USER, *ROLES, without=without))
     return MemoryCluster(site.cluster.engine, caller=Caller(USER, NODE, "fleetscrub"))
 
 
@@ -76,7 +81,9 @@ def test_the_role_is_what_the_plugin_calls() -> None:
             _orphan(site, plugin)
             plugin._stop.set()
             plugin._watch()
-        assert called(cluster) - EVERYBODYS | ASKED_BESIDES == rights(ROLE)
+            _told(site, plugin)
+        store = rights(role("fleet-store", "Role"))
+        assert called(cluster) - EVERYBODYS - store | ASKED_BESIDES == rights(*ROLES) - store
 
 
 def test_a_claim_is_held_and_let_go_with_the_role() -> None:
@@ -168,24 +175,42 @@ def _orphan(site: Bench, plugin: Plugin) -> None:
     assert plugin.orphans.step() == ("nameless",)
 
 
-def test_events_about_its_own_pod_need_the_role_of_its_namespace() -> None:
-    """Told, and counted up later: three verbs, and in no other namespace."""
-    own, clock = role("fleet-node-plugin", "Role"), ManualClock(1_000_000.0)
+def test_events_about_its_own_pod_and_waiting_claims_need_a_role() -> None:
+    """Told, and counted up later: three verbs, in whatever namespace a claim waits."""
+    clock = ManualClock(1_000_000.0)
     cluster = MemoryCluster()
-    cluster.engine.access = Access(rules(USER, own))
+    cluster.engine.access = Access(rules(USER, ROLE))
     ours = MemoryCluster(cluster.engine, caller=Caller(USER, NODE, "fleetscrub"))
     for _ in range(2):  # whoever starts anew finds what was told before
-        for namespace in ("fleetscrub", "tenant"):
-            pod = pod_of(f"{namespace}/plugin-x", "uid-1")
-            assert pod is not None
-            told = PodEvents(Events(ours, COMPONENT, clock), pod)
-            for _ in range(2):
-                told.step([Lack("NodeBlocked", "disk full")], clock.monotonic())
-                clock.advance(REPEAT_S + TOLD_AFTER_S)
+        pod = pod_of("fleetscrub/plugin-x", "uid-1")
+        assert pod is not None
+        told = PodEvents(Events(ours, COMPONENT, clock), pod)
+        for _ in range(2):
+            told.step([Lack("NodeBlocked", "disk full")], clock.monotonic())
+            clock.advance(REPEAT_S + TOLD_AFTER_S)
     assert [(one["metadata"]["namespace"], one["count"]) for one in cluster.list(EVENTS).items] == [
         ("fleetscrub", 2)
     ]
-    assert called(ours) == rights(own)
+    assert called(ours) == {("", "events", verb) for verb in ("create", "get", "patch")}
+
+
+def _told(site: Bench, plugin: Plugin) -> None:
+    """F71: a claim that waits for a coordinator which never reported; later once more."""
+    for lease in of_kind("Lease"):
+        site.cluster.create(LEASES, lease)
+    allotted = result("gpu-1", bindingConditions=[MARKS.sanitized, MARKS.healthy])
+    site.reserve(site.allocate(site.create("waits"), allotted), site.pod("waiting", node=""))
+    clock = ManualClock(site.clock.now())
+    for _ in range(2):
+        teller = Uncoordinated(
+            cluster=plugin.cluster, marks=MARKS, namespace="fleetscrub", node=NODE,
+            events=Events(plugin.cluster, COMPONENT, clock), clock=clock,
+        )  # fmt: skip
+        teller.step()
+        clock.advance(ABSENT_S + 2 * REPEAT_S)
+        for _ in range(2):
+            teller.step()
+    assert {one["count"] for one in site.cluster.list(EVENTS).items} == {2}
 
 
 def test_without_a_right_the_plugin_says_which() -> None:
@@ -195,6 +220,10 @@ def test_without_a_right_the_plugin_says_which() -> None:
         with plugged(site, cluster) as plugin:
             plugin.keeper.step(site.node.view().at)
             (trouble,) = plugin.keeper.report.trouble
+            assert [*map(str, plugin.rights.missing)] == [
+                f"create resourceslices.resource.k8s.io (account {USER})"
+            ]
+            assert "create resourceslices" in site.node.view().degraded[0], "F77: and in status"
         assert not plugin.keeper.report.settled
         assert trouble.kind == "ApiForbidden"
         assert "create" in trouble.detail
@@ -209,4 +238,4 @@ def test_the_binding_gives_the_role_to_the_account() -> None:
         assert binding["subjects"] == [named]
         assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (kind, named["name"])
     assert f"system:serviceaccount:{named['namespace']}:{named['name']}" == USER
-    assert not any("*" in right for right in rights(ROLE))
+    assert not any("*" in right for right in rights(*ROLES))

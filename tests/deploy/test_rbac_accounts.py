@@ -39,7 +39,8 @@ def test_the_role_is_what_an_uninstall_calls() -> None:
 
 
 def test_who_asks_the_api_nothing_has_no_right_and_no_token() -> None:
-    """A5: worker, campaign and webhook; the worker has the store's role for a store at the API."""
+    """A5: worker, campaign and webhook; the worker has the store's role for a store at
+    the API, and reads the coordinator's Lease."""
     accounts = {one["metadata"]["name"]: one for one in of_kind("ServiceAccount")}
     silent = ("fleet-admission", "fleet-campaign", "fleet-worker")
     for name in silent:
@@ -50,7 +51,10 @@ def test_who_asks_the_api_nothing_has_no_right_and_no_token() -> None:
         for binding in of_kind(kind)
         for subject in binding["subjects"]
     }
-    assert {one for one in bound if one[1] in silent} == {("fleet-store", "fleet-worker")}
+    assert {one for one in bound if one[1] in silent} == {
+        ("fleet-store", "fleet-worker"),
+        ("fleet-status", "fleet-worker"),
+    }
     assert (UNINSTALL, UNINSTALL) in bound
     assert {name for _, name in bound} <= accounts.keys()
 

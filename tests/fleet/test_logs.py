@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,3 +189,37 @@ except SystemExit:
     )
     assert done.stderr.count("\n") == 1
     assert r"fleet.kube: claim a\x1b[2J\nERROR forged" in done.stderr
+
+
+def test_f71_lines_are_written_to_a_second_place_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F71: the log of the container that Ray runs in; where that cannot be, and once nobody reads
+    it any more, the first place is as good as ever."""
+    reading, writing = os.pipe()
+    first = io.StringIO()
+    monkeypatch.setenv(logs.ALSO, f"/proc/{os.getpid()}/fd/{writing}")
+    logs.begin("coordinator", stream=first)
+    logging.getLogger("fleet.x").warning("said")
+    assert os.read(reading, 1000).decode() == first.getvalue()
+    os.close(reading)
+    logging.getLogger("fleet.x").warning("nobody reads it")
+    os.close(writing)
+    for path in (tmp_path / "nothing", tmp_path):
+        monkeypatch.setenv(logs.ALSO, str(path))
+        logs.begin("coordinator", stream=first)
+        logging.getLogger("fleet.x").warning("at %s", path)
+    assert [line.rpartition(": ")[2] for line in first.getvalue().splitlines()] == [
+        "said",
+        "nobody reads it",
+        f"at {tmp_path / 'nothing'}",
+        f"at {tmp_path}",
+    ]
+    log = tmp_path / "log"
+    monkeypatch.setenv(logs.ALSO, str(log))
+    with log.open("a") as own:
+        logs.begin("coordinator", stream=own)
+        logging.getLogger("fleet.x").warning("once")
+    assert log.read_text().count("once") == 1
+    monkeypatch.delenv(logs.ALSO)
+    logs.begin("coordinator", stream=first)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fleet.clock import ManualClock
+from fleet.dra.uncoordinated import COMPONENT
 from fleet.kube.base import EVENTS, PODS, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import Events, Regarding
-from node_plugin.pod_events import COMPONENT, PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
+from node_plugin.pod_events import PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
 
 NOW = 1_000_000.0

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet.messages import Right
 from node_plugin.ports import Standing
 from node_plugin.vitals import (
     SILENCE_MAX_S,
@@ -160,6 +161,31 @@ def test_every_lack_has_a_reason_as_kubernetes_spells_them(place: Path) -> None:
                 "DeviceWithheld",
             ]
             assert "gpu-0 is not in the ResourceSlices: another" in vitals.lacks()[-1].text
+
+    asyncio.run(story())
+
+
+def test_f77_a_right_that_is_missing_is_named(place: Path) -> None:
+    """F77: verb, resource and account; one that the plugin can do without keeps it Ready."""
+    account = "system:serviceaccount:fleetscrub:fleet-node-plugin"
+    needed = Right(verb="get", resource="resourceclaims", group="resource.k8s.io", account=account)
+    lesser = Right(verb="patch", resource="resourceclaims/binding", account=account)
+
+    async def story() -> None:
+        around = Around(replace(WELL, missing=(lesser,)))
+        async with started(plugin(place)) as server:
+            vitals = Vitals(server, around, node="n1", now=lambda: NOW)
+            await until(lambda: vitals.healthz().status == 200, "health")
+            await told(server.paths.registration, registered=True)
+            page = vitals.readyz()
+            assert page.status == 200
+            said = f"a right is missing that need not be: {lesser}"
+            assert page.text == f"ok\n{said}\n"
+            around.found = replace(WELL, missing=(needed, lesser))
+            page = vitals.readyz()
+            assert page.status == 503
+            assert page.text == f"a right is missing: {needed}\n{said}\n"
+            assert str(needed) == f"get resourceclaims.resource.k8s.io (account {account})"
 
     asyncio.run(story())
 

@@ -100,7 +100,8 @@ class MemoryCluster:
         """The objects selected, SYNCED, then changes; all again after each loss. ALIVE is told
         every `POLL_S`.
 
-        Raises what kept the server away until the end of `timeout_s`; `ApiInvalid` at once.
+        Raises what kept the server away until the end of `timeout_s`; `ApiInvalid` and
+        `ApiForbidden` at once.
         """
         clock = SystemClock()
         deadline = clock.monotonic() + timeout_s
@@ -110,13 +111,13 @@ class MemoryCluster:
                 for event in self._connection(resource, selection, deadline):
                     if alive or event.change is not Change.ALIVE:
                         yield event
-            except ApiInvalid:
+            except (ApiInvalid, ApiForbidden):
                 raise
             except FleetError as error:
                 lost = error
             left = deadline - clock.monotonic()
             if left <= 0:
-                if isinstance(lost, ApiUnavailable | ApiForbidden):
+                if isinstance(lost, ApiUnavailable):
                     raise lost
                 if lost is not None:
                     raise ApiUnavailable(lost.detail) from lost

@@ -33,7 +33,10 @@ def line(container: Object) -> list[str]:
 
 
 def _words(container: Object) -> Sequence[str]:
-    return [*container["command"], *container.get("args", ())]
+    command, arguments = container["command"], container.get("args", ())
+    if command[:2] == ["sh", "-c"] and command[2].endswith('exec ray start "$@"'):
+        return ["ray", "start", *arguments]  # what the shell becomes
+    return [*command, *arguments]
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from actors.cluster import POD_IP
+from fleet.binding.alive import Heartbeat
+from fleet.binding.view import BindingView
+from fleet.clock import ManualClock
 from fleet.kube.base import Object
+from fleet.messages import Right
 from tests.deploy.chart import commands, rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
 
@@ -141,3 +147,54 @@ def test_f77_a_driver_of_ray_is_told_which_raylet_is_its_own() -> None:
     assert found.keys() == drivers
     for variables in found.values():
         assert variables[POD_IP]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_f71_the_probe_of_the_head_asks_who_does_the_work(tmp_path: Path) -> None:
+    """F71: the head's pod is Ready while each coordinator in it steps, and says why it is not."""
+    template = rendering.one("Deployment", "fleetscrub-ray-head")["spec"]["template"]
+    (container,) = [one for one in containers(template) if one["name"] == "ray-head"]
+    command = container["readinessProbe"]["exec"]["command"]
+    assert command[-1] == "/var/lib/fleetscrub/coordinator"
+    directory = tmp_path / "coordinator"
+    right = Right(verb="list", resource="resourceclaims", group="resource.k8s.io", account="a")
+
+    def asked() -> tuple[int, str]:
+        told = subprocess.run([*command[:-1], str(directory)], capture_output=True, check=False)
+        return told.returncode, told.stdout.decode().strip()
+
+    def beat(nodes: str = "", *, at: float | None = None, missing: tuple[Right, ...] = ()) -> None:
+        now = time.time() if at is None else at
+        view = BindingView(nodes=nodes, stepped_at=now, missing=missing)
+        heart = Heartbeat(
+            lambda: view, state=tmp_path, cluster=None, namespace="", clock=ManualClock(now)
+        )
+        heart.beat()
+
+    none = "no coordinator has reported in this pod: see its log and those of the bridges"
+    assert asked() == (1, none)
+    directory.mkdir()
+    assert asked() == (1, none)
+    beat()
+    assert asked() == (0, "")
+    beat("pool=a", missing=(right,))
+    code, told = asked()
+    assert code == 1
+    assert told.startswith("the coordinator of the nodes pool=a lacks a right: list resourceclaims")
+    beat("pool=a")
+    assert asked() == (0, "")
+    beat(at=time.time() - 100)
+    code, told = asked()
+    assert code == 1
+    assert told.startswith("the coordinator has not reported for 10")
+
+
+@pytest.mark.parametrize("name", ["fleetscrub-ray-head", "fleetscrub-worker"])
+def test_f71_what_actors_log_goes_to_the_log_of_the_container(name: str) -> None:
+    """F71: after Kubernetes has read it, the command names the shell's own standard error and runs
+    Ray in the shell's place."""
+    kind = "Deployment" if name.endswith("head") else "DaemonSet"
+    template = rendering.one(kind, name)["spec"]["template"]
+    (container,) = [one for one in containers(template) if one["name"].startswith("ray-")]
+    *shell, script, own = container["command"]
+    assert (shell, own) == (["sh", "-c"], "ray")
+    assert script.replace("$$", "$") == 'FLEET_LOG_ALSO=/proc/$$/fd/2 exec ray start "$@"'

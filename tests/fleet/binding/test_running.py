@@ -13,6 +13,7 @@ from fleet import errors
 from fleet.binding.running import (
     PAUSE_MAX_S,
     PERIOD_S,
+    SETTLED_S,
     SURVEY_S,
     Loop,
     Reconciling,
@@ -24,7 +25,9 @@ from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
+from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.rights import Rights
 from fleet.messages import DeviceView, NodeView
 from fleet.model import NodeName, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore
@@ -401,3 +404,47 @@ def test_jobs_go_side_by_side_and_all_are_waited_for() -> None:
         each(jobs)
     each.close()
     assert done == ["met", "met"]
+
+
+def test_f77_a_refusal_is_not_over_because_nothing_was_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """F77: a step that leaves out what was refused, because it is not due yet, ends no trouble: it
+    is said once, and once when steps have ended well for a while."""
+    stage = Stage()
+    forbidden = errors.ApiForbidden("User x cannot update configmaps", status=403, causes=[])
+    refused = errors.SettingsInvalid("the store may not update configmaps")
+    refused.__cause__ = forbidden
+    for _ in range(5):
+        stage.notes.error = refused
+        stage.clock.advance(stage.loop.turn())
+        stage.notes.error = None
+        for _ in range(3):
+            stage.clock.advance(stage.loop.turn())
+            assert "may not update" in stage.loop.view().trouble
+    assert caplog.text.count("may not update") == 1
+    assert "claims are reconciled" not in caplog.text
+    for _ in range(int(SETTLED_S / PERIOD_S) + 1):
+        stage.clock.advance(stage.loop.turn())
+    assert stage.loop.view().trouble == ""
+    assert caplog.text.count("claims are reconciled") == 1
+
+
+def test_f71_rights_that_are_missing_are_in_the_view(caplog: pytest.LogCaptureFixture) -> None:
+    """F71: as the refusals named them, until the server says that they are granted."""
+    stage = Stage()
+    cluster = MemoryCluster(caller=Caller("coordinator"))
+    cluster.engine.access = access = Access(())
+    rights = Rights(cluster)
+    with pytest.raises(errors.ApiForbidden):
+        rights.list(NODES)
+    cluster.faults.fail_next("create", errors.ApiUnavailable("away", status=503))
+    loop = Loop(
+        lambda: Reconciling(stage.notes, stage.nodes, Floors(stage.store), rights=rights),
+        clock=stage.clock,
+    )
+    loop.turn()
+    assert [*map(str, loop.view().missing)] == ["list nodes (account coordinator)"]
+    assert loop.view().stepped_at == stage.clock.now()
+    assert access.rules == []
+    assert caplog.text.count("a right is missing") == 1

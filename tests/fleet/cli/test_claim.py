@@ -118,7 +118,7 @@ def test_whoever_says_nothing_is_not_taken_for_a_no(
     """E7: a silent node is "unknown", and it is told that no coordinator reports."""
     host.pending("a")
     told = verb(host, "show", "tenant/a")
-    assert "no coordinator reports on this host" in told["coordinator_trouble"][0]
+    assert "no coordinator has ever reported" in told["coordinator_trouble"][0]
     found = ClaimStoryAnswer.model_validate(told)
     _render_story(found, Console(width=200))
     assert "n1: no record" in capsys.readouterr().out

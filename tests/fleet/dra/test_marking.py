@@ -11,11 +11,11 @@ import pytest
 
 from fleet import errors
 from fleet.binding.claim import ClaimReading, read
-from fleet.binding.holding import REVIEWS
 from fleet.dra.asking import AskedClaim
 from fleet.dra.marking import HOLD_BUDGET_S, REFUSED_S, Marking, MarkingRules, unverified
 from fleet.kube.base import CLAIMS, Object, Resource
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.rights import REVIEWS
 from fleet.messages import DeviceView, NodeView, Owed
 from fleet.model import State
 from fleet.profiles import Profile

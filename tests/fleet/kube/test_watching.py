@@ -230,7 +230,7 @@ def test_something_received_ends_the_row_of_losses() -> None:
     ("error", "kind"),
     [
         (errors.ApiUnavailable("down", status=0), errors.ApiUnavailable),
-        (errors.ApiForbidden("no right", status=403, causes=[]), errors.ApiForbidden),
+        (errors.ApiForbidden("no credential", status=401, causes=[]), errors.ApiForbidden),
         (errors.ApiNotFound("not served"), errors.ApiUnavailable),
         (errors.ApiFailed("500", status=500), errors.ApiUnavailable),
     ],
@@ -250,10 +250,12 @@ def test_an_error_is_told_only_at_the_end(
     assert type(found.outcome()) is kind
 
 
-def test_a_request_that_can_never_be_right_is_told_at_once() -> None:
-    """A malformed selector is not tried until the time is over."""
+def test_f77_a_request_that_is_refused_is_told_at_once() -> None:
+    """F77: neither a malformed selector nor a missing right is tried until the time is over."""
     with pytest.raises(errors.ApiInvalid):
         start().failed(errors.ApiInvalid("bad selector"), 1.0)
+    with pytest.raises(errors.ApiForbidden):
+        start().failed(errors.ApiForbidden("no right", status=403, causes=[]), 1.0)
 
 
 def test_silence_at_the_end_of_the_time_is_no_error() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fleet import errors
+from fleet.messages import Published, Right
 from fleet.model import Token
 from fleet.node.condition import LOOK_PERIOD_S, Condition, _shortage
 from fleet.stores.base import Release
@@ -228,3 +229,19 @@ def test_b39_leftovers_and_strays_are_notes_and_degrade_nothing(lab: Lab) -> Non
     view = lab.node.view()
     assert view.notes == (*health.validator.partitions.troubles, *health.strays)
     assert (view.blocked, view.degraded) == ((), ())
+
+
+def test_f71_a_right_that_the_plugin_lacks_is_told_of_the_node(lab: Lab) -> None:
+    """F71: whoever asks the node's owner hears of it, as long as the plugin says so; one it can do
+    without degrades nothing."""
+    account = "system:serviceaccount:fleetscrub:fleet-node-plugin"
+    needed = Right(verb="list", resource="resourceslices", group="resource.k8s.io", account=account)
+    lesser = Right(verb="create", resource="events", account=account)
+    lab.node.published(Published(missing=(needed, lesser)))
+    view = lab.node.view()
+    (told,) = view.degraded
+    assert told.startswith("the plugin lacks a right: list resourceslices.resource.k8s.io (account")
+    assert [note for note in view.notes if "create events" in note]
+    assert view.blocked == ()
+    lab.node.published(Published())
+    assert lab.node.view().degraded == ()

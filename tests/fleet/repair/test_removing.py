@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.binding.alive import LATE_S, Alive
+from fleet.binding.alive import Alive
 from fleet.binding.running import BindingView
 from fleet.kube.base import NODES, SLICES, Name, Selection
 from fleet.leases import AcquireRequest
@@ -109,7 +109,8 @@ def test_a_cluster_that_is_not_asked_is_in_the_way() -> None:
     """E7: what cannot be looked at is not taken for removed; a coordinator long gone is none."""
     binding = BindingView()
     assert around(alive=None, now=NOW, unasked="") == ()
-    (one,) = around(alive=Alive(pid=7, at=NOW - LATE_S - 1, binding=binding), now=NOW, unasked="x")
+    gone = Alive(pid=7, at=NOW - 90.0, binding=binding, gone=True)
+    (one,) = around(alive=gone, now=NOW, unasked="x")
     assert "--kubeconfig" in one.remedy
     (one,) = around(alive=Alive(pid=7, at=NOW - 1, binding=binding), now=NOW, unasked="")
     assert "pid 7" in one.what

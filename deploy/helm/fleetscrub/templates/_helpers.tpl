@@ -92,6 +92,16 @@ true
 {{ include "fleetscrub.logEnvironment" . }}
 {{- end -}}
 
+{{/* Ray keeps what its processes log in files of its own: ours write it to this container's log as
+     well. Kubernetes makes one $ of two, the shell its own process of the two that are left. */}}
+{{- define "fleetscrub.rayStart" -}}
+command:
+- sh
+- -c
+- FLEET_LOG_ALSO=/proc/$$$$/fd/2 exec ray start "$@"
+- ray
+{{- end -}}
+
 {{- define "fleetscrub.logEnvironment" -}}
 - {name: FLEET_LOG_FORMAT, value: {{ .Values.logFormat }}}
 {{- end -}}
