@@ -74,6 +74,11 @@ class Writer:
             self.troubles.pop("holds", None)
         return found
 
+    def granted(self) -> None:
+        """A right that was missing is there: nothing is known to be refused any more."""
+        self.holds = True
+        self.troubles.pop("holds", None)
+
     def _may_hold(self, now: float) -> bool:
         """Whether to ask for a reservation: while it is refused, one claim a minute does."""
         if not self.holds:

@@ -49,6 +49,8 @@ class Binding(Protocol):
 
     def saw(self, views: Views, now: float) -> object: ...
 
+    def granted(self, now: float) -> object: ...
+
     @property
     def open_claims(self) -> int: ...
 
@@ -144,8 +146,9 @@ class Reconciling:
         raises, and `ApiUnavailable` before all claims were told once.
         """
         if self._rights is not None and not 0.0 <= now - self._asked_at < RIGHTS_S:
-            self._rights.ask_again()
             self._asked_at = now
+            if self._rights.ask_again():
+                self._binding.granted(now)
         for cache in self._caches[:1]:
             if not cache.synced:
                 plural = cache.resource.plural

@@ -128,6 +128,11 @@ class Binder:
         """Look at these claims with the next step."""
         self._agenda.again(uids, now)
 
+    def granted(self, now: float) -> None:
+        """A right that was missing is there: what was refused is tried with the next step."""
+        self.performer.writer.granted()
+        self._agenda.again([*self.look.tracks], now)
+
     def saw(self, views: Mapping[str, NodeView | errors.FleetError], now: float) -> None:
         """Take in a survey: views of all nodes there are, whoever asked for them."""
         self.look.saw(views)

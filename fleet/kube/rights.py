@@ -63,22 +63,25 @@ class Rights:
         with self._lock:
             return tuple(sorted(self._missing, key=str))
 
-    def ask_again(self) -> None:
-        """Ask the server for each right that is missing whether it is granted by now.
+    def ask_again(self) -> bool:
+        """Ask the server for each right that is missing whether it is granted by now; was one?
 
         For a thread that may wait; one request for each. Raises nothing.
         """
+        news = False
         for right in self.missing:
             try:
                 granted = self._granted(right)
             except errors.FleetError as error:
                 LOG.debug("whether we may %s is not known: %s", right, error)
-                return
+                break
             if granted:
                 with self._lock:
                     known = self._missing.pop(right, None)
                 if known is not None:
                     LOG.warning("the right is granted again: %s", right)
+                    news = True
+        return news
 
     def note(self, error: errors.ApiForbidden) -> None:
         """Remember what this refusal says is missing; nothing where it says so of no right."""
@@ -86,9 +89,7 @@ class Rights:
         for text in (error.detail, *(str(cause[2]) for cause in causes)):
             if (found := _REFUSED.search(text)) is None:
                 continue
-            verb, named = found["verb"], _NAMED.search(text)
-            if self._of_node and verb.startswith(_ANY_NODE):
-                verb = verb.replace(_ANY_NODE, _OWN_NODE)
+            verb, named = _of_account(found["verb"], of_node=self._of_node), _NAMED.search(text)
             right = Right(
                 verb=verb,
                 resource=found["resource"],
@@ -187,3 +188,10 @@ class Rights:
         except errors.ApiForbidden as error:
             self.note(error)
             raise
+
+
+def _of_account(verb: str, *, of_node: bool) -> str:
+    """The verb as the account's role has it: the server names the one it asked about last, which
+    for pods of either account may be that over the pod's own node."""
+    wanted, other = (_OWN_NODE, _ANY_NODE) if of_node else (_ANY_NODE, _OWN_NODE)
+    return wanted + verb.removeprefix(other) if verb.startswith(other) else verb

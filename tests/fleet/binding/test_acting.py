@@ -110,6 +110,18 @@ def test_a_right_that_was_missing_is_asked_for_again(caplog: pytest.LogCaptureFi
     assert (bench.reading().held, writer.holds, writer.troubles) == (True, True, {})
 
 
+def test_f71_a_right_known_to_be_granted_is_used_without_asking_first() -> None:
+    """F71: once it is known that the right is there, the next claim is held."""
+    bench = Bench(rights=BARE)
+    bench.given("c", "a")
+    writer = writer_of(bench)
+    bind(bench, writer, "a")
+    writer.cluster = bench.admin
+    writer.granted()
+    writer.bind(bench.reading(), LEASE, {"a": proof("a")}, now=NOW + 1.0)
+    assert (bench.reading().held, writer.troubles) == (True, {})
+
+
 def test_another_missing_right_is_no_matter_of_holds() -> None:
     """A right to our driver's conditions that is missing is not taken for the binding right."""
     rights = [rule for rule in BARE if "resourceclaims/driver" not in rule.resources]

@@ -85,6 +85,20 @@ def test_a_body_that_is_refused_is_not_sent_at_once_again(error: errors.FleetErr
     assert bench.reading().bound
 
 
+def test_f71_a_right_that_is_granted_is_used_at_once() -> None:
+    """F71: once a right that was missing is granted, what was refused for want of it is tried with
+    the next step, and nothing is said to be missing any more."""
+    bench = proven()
+    bench.cluster.faults.fail_next("apply", errors.ApiForbidden("cannot patch", status=403))
+    bench.run(5.0, wait_s=1.0)
+    assert not bench.reading().bound
+    bench.binder.performer.writer.troubles["holds"] = "claims cannot be held after use"
+    bench.binder.granted(bench.clock.now())
+    bench.run(1.0)
+    assert bench.reading().bound
+    assert bench.binder.troubles == {}
+
+
 def test_a_refusal_of_what_has_changed_is_decided_anew() -> None:
     """422 of a claim that was deallocated meanwhile is no fault of the body."""
     bench = proven()

@@ -13,6 +13,7 @@ from fleet import errors
 from fleet.binding.running import (
     PAUSE_MAX_S,
     PERIOD_S,
+    RIGHTS_S,
     SETTLED_S,
     SURVEY_S,
     Loop,
@@ -25,13 +26,15 @@ from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
-from fleet.kube.memory.access import Access, Caller
+from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
 from fleet.kube.rights import Rights
 from fleet.messages import DeviceView, NodeView
 from fleet.model import NodeName, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
+from tests.fleet.kube.test_rights import Reviewed
 
 
 def view(node: str, **floors: str) -> NodeView:
@@ -83,6 +86,7 @@ class Notes:
     open_claims: int = 3
     steps: list[float] = field(default_factory=list)
     seen: list[Views] = field(default_factory=list)
+    grants: list[float] = field(default_factory=list)
     error: BaseException | None = None
     troubles: dict[str, str] = field(default_factory=dict)
 
@@ -96,6 +100,10 @@ class Notes:
     def saw(self, views: Views, now: float) -> None:  # noqa: ARG002 - of the protocol
         """A survey."""
         self.seen.append(views)
+
+    def granted(self, now: float) -> None:
+        """A right that was missing."""
+        self.grants.append(now)
 
 
 @dataclass
@@ -448,3 +456,20 @@ def test_f71_rights_that_are_missing_are_in_the_view(caplog: pytest.LogCaptureFi
     assert loop.view().stepped_at == stage.clock.now()
     assert access.rules == []
     assert caplog.text.count("a right is missing") == 1
+
+
+def test_f71_a_right_that_is_granted_is_told_at_the_next_question(stage: Stage) -> None:
+    """F71: the loop asks for a missing right now and then; once it is there the claims are told."""
+    engine = Engine()
+    engine.access = access = Access()
+    rights = Rights(Reviewed(engine, caller=Caller("u")))
+    with pytest.raises(errors.ApiForbidden):
+        rights.list(CLAIMS)
+    stepped = Reconciling(stage.notes, stage.nodes, Floors(stage.store), rights=rights)
+    stepped.step(1.0)
+    access.rules.append(Rule("u", ("list",), ("resourceclaims",)))
+    stepped.step(1.0 + RIGHTS_S / 2)
+    assert stage.notes.grants == []
+    stepped.step(1.0 + RIGHTS_S)
+    assert stage.notes.grants == [1.0 + RIGHTS_S]
+    assert stepped.missing == ()

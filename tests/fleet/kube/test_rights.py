@@ -100,23 +100,25 @@ def test_f77_it_is_said_once_and_once_when_it_is_granted(
     lines = [record.message for record in caplog.records]
     assert lines == [f"a right is missing: list resourceclaims.resource.k8s.io (account {USER})"]
     access.rules.append(Rule(USER, ("list",), ("resourceclaims",)))
-    for _ in range(2):
-        rights.ask_again()
+    for news in (True, False):
+        assert rights.ask_again() is news
         assert rights.missing == ()
     assert caplog.messages[1:] == [
         f"the right is granted again: list resourceclaims.resource.k8s.io (account {USER})"
     ]
 
 
-def test_f71_the_fine_grained_rights_of_a_status_are_known_too() -> None:
-    """F71: a 422 whose cause names a right is one; a node's is never said to be over all nodes."""
-    told = (
+@pytest.mark.parametrize("told", ["arbitrary-node:patch", "associated-node:patch"])
+def test_f71_the_fine_grained_rights_of_a_status_are_known_too(told: str) -> None:
+    """F71: a 422 whose cause names a right is one. The server names either verb, whosever account
+    it is: a node's is never said to lack a right over all nodes, another one that of a node."""
+    said = (
         'Forbidden: changing status.devices requires resource="resourceclaims/driver" permission:'
         f' resourceclaims.resource.k8s.io "d" is forbidden: User "{USER}" cannot'
-        ' arbitrary-node:patch resource "resourceclaims/driver" in API group "resource.k8s.io" in'
+        f' {told} resource "resourceclaims/driver" in API group "resource.k8s.io" in'
         ' the namespace "default"'
     )
-    cause = ("FieldValueForbidden", "status.devices", told)
+    cause = ("FieldValueForbidden", "status.devices", said)
     error = errors.ApiForbidden("PATCH: HTTP 422 Invalid: ...", status=422, causes=[cause])
     for of_node, verb in ((False, "arbitrary-node:patch"), (True, "associated-node:patch")):
         rights = Rights(MemoryCluster(), of_node=of_node)
