@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.binding import coverage, statements
 from fleet.claims import ClaimState
 from fleet.messages import UNMET, DeviceView, NodeView, ReasonView
 from fleet.model import State
@@ -41,11 +40,14 @@ def named(state: str, title: str) -> str:
 
 
 def said() -> Iterator[tuple[str, str]]:
-    """Texts among the arguments of calls where events and conditions are made: the function's or
-    method's name, and the text."""
+    """Texts among the arguments of calls where events and conditions are made, with the name of
+    function or method; and those of constants, with theirs."""
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                    for target in node.targets:
+                        yield getattr(target, "id", ""), str(node.value.value)
                 if isinstance(node, ast.Call):
                     name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                     for argument in (*node.args, *(one.value for one in node.keywords)):
@@ -56,7 +58,7 @@ def said() -> Iterator[tuple[str, str]]:
 def reasons() -> set[str]:
     """Every reason of an event or condition that the code has."""
     texts = list(said())
-    telling = {"Lack", "Notice", "claim", "pod", "Word", "record"}
+    telling = {"Lack", "Notice", "claim", "pod", "Word", "record", "REASON"}
     found = {text for name, text in texts if name in telling and SPOKEN.fullmatch(text)}
     codes = {text for name, text in texts if name in ("Fault", "_all")} | {UNMET}
     found |= {
@@ -65,7 +67,7 @@ def reasons() -> set[str]:
         if re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
     }
     chosen = {"Certified", "Checked", "ClaimFailed", "DeviceFault"}  # by an expression
-    return found | {statements.REASON, coverage.REASON} | chosen
+    return found | chosen
 
 
 @pytest.mark.parametrize("state", State)
