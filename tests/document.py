@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parent.parent
-FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```([\w-]*)(?: ([\w-]+))?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(
     r"(?:^|(?<=\n))\n((?: {4}(?! *(?:[-*]|\d+\.) )\S.*\n(?: {4}.*\n|\n(?= {4}))*))"
 )
@@ -35,6 +36,75 @@ class Line:
 
     def __str__(self) -> str:
         return f"{self.page}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A block of commands that says where it is typed."""
+
+    page: str
+    place: str
+    """The second word of its fence: laptop, cluster, ..."""
+    commands: tuple[str, ...]
+    """As they are typed; a line that goes on is one."""
+    output: str | None
+    """What they print together, from the block of text right after; None where none is there."""
+
+    @property
+    def name(self) -> str:
+        """For a person who looks for it."""
+        return f"{self.page}: {self.commands[0]}"
+
+
+def typed(page: str) -> list[Typed]:
+    """The blocks of a page that say where they are typed, in order."""
+    text = pages()[page]
+    fences = list(FENCE.finditer(text))
+    found = []
+    for this, after in zip(fences, [*fences[1:], None], strict=True):
+        if this[2] != "sh" or not this[3]:
+            continue
+        follows = after is not None and after[2] == "text"
+        if after is not None and follows and text[this.end() : after.start()].strip():
+            follows = False
+        lines = re.sub(r"\\\n\s*", " ", dedent(this[4])).splitlines()
+        commands = tuple(line for line in lines if line and not line.startswith("#"))
+        output = dedent(after[4]) if after is not None and follows else None
+        found.append(Typed(page, this[3], commands, output))
+    return found
+
+
+def exit_code(command: str) -> int:
+    """With which code a command ends: 0 where its comment does not say otherwise."""
+    said = re.search(r"#.*exit code (\d)", command)
+    return int(said[1]) if said else 0
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with each placeholder (a word in capitals) that has a value replaced by it."""
+    if not values:
+        return text
+    names = "|".join(sorted(values, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])({names})(?![\w-])", lambda one: values[one[1]], text)
+
+
+def differs(expected: str, printed: str) -> str:
+    """The first line of `expected` that does not come in its turn in `printed`; "": all of it did.
+
+    A line `...` stands for any lines, `...` in a line for any text; blanks count as one.
+    """
+    said = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
+    place, free = 0, False
+    for line in (" ".join(one.split()) for one in expected.splitlines()):
+        if line == "...":
+            free = True
+            continue
+        pattern = re.compile(".*".join(re.escape(one.strip()) for one in line.split("...")))
+        found = next((n for n in range(place, len(said)) if pattern.fullmatch(said[n])), None)
+        if found is None or (found > place and not free):
+            return line
+        place, free = found + 1, False
+    return "" if free or place == len(said) else f"(and no more, but: {said[place]})"
 
 
 @cache
@@ -65,7 +135,7 @@ def docstrings(path: Path) -> dict[str, str]:
 def blocks(text: str) -> Iterator[tuple[str, str]]:
     """Language and content of each fenced block, then of each indented one ("")."""
     for found in FENCE.finditer(text):
-        yield found[2], found[3]
+        yield found[2], found[4]
     for found in INDENTED.finditer(FENCE.sub("\n", text)):
         yield "", re.sub(r"^ {4}", "", found[1], flags=re.MULTILINE)
 

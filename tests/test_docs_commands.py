@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import typer
 
 from fleet.cli.main import build
 from node_plugin.__main__ import _parser
-from tests.document import ROOT, Line, blocks, commands, pages
+from tests import document
+from tests.commands import ELSEWHERE, NAMED, NOT_TYPED, PAGES, TYPED, plain
+from tests.document import ROOT, Line, blocks, commands, inline, pages
 
 APP: Any = typer.main.get_command(build())
 TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PROGRAMS = ("fleet", "make", "helm", "kubectl", "docker", "systemctl", "install", "journalctl")
 FREE = re.compile(r"[A-Z0-9_.:/-]*[A-Z][A-Z0-9_.:/-]*|.*\.\.\..*|\$.*")
 """What stands for a value: PLACEHOLDER, DIR, NODE=FILE, ..., $STATE."""
 
@@ -116,8 +120,47 @@ def test_targets_of_make_exist() -> None:
     assert found == []
 
 
+def test_f72_every_command_is_typed_by_a_test_or_says_why_not() -> None:
+    """F72, F77: each block of commands in the pages for operators says where it is typed, and a
+    test types what is typed there; what none does has its reason."""
+    for page in PAGES:
+        told = document.typed(page)
+        assert {one.place for one in told} <= {*TYPED, *NOT_TYPED}, page
+        placed = [command for one in told for command in one.commands]
+        loose = [
+            line.text
+            for program in PROGRAMS
+            for line in commands(program)
+            if line.page == page and line.whole and line.text.strip() not in placed
+        ]
+        assert loose == [], page
+    for name in (*TYPED.values(), *ELSEWHERE.values(), *NAMED.values()):
+        assert not name.startswith("tests/") or (ROOT / name).exists(), name
+
+
+def test_f72_what_a_page_names_in_a_sentence_is_typed_as_well() -> None:
+    """F72: a command within the text of these pages is one that a block has, with whatever
+    arguments, or that another test runs; no reason is left over."""
+    typed = [
+        plain(one) for page in PAGES for block in document.typed(page) for one in block.commands
+    ]
+    unused = set(NAMED)
+    missing = []
+    for page in PAGES:
+        for piece in inline(pages()[page]):
+            if piece.split(" ")[0] not in PROGRAMS[:4] or " " not in piece:
+                continue
+            reasons = {one for one in NAMED if piece.startswith(one)}
+            unused -= reasons
+            verb = " ".join(takewhile(re.compile(r"[a-z][a-z-]*").fullmatch, piece.split(" ")))
+            if not reasons and not any(verb in one for one in typed):
+                missing.append(f"{page}: {piece}")
+    assert missing == []
+    assert unused == set()
+
+
 def test_blocks_say_what_they_are() -> None:
     """A block is shell, output, or of a language that some test reads."""
-    known = {"", "sh", "console", "toml", "yaml", "json", "mermaid"}
+    known = {"", "sh", "text", "console", "toml", "yaml", "json", "mermaid"}
     used = {(page, language) for page, text in pages().items() for language, _ in blocks(text)}
     assert {one for one in used if one[1] not in known} == set()
