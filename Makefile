@@ -14,7 +14,7 @@ export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint lint-deploy test-observability test-pages bench bench-scale bench-pods chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint lint-deploy image image-pins test-image test-observability test-pages bench bench-scale bench-pods chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -49,7 +49,7 @@ kubelet-demo: $(RUN_STAMP) ## run pods through the real node plugin on simulated
 	$(VENV)/bin/fleet kubelet-sim
 
 test: $(STAMP) ## run the tests
-	$(RUN) pytest -q -m "not ray and not chart and not observability and not pages" -n 2 --dist loadfile
+	$(RUN) pytest -q -m "not ray and not chart and not image and not observability and not pages" -n 2 --dist loadfile
 	$(RUN) pytest -q -m "ray and not observability and not pages" $$(grep -rl --include="test_*.py" "mark\.ray" tests)
 
 lint: $(STAMP) ## style, types and the import law
@@ -60,6 +60,17 @@ lint: $(STAMP) ## style, types and the import law
 
 lint-deploy: $(DEPLOY_STAMP) ## render the chart by Helm's own engine and check every object of it
 	$(RUN) pytest -q -m chart tests/deploy/chart
+
+image: $(DEPLOY_STAMP) ## build the image without a container engine, as root (IMAGE=NAME:TAG, SOURCE=, MIRROR=)
+	@program=$$($(RUN) tests.debian mmdebstrap) && $(RUN) deploy.image.build --mmdebstrap "$$program" \
+	  $(if $(IMAGE),--name '$(IMAGE)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(MIRROR),--mirror '$(MIRROR)')
+
+image-pins: $(DEPLOY_STAMP) ## take today's versions of Debian's packages for the image (MIRROR=)
+	@program=$$($(RUN) tests.debian mmdebstrap) && $(RUN) deploy.image.build --pins --mmdebstrap "$$program" \
+	  $(if $(MIRROR),--mirror '$(MIRROR)')
+
+test-image: $(DEPLOY_STAMP) ## build the image twice and look into it, as root (LONG=1: anew, and a Ray head in it)
+	$(RUN) pytest -q -rs -m "image$(if $(LONG),, and not slow)" tests/deploy/image
 
 test-observability: $(STAMP) ## a real Prometheus scrapes a simulated fleet; every alert fires (Debian's package)
 	$(RUN) pytest -q -rs -m observability tests/observability

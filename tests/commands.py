@@ -21,6 +21,7 @@ TYPED = {
 """Places whose commands are typed, by the test that does it."""
 NOT_TYPED = {
     "gpu-box": "as root of a machine with accelerators and systemd, which no test has",
+    "image": "as root, for minutes: tests/deploy/image/test_build.py builds the same",
     "docker": "with Docker's builder, which no test has; `make image` goes the same way without it",
 }
 """Places whose commands are not, with the reason."""
@@ -45,6 +46,8 @@ NAMED = {
     "helm rollback": "the failed release that it is for is not made",
     "make bench": "a benchmark",
     "make chaos": "tests/chaos",
+    "make image": "tests/deploy/image/test_build.py",
+    "make test-image": "tests/deploy/image/test_build.py",
     "make clean": "it takes away what runs the tests",
     "kubectl apply -f deploy/helm/fleetscrub/spelling/": "tests/e2e/test_spelling.py",
     "kubectl delete validating": "tests/e2e/test_account_policies.py",

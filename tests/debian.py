@@ -2,6 +2,8 @@
 
 A program on PATH is used as it is. Otherwise the package (and on request what it depends on and the
 machine lacks) is downloaded with apt-get and unpacked below .venv/debian; nothing is installed.
+
+`python -m tests.debian PROGRAM [PACKAGE]` prints where the program is.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,3 +118,10 @@ def _run(command: list[str], *, cwd: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{command[0]} failed: {error}") from error
     return done.stdout
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{find(sys.argv[1], sys.argv[-1]).path}\n")
+    except Unavailable as error:
+        sys.exit(f"{sys.argv[1]} cannot be had: {error}")

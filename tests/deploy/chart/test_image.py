@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.image import recipe
 from tests.deploy.chart import rendering
 from tests.deploy.manifests import ROOT
 
@@ -21,27 +22,19 @@ KNOWN = {
 }
 
 
-def steps() -> list[tuple[str, str]]:
-    """(instruction, argument) of each step, continued lines joined."""
-    text = re.sub(r"^#.*\n", "", RECIPE.read_text(), flags=re.MULTILINE)
-    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
-    pairs = [line.split(maxsplit=1) for line in lines]
-    return [(word, " ".join(rest.split())) for word, rest in pairs]
-
-
 def of(word: str) -> list[str]:
-    return [argument for found, argument in steps() if found == word]
+    return [step.argument for step in recipe.steps(RECIPE.read_text()) if step.word == word]
 
 
 def copied() -> list[str]:
     """What is copied from this repository."""
-    found = [argument.split() for argument in of("COPY") if not argument.startswith("--from")]
-    return [source for *sources, _ in found for source in sources]
+    stages = recipe.stages(RECIPE.read_text()).values()
+    return [source for stage in stages for source, _ in recipe.copied(stage)]
 
 
 def test_the_recipe_is_one() -> None:
     """Only instructions that there are; more stages than one; no ADD, which fetches anything."""
-    assert {word for word, _ in steps()} <= KNOWN
+    assert {step.word for step in recipe.steps(RECIPE.read_text())} <= KNOWN
     stages = [argument.split() for argument in of("FROM")]
     names = [stage[-1] for stage in stages]
     assert names == ["build", "runtime", "node-plugin", "fleetscrub"]
@@ -96,7 +89,7 @@ def test_the_lock_is_kept() -> None:
 def test_it_runs_as_nobody_unless_told() -> None:
     """The last stage has the user and the paths that the chart's pods are given."""
     assert of("USER")[0] == "65532:65532"
-    assert [argument for word, argument in steps()][-1] == '["fleet", "--help"]'
+    assert recipe.steps(RECIPE.read_text())[-1].argument == '["fleet", "--help"]'
     template = rendering.one("CronJob", "fleetscrub-campaign")["spec"]["jobTemplate"]["spec"]
     assert template["template"]["spec"]["securityContext"]["runAsUser"] == 65532
     (path,) = re.findall(r"PATH=(\S+)", " ".join(of("ENV")))

@@ -1,0 +1,1 @@
+"""What puts the product where it runs."""
