@@ -110,6 +110,9 @@ class Claims:
     def saw(self, views: Mapping[str, object], now: float) -> None:
         """Nothing to see."""
 
+    def granted(self, now: float) -> None:
+        """Nothing was missing."""
+
     def names(self) -> Collection[str]:
         """No nodes."""
         return ()
