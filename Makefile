@@ -14,7 +14,7 @@ export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help scrub kubelet-demo test lint lint-deploy image image-pins test-image test-observability test-pages bench bench-scale bench-pods chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
+.PHONY: help scrub kubelet-demo test lint measure lint-deploy image image-pins test-image test-observability test-pages bench bench-scale bench-pods chaos fuzz simulate search e2e e2e-chart gpu-check demo-nvidia stress-stores stress-archive proto format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -52,11 +52,12 @@ test: $(STAMP) ## run the tests
 	$(RUN) pytest -q -m "not ray and not chart and not image and not observability and not pages" -n 2 --dist loadfile
 	$(RUN) pytest -q -m "ray and not observability and not pages" $$(grep -rl --include="test_*.py" "mark\.ray" tests)
 
-lint: $(STAMP) ## style, types and the import law
+lint: $(STAMP) ## style, types, the import law and the shape in figures
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
+	$(RUN) tests.measure
 
 lint-deploy: $(DEPLOY_STAMP) ## render the chart by Helm's own engine and check every object of it
 	$(RUN) pytest -q -m chart tests/deploy/chart
@@ -143,6 +144,9 @@ stress-archive: $(STAMP) ## evidence to a bucket that fails, copied by a node th
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
 	$(RUN) node_plugin.proto.generate
+
+measure: $(STAMP) ## the shape of the product in figures, beside their limits
+	$(RUN) tests.measure
 
 format: $(STAMP) ## format the code
 	$(RUN) ruff format .

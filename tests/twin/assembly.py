@@ -78,13 +78,15 @@ class Plan:
 class Assembly:
     """All parts of one cluster, put together."""
 
+    server: type[Engine] = Engine
+
     def __init__(self, plan: Plan | None = None, *, fates: Fates | None = None) -> None:
         """`fates`: how wipes end, instead of what the plan's share of trouble draws."""
         self.plan = plan or Plan()
         self.timeline = Timeline()
         self.trace: list[str] = []
         self._rng = self.random("world")
-        self.engine = Engine(clock=self.timeline, seed=str(self.plan.seed))
+        self.engine = self.server(clock=self.timeline, seed=str(self.plan.seed))
         self.sight = Fed(self.engine)
         self.store = MemoryLeaseStore(self.timeline)
         self.runs = MemoryRunStore(self.timeline)
