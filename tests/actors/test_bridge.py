@@ -88,7 +88,7 @@ def test_it_creates_what_is_missing_and_ends_with_its_parent(address: str, tmp_p
     with running(plugging.write_plan(plan), address) as process:
         node = until(serving)
         assert node.name == plan.node
-        assert handles.find_coordinator().ping() > 0
+        assert until(lambda: handles.find_coordinator().ping()) > 0
         with closing(bootstrap.open_door(plan)) as door:
             assert door.pulse()["pid"] == node.ping().pid
         assert process.stdin is not None
