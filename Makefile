@@ -125,7 +125,7 @@ e2e: $(DEPLOY_STAMP) ## the suite against a real cluster (FLEET_E2E_KUBECONFIG, 
 	$(RUN) pytest -q -m e2e tests/stories tests/contracts
 
 e2e-chart: $(STAMP) ## an operator's night with the chart on a new cluster (variables: tests/e2e_chart/site.py)
-	$(call demanded,$@,KUBECONFIG KUBELET_ROOT CDI_DIR CONTAINERD ARCHIVE ARCHIVE_BEFORE NEW STOP START)
+	$(call demanded,$@,KUBECONFIG KUBELET_ROOT CDI_DIR CONTAINERD ARCHIVE NEW STOP START)
 	@for name in helm kubectl ctr; do command -v $$name >/dev/null || \
 	  { echo "$$name is not on the path: make e2e-chart needs it" >&2; exit 2; }; done
 	$(RUN) pytest -q tests/e2e_chart --junitxml=$(STATE)/e2e-chart.xml

@@ -2,7 +2,6 @@
 
 FLEET_E2E_CONTAINERD      socket of the node's container runtime
 FLEET_E2E_ARCHIVE         the image under test, an OCI archive
-FLEET_E2E_ARCHIVE_BEFORE  an image of an earlier commit of this repository, another archive
 FLEET_E2E_NEW             command that starts a cluster with nothing in it
 FLEET_E2E_STOP            command that ends all of it with its containers: the machine goes down
 FLEET_E2E_START           command that starts it again with what it had

@@ -104,8 +104,15 @@ def test_slices_wait_until_kubelet_has_the_plugin(site: Place) -> None:
     is offered before that, or before kubelet had its time."""
     patient = Options(standby=False, kubelet_s=60.0)
     with owner(plan_of(site)), running(site, patient) as plugin:
-        eventually(lambda: plugin.standing().owner_reachable)
-        time.sleep(3 * plan_of(site).settings.kubernetes.publish_period_s)
+        steps = [plugin.standing()]
+
+        def looked_often() -> bool:
+            """Each step of the plugin tells anew how it stands."""
+            if (found := plugin.standing()) is not steps[-1]:
+                steps.append(found)
+            return len(steps) > 3
+
+        eventually(looked_often)
         assert not site.allocatable(2)
         asyncio.run(told(plugin.server.paths.registration, registered=True))
         eventually(lambda: site.allocatable(2))
