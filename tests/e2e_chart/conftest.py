@@ -27,7 +27,8 @@ from tests.e2e_chart.installation import Installation, InstalledNode
 from tests.e2e_chart.site import Site
 
 HERE = Path(__file__).parent
-FIRST, LAST = ("test_documents", "test_install"), ("test_uninstall", "test_upgrade", "test_scale")
+FIRST = ("test_documents", "test_install")
+LAST = ("test_rights", "test_upgrade", "test_uninstall", "test_scale")
 """Modules before and after all others: what comes last takes the release away or replaces it."""
 FIGURES = pytest.StashKey[list[str]]()
 SCENARIOS = pytest.StashKey[dict[str, str]]()
