@@ -71,10 +71,11 @@ class Countersigning:
             found = self._ends()
             ends = {NodeName(n): e for n, e in found.items() if isinstance(e, LedgerHead)}
             self._coordinator.sign_heads(ends, waits=False)
-            failed = [error for error in found.values() if isinstance(error, errors.FleetError)]
-            self._error = failed[0] if failed and not ends else None
-            gone = [name for name, end in found.items() if isinstance(end, errors.FleetError)]
+            gone = {n: e for n, e in found.items() if isinstance(e, errors.FleetError)}
             self._missing = {name: self._missing.get(name, self._begun_at) for name in gone}
+            # A node whose owner changes answers the next time: that is no trouble yet.
+            lasts = any(self._begun_at - since >= AGAIN_S for since in self._missing.values())
+            self._error = next(iter(gone.values())) if gone and not ends and lasts else None
         except errors.FleetError as error:
             self._error = error
         except Exception as error:
