@@ -48,9 +48,11 @@ scrub: $(RUN_STAMP) ## scrub a simulated fleet of 2 nodes x 8 devices on a local
 kubelet-demo: $(RUN_STAMP) ## run pods through the real node plugin on simulated devices
 	$(VENV)/bin/fleet kubelet-sim
 
+# The storm takes longest: begun first, it has the other tests of Ray beside it.
 test: $(STAMP) ## run the tests
 	$(RUN) pytest -q -m "not ray and not chart and not image and not observability and not pages" -n 2 --dist loadfile
-	$(RUN) pytest -q -m "ray and not observability and not pages" $$(grep -rl --include="test_*.py" "mark\.ray" tests)
+	$(RUN) pytest -q -m "ray and not observability and not pages" -n 2 --dist loadfile --no-loadscope-reorder \
+	  tests/chaos/test_storm.py $$(grep -rl --include="test_*.py" "mark\.ray" tests)
 
 lint: $(STAMP) ## style, types, the import law and the shape in figures
 	$(RUN) ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             (clone / path.name).symlink_to(path)
     (clone / "manifests").mkdir()
     shutil.copy(ROOT / "deploy" / "kubernetes" / "example-pod.yaml", clone / "manifests")
+    synced = subprocess.run(["make", "--question", ".venv/.synced-run"], cwd=clone, check=False)
+    # What `make` would install now would be this directory, in everybody's environment.
+    assert synced.returncode == 0, "the environment is older than pyproject.toml: run make test"
     with Shell(clone, tmp_path, environment(TMPDIR=str(tmp_path))) as found:
         yield found
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.kube.base import Object
+from fleet.kube.base import Object, Resource
 from fleet.kube.memory.access import Rule
 from fleet.kube.memory.cluster import MemoryCluster
 
@@ -74,3 +75,11 @@ def called(cluster: MemoryCluster) -> set[Right]:
         )
         for call in cluster.calls
     }
+
+
+def resource_of(one: Object) -> Resource:
+    """What the API server calls the kind of an object as it is shipped."""
+    group, _, version = str(one["apiVersion"]).rpartition("/")
+    kind = str(one["kind"])
+    plural = re.sub("y$", "ie", kind.lower()) + "s"
+    return Resource(group, version, plural, kind, namespaced="namespace" in one["metadata"])

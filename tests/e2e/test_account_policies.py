@@ -42,8 +42,8 @@ from tests.deploy import manifests
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
-from tests.e2e.test_manifests import RBAC, kubeconfig
-from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, TENANT, Wish, claim_spec, program
+from tests.e2e.test_manifests import kubeconfig
+from tests.e2e.workloads import NAMESPACES, STAY, TENANT, Wish, claim_spec, program
 from tests.e2e.workloads import claim as claim_of
 
 pytestmark = pytest.mark.e2e
@@ -53,22 +53,6 @@ FILES = sorted((manifests.ROOT / "helm" / "fleetscrub" / "accounts").glob("*.yam
 POLICY = Resource(
     GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
 )
-KINDS = {
-    "Namespace": NAMESPACES,
-    "ServiceAccount": ACCOUNTS,
-    "ValidatingAdmissionPolicy": POLICY,
-    "ValidatingAdmissionPolicyBinding": Resource(
-        GROUP,
-        "v1",
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        namespaced=False,
-    ),
-    **{
-        kind: Resource(RBAC, "v1", f"{kind.lower()}s", kind, namespaced=kind.startswith("Role"))
-        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    },
-}
 HOME = "fleetscrub"
 ELSEWHERE = "another-node"
 
@@ -142,7 +126,7 @@ def accounts(ground: Ground, tmp_path: Path) -> Iterator[Accounts]:
     shipped += [one for path in FILES for one in yaml.safe_load_all(path.read_text())]
     shipped.sort(key=lambda one: one["kind"] != "Namespace")
     for one in shipped:
-        ground.cluster.apply(KINDS[one["kind"]], one, manager="fleet-e2e")
+        ground.cluster.apply(manifests.resource_of(one), one, manager="fleet-e2e")
     policies = [one for one in shipped if one["kind"] == POLICY.kind]
     eventually(
         "the policies are checked",
@@ -157,7 +141,7 @@ def accounts(ground: Ground, tmp_path: Path) -> Iterator[Accounts]:
         with suppress(library.ApiException):  # the controller of such pods may have been faster
             ground.force_delete(holder)
     for one in reversed(shipped):
-        ground.cluster.delete(KINDS[one["kind"]], name_of(one))
+        ground.cluster.delete(manifests.resource_of(one), name_of(one))
     eventually(
         "the namespace is gone", lambda: not _has(ground, NAMESPACES, Name(HOME)), timeout_s=60
     )

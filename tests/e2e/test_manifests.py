@@ -22,19 +22,9 @@ from tests.deploy import manifests
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, PluginProcess
 from tests.e2e.polling import eventually
-from tests.e2e.workloads import ACCOUNTS, NAMESPACES, STAY, TEMPLATES, program
+from tests.e2e.workloads import ACCOUNTS, STAY, TEMPLATES, program
 
 pytestmark = pytest.mark.e2e
-
-RBAC = "rbac.authorization.k8s.io"
-KINDS = {
-    "Namespace": NAMESPACES,
-    "ServiceAccount": ACCOUNTS,
-    "ClusterRole": Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
-    "ClusterRoleBinding": Resource(
-        RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
-    ),
-}
 
 
 @pytest.fixture
@@ -42,11 +32,11 @@ def account(ground: Ground, tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig of the plugin's service account, with the rights as shipped."""
     shipped = manifests.objects("rbac.yaml")
     for one in shipped:
-        ground.cluster.apply(KINDS[one["kind"]], one, manager="fleet-e2e")
+        ground.cluster.apply(manifests.resource_of(one), one, manager="fleet-e2e")
     (found,) = [name_of(one) for one in shipped if one["kind"] == "ServiceAccount"]
     yield kubeconfig(ground.place.kubeconfig, token(ground, found), tmp_path / "kubeconfig")
     for one in reversed(shipped):
-        ground.cluster.delete(KINDS[one["kind"]], name_of(one))
+        ground.cluster.delete(manifests.resource_of(one), name_of(one))
 
 
 def token(ground: Ground, account: Name) -> str:
