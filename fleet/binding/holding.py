@@ -134,6 +134,7 @@ class Holds:
         *,
         of: ClaimReading | None = None,
         devices: Collection[tuple[str, str]] = (),
+        node: str = "",
         keep_finalizer: bool = False,
         budget_s: float = BUDGET_S,
     ) -> Marked:
@@ -142,7 +143,8 @@ class Holds:
         `of`: the claim as it was when its use was found to have ended, with the pods that did not
         count; None: as the first look finds it. Another allocation, or a pod that was not there
         then, is another use, whose marks are left alone, whatever was sent meanwhile. So is an
-        allocation of others than `devices` (node and name), where they are named.
+        allocation of others than `devices` (node and name), or of another node than `node`, where
+        they are named.
 
         The last reservation of a claim that is not Terminating goes together with the allocation;
         where the allocation stays, our conditions of the use that has ended go False. Without `of`
@@ -150,7 +152,7 @@ class Holds:
         the coordinator puts it on, and it takes it off after the last one. A claim that is gone or
         replaced needs nothing. Raises `HoldsNotGranted` and what the API raises.
         """
-        call, ended = _Call(self, name, uid, budget_s, None), _Ended(of, frozenset(devices))
+        call, ended = _Call(self, name, uid, budget_s, None), _Ended(of, frozenset(devices), node)
 
         def let_go(now: ClaimReading) -> Write | None:
             if ended.is_over(now):
@@ -209,6 +211,7 @@ class _Ended:
     of: ClaimReading | None
     """The claim then; None: as it is seen first."""
     devices: frozenset[tuple[str, str]]
+    node: str
     left: bool = False
     """Whether the marks are another use's now."""
 
@@ -220,6 +223,7 @@ class _Ended:
         again = now.allocated and _allocation(now) != _allocation(self.of)
         if self.devices and now.holding:
             again |= self.devices != {(one.node, one.device) for one in now.holding}
+        again |= self.node != "" and any(node != self.node for node in now.nodes)
         over = bool(new) or again or now.others > self.of.others
         self.left |= over
         return over

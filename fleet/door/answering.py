@@ -21,6 +21,7 @@ from fleet.messages import (
     ClaimOrder,
     DeviceView,
     NodeView,
+    Owed,
     Published,
     ScrubOrder,
     TeardownOrder,
@@ -62,6 +63,8 @@ class ServesClaims(Protocol):
     ) -> ClaimAnswer: ...
 
     def published(self, published: Published) -> None: ...
+
+    def owe(self, owed: Owed) -> None: ...
 
     def paid(self, uids: Sequence[str]) -> None: ...
 
@@ -112,6 +115,7 @@ def calls(service: Service, *, owner: str, hand_over: HandOver) -> Mapping[str, 
         "prepare": answers.prepare,
         "unprepare": answers.unprepare,
         "published": answers.published,
+        "owe": answers.owe,
         "paid": answers.paid,
         "scrub": answers.scrub,
         "cancel": answers.cancel,
@@ -164,6 +168,9 @@ class _Answers:
 
     def published(self, given: Arguments) -> Any:
         self._service.published(Published.model_validate(given.get("published")))
+
+    def owe(self, given: Arguments) -> Any:
+        self._service.owe(Owed.model_validate(given.get("owed")))
 
     def paid(self, given: Arguments) -> Any:
         self._service.paid(_texts(given, "uids"))

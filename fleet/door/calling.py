@@ -27,6 +27,7 @@ from fleet.messages import (
     DeviceView,
     Message,
     NodeView,
+    Owed,
     Published,
     ScrubOrder,
     Swept,
@@ -91,6 +92,10 @@ class DoorNode:
         # something.
         told = published.model_dump(mode="json", exclude_defaults=True)
         self._call("published", {"published": told}, self.timeout_s)
+
+    def owe(self, owed: Owed) -> None:
+        """Tell that our marks may be on a claim that no burial owes."""
+        self._call("owe", {"owed": owed.model_dump(mode="json")}, self.timeout_s)
 
     def paid(self, uids: Sequence[str]) -> None:
         """Tell which of the claims owed were let go at the API."""

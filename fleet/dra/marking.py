@@ -60,7 +60,6 @@ class Marking:
     _ask_at: float = float("-inf")
     """When the server is next asked whether we may hold, monotonic time."""
     _refused_at: float = float("-inf")
-    _strays: dict[str, Name] = field(default_factory=dict)
     _users: Counter[str] = field(default_factory=Counter)
     _leaving: set[str] = field(default_factory=set)
     _pauses: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -75,7 +74,6 @@ class Marking:
         with self._turn:
             if not self._turn.wait_for(lambda: uid not in self._leaving, HOLD_BUDGET_S):
                 raise errors.DeviceBusy(f"claim {uid} is being let go of an earlier use")
-            self._strays.pop(uid, None)
             self._users[uid] += 1
         try:
             yield
@@ -141,13 +139,8 @@ class Marking:
 
     # --- after teardown ---
 
-    def stray(self, uid: str, name: Name) -> None:
-        """A claim that the node has no record of ended with our marks on it."""
-        with self._turn:
-            self._strays[uid] = name
-
     def step(self, view: NodeView, seen: Mapping[str, float] | None = None) -> None:
-        """Let go of what `view` owes, and of strays. Raises nothing: the next step goes on.
+        """Let go of what `view` owes. Raises nothing: the next step goes on.
 
         `seen`: quarantines read back from the slices, UUID to `since`. A claim whose device has
         gone bad meanwhile is kept until that can be seen (promise 6). None: nothing is published.
@@ -174,7 +167,7 @@ class Marking:
         """Claims to be let go now; nobody is about to use one, nor begins to until it is done."""
         now = self.clock.monotonic()
         with self._turn:
-            known = {*owed, *self._strays}
+            known = set(owed)
             for uid in self._pauses.keys() - known:
                 del self._pauses[uid]
             self._kept &= known
@@ -191,33 +184,21 @@ class Marking:
         used = {claim.uid for claim in view.claims}
         owed = {one.uid: one for one in view.owed}
         done = []
-        for uid in sorted(wanted - used):
-            one = owed.get(uid) or self._stray(uid, view)
-            if one is None:
-                continue
+        for uid in sorted(wanted & owed.keys() - used):
             try:
-                if self._release(one, view):
+                if self._release(owed[uid], view):
                     done.append(uid)
-                    self._settled(uid)
             except errors.ApiUnavailable:
                 break  # waiting for it once per step is enough
             except errors.FleetError as error:
                 self._postpone(uid, error)
             if self.clock.monotonic() > until:
                 break
-        for uid in wanted & used:
-            self._settled(uid)
         return done
 
-    def _stray(self, uid: str, view: NodeView) -> Owed | None:
-        """Lease first, then the marks (D6): which lease is whose is not told, so after all."""
-        name = self._strays.get(uid)
-        if name is None or view.outbox:
-            return None
-        return Owed(uid=uid, namespace=name.namespace, name=name.name)
-
     def _release(self, one: Owed, view: NodeView) -> bool:
-        """Whether nothing of ours has to stay on the claim."""
+        """Whether the debt is paid: the API has the claim without our marks, or has it no more, or
+        the coordinator answers for them."""
         bad = unverified(one, view) if self.rules.verified_only else ()
         if bad and one.uid in self._kept:
             return False
@@ -226,10 +207,16 @@ class Marking:
             Name(one.name, one.namespace),
             one.uid,
             devices=used if len(used) == len(one.devices) else (),
+            node=view.node,
             keep_finalizer=bool(bad),
         )
+        if marked.left and marked.reading is not None and not marked.reading.gated:
+            # Another use has come. It may vanish before its node ever hears of it, and nobody but
+            # the nodes takes these marks off: the claim is looked at until they are gone.
+            self._pause(one.uid)
+            return not marked.reading.marked
         if marked.left:
-            return True  # another use has them, and they go when that one ends
+            return True  # the coordinator has put them on for another use, or goes on with them
         if not bad or not marked.finalizer:
             return True
         self._kept.add(one.uid)
@@ -242,15 +229,14 @@ class Marking:
         )
         return False
 
-    def _settled(self, uid: str) -> None:
-        with self._turn:
-            self._strays.pop(uid, None)
-            self._pauses.pop(uid, None)
-
     def _postpone(self, uid: str, error: errors.FleetError) -> None:
-        _, pause_s = self._pauses.get(uid, (0.0, 0.5))
         if uid not in self._pauses:
             LOG.warning("claim %s cannot be let go now: %s", uid, error)
+        self._pause(uid)
+
+    def _pause(self, uid: str) -> None:
+        """The next try for this claim is made later, and later still after each."""
+        _, pause_s = self._pauses.get(uid, (0.0, 0.5))
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
         self._pauses[uid] = (self.clock.monotonic() + pause_s, pause_s)
 

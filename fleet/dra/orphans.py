@@ -25,7 +25,7 @@ from fleet.dra.ports import Node
 from fleet.dra.reading import Reading, read
 from fleet.dra.serving import Seat, claim_uid
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of
-from fleet.messages import ClaimAnswer, TeardownOrder
+from fleet.messages import ClaimAnswer, Owed, TeardownOrder
 
 T = TypeVar("T")
 
@@ -73,15 +73,19 @@ class Orphans:
         """Begin the teardown; whether it has begun."""
         if self.agents is not None and self.agents.knows(uid):
             return self.agents.unprepare(uid)
+        named = next((one for one in self.node.claims() if one.uid == uid and one.name), None)
+        if named is not None and self.marking is not None:
+            owed = Owed(uid=uid, namespace=named.namespace, name=named.name)
+            with suppress(errors.InputInvalid):  # an owner of an earlier version
+                self.node.owe(owed)  # shown once the record is buried
         with suppress(errors.DeviceBusy):  # begun; it goes on once its tenant is proven gone
-            order = TeardownOrder(uid=uid, unheld=self._unheld(uid))
+            order = TeardownOrder(uid=uid, unheld=self._unheld(uid, named))
             self.node.unprepare(order, budget_s=BUDGET_S)
         return True
 
-    def _unheld(self, uid: str) -> bool:
+    def _unheld(self, uid: str, named: ClaimAnswer | None) -> bool:
         """Whether nothing at the API keeps others off its devices any more; not known is no."""
-        named = next((one for one in self.node.claims() if one.uid == uid), None)
-        if named is None or not named.name:
+        if named is None:
             return False
         name = Name(named.name, named.namespace)
         try:

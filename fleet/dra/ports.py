@@ -10,6 +10,7 @@ from fleet.messages import (
     ClaimOrder,
     DeviceView,
     NodeView,
+    Owed,
     Published,
     TeardownOrder,
 )
@@ -36,6 +37,10 @@ class Node(Protocol):
 
     def published(self, published: Published) -> None:
         """Tell what was read back from the node's slices."""
+        ...
+
+    def owe(self, owed: Owed) -> None:
+        """Tell that our marks may be on a claim that no burial owes; durable once it returns."""
         ...
 
     def paid(self, uids: Sequence[str]) -> None:

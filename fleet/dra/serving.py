@@ -6,6 +6,7 @@ All that is durable is the node's, also the note by which to answer again withou
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -22,12 +23,14 @@ from fleet.dra.ports import Node
 from fleet.dra.reading import Consumer, Reading, Result, moment, read
 from fleet.dra.waiting import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
+from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder
 from fleet.model import ClaimUid
 from fleet.node import kubelet_checkpoint
 from fleet.settings import WipePolicy
 from fleet.slices.gate import is_quarantined
 from fleet.slices.rendering import AGENT, uuid_of
+
+LOG = logging.getLogger(__name__)
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""
@@ -167,18 +170,22 @@ class ClaimServing:
             consumers=tuple(consumer.uid for consumer in reading.consumers),
             wipe=reading.demand.wipe,
             fresh=reading.demand.fresh,
-            note=json.dumps({"shown": shown, "pods": [one.uid for one in reading.consumers]}),
         )
-        return _devices(self._exposed(order, served.claim, deadline))
+        noted = {"shown": shown, "pods": [one.uid for one in reading.consumers]}
+        return _devices(self._exposed(order, noted, served.claim, deadline))
 
-    def _exposed(self, order: ClaimOrder, claim: Object, deadline: float) -> ClaimAnswer:
+    def _exposed(
+        self, order: ClaimOrder, noted: dict[str, object], claim: Object, deadline: float
+    ) -> ClaimAnswer:
         """Hold the claim, then let the node do the work; what the node refuses stays held until
         the claim is let go, like a device that it has.
         """
         with ExitStack() as using:
             if self.marking is not None:
                 using.enter_context(self.marking.using(order.uid))
-                order = order.model_copy(update={"held": self.marking.hold(claim)})
+                noted["held"] = self.marking.hold(claim)
+            update = {"held": noted.get("held", False), "note": json.dumps(noted)}
+            order = order.model_copy(update=update)
             try:
                 answer = self.waiting.until(
                     deadline, lambda left_s: self.node.prepare(order, budget_s=left_s)
@@ -303,7 +310,7 @@ class ClaimServing:
         record = next((one for one in known if one.uid == asked.uid), None)
         if record is None:
             self._torn_down(asked, remembered, remembered, deadline)
-            self._let_go(asked)
+            self._owe(asked, deadline)
             return
         if record.name:  # the uid is the claim: the name that came with it is the caller's word
             asked = replace(asked, namespace=record.namespace, name=record.name)
@@ -311,8 +318,8 @@ class ClaimServing:
         # Pods the claim is for now: kubelet can ask too early. A silent API is no leave to do so.
         reserved = told.reserved if told is not None else (*remembered, *_noted(known, asked))
         self._torn_down(asked, remembered, tuple(dict.fromkeys(reserved)), deadline)
-        if told is not None and told.marked:
-            self._let_go(asked)
+        if (told is None or told.marked) and not _noted_held(record.note):
+            self._owe(asked, deadline)
 
     def _torn_down(
         self,
@@ -329,11 +336,18 @@ class ClaimServing:
         )
         self._unfit.pop(asked.uid, None)
 
-    def _let_go(self, asked: AskedClaim) -> None:
-        """Our marks are taken off by and by: the node may know nothing of a claim that was held
-        before its prepare was refused."""
-        if self.marking is not None:
-            self.marking.stray(asked.uid, Name(asked.name, asked.namespace))
+    def _owe(self, asked: AskedClaim, deadline: float) -> None:
+        """Our marks are taken off by and by. The node's record may know nothing of them (the claim
+        was held before its prepare was refused, or the answer to the hold was lost), and kubelet,
+        once told of success, asks no more: the debt is in the journal by then.
+        """
+        if self.marking is None:
+            return
+        owed = Owed(uid=asked.uid, namespace=asked.namespace, name=asked.name)
+        try:
+            self.waiting.until(deadline, lambda _: self.node.owe(owed))
+        except errors.InputInvalid as error:  # an owner of an earlier version knows no such call
+            LOG.warning("marks on %s/%s are not noted: %s", asked.namespace, asked.name, error)
 
     def _consumers(self, asked: AskedClaim) -> tuple[str, ...]:
         """Pods that kubelet itself remembers; what cannot be read is asked again by the node."""
@@ -414,6 +428,13 @@ def _allocated(allocation: object, seat: Seat) -> list[Object]:
     ours = (seat.driver, seat.pool)
     found = [one for one in results if isinstance(one, dict)]
     return [one for one in found if (one.get("driver"), one.get("pool")) == ours]
+
+
+def _noted_held(text: str) -> bool:
+    """Whether the record knows of our hold, so that its burial owes the marks."""
+    with suppress(ValueError, AttributeError):
+        return json.loads(text).get("held") is True
+    return False
 
 
 def _note(text: str) -> tuple[list[list[str]], tuple[str, ...]] | None:

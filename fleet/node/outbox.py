@@ -61,14 +61,30 @@ class Outbox:
             with self.registry.commit() as commit:
                 commit.sent(row.sequence)
 
+    def owe(self, owed: Owed) -> None:
+        """Marks are to be taken off a claim whose burial, if there is one, does not owe them: it
+        was held before its prepare was refused, or the answer to the hold was lost.
+
+        Durable once this returns. Nothing where it is owed already.
+        """
+        if not any(row.body["uid"] == owed.uid for row in self._let_go()):
+            with self.registry.commit() as commit:
+                commit.enqueue(LET_GO, owed.model_dump(mode="json"), self.registry.clock.now())
+
     def paid(self, uids: Collection[str]) -> None:
-        """These claims were let go at the API; what is not owed is left alone."""
-        rows = [row for row in self.registry.journal.outbox() if row.kind == LET_GO]
-        mine = [row.sequence for row in rows if row.body["uid"] in uids]
+        """These claims were let go at the API; what is not owed is left alone, and so is a claim
+        that has a record again: its marks are those of another use.
+        """
+        claims = self.registry.journal.claims
+        rows = [row for row in self._let_go() if row.body["uid"] in uids]
+        mine = [row.sequence for row in rows if ClaimUid(row.body["uid"]) not in claims]
         if mine:
             with self.registry.commit() as commit:
                 for sequence in mine:
                     commit.sent(sequence)
+
+    def _let_go(self) -> list[OutboxRow]:
+        return [row for row in self.registry.journal.outbox() if row.kind == LET_GO]
 
     def _release(self, body: Mapping[str, str]) -> None:
         holder = Holder.parse(body["holder"])

@@ -24,6 +24,7 @@ from fleet.messages import (
     DeviceView,
     NodeView,
     Outcome,
+    Owed,
     Published,
     ScrubOrder,
 )
@@ -328,6 +329,11 @@ class NodeService:
         """What the publisher just read back from the node's slices (promise 6)."""
         self._parts.holding.teardown.visibility.published(published)
         self._condition.lacks(published.missing)
+
+    def owe(self, owed: Owed) -> None:
+        """Our marks may be on a claim that no burial owes: they are to be taken off."""
+        self._serving()
+        self._parts.outbox.owe(owed)
 
     def paid(self, uids: Sequence[str]) -> None:
         """These claims were let go at the API: they are no longer owed."""

@@ -41,6 +41,7 @@ CALLS: tuple[dict[str, Any], ...] = (
         "with": {"order": TeardownOrder(uid="a").model_dump(mode="json"), "budget_s": 1},
     },
     {"call": "published", "with": {"published": Published().model_dump(mode="json")}},
+    {"call": "owe", "with": {"owed": {"uid": "a", "namespace": "b", "name": "c"}}},
     {"call": "paid", "with": {"uids": ["a"]}},
     {"call": "scrub", "with": {"orders": [SCRUB.model_dump(mode="json")]}},
     {"call": "abandon", "with": {"uid": "a", "token": "1.2", "devices": ["GPU-1"]}},

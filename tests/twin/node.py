@@ -25,6 +25,7 @@ from fleet.messages import (
     DeviceResult,
     DeviceView,
     NodeView,
+    Owed,
     Published,
     ScrubOrder,
     TeardownOrder,
@@ -162,6 +163,11 @@ class TwinNode(Service):
     def published(self, published: Published) -> None:
         """What was read back from the slices."""
         self.inside(lambda: self.holding.visibility.published(published))
+
+    def owe(self, owed: Owed) -> None:
+        """A claim that no burial owes."""
+        self.inside(lambda: self.outbox.owe(owed))
+        self._changed()
 
     def paid(self, uids: Sequence[str]) -> None:
         """Claims let go at the API."""

@@ -20,7 +20,15 @@ from fleet import plugging
 from fleet.bootstrap import NodePlan
 from fleet.door.answering import HandOver
 from fleet.dra.ports import Node
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView, Published, TeardownOrder
+from fleet.messages import (
+    ClaimAnswer,
+    ClaimOrder,
+    DeviceView,
+    NodeView,
+    Owed,
+    Published,
+    TeardownOrder,
+)
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience
 from tests.chaos.kubelet.story import Who
@@ -117,6 +125,10 @@ class StruckNode:
     def published(self, published: Published) -> None:
         """As `Node.published`."""
         self.node.published(published)
+
+    def owe(self, owed: Owed) -> None:
+        """As `Node.owe`."""
+        self.node.owe(owed)
 
     def paid(self, uids: Sequence[str]) -> None:
         """As `Node.paid`."""

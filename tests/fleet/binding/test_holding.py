@@ -430,6 +430,7 @@ def test_devices_of_another_use_say_whose_marks_they_are(site: Site) -> None:
     site.prove()
     for other in ([("n1", "gpu-0")], [("n2", "gpu-0"), ("n2", "gpu-1")]):
         assert site.holds.release(NAME, uid, devices=other).left
+    assert site.holds.release(NAME, uid, node="n2").left
     assert site.now.held
     site.holds.release(NAME, uid, devices=[("n1", "gpu-1"), ("n1", "gpu-0")])
     assert not site.now.marked

@@ -22,6 +22,7 @@ from fleet.messages import (
     ClaimOrder,
     DeviceView,
     NodeView,
+    Owed,
     Published,
     ScrubOrder,
 )
@@ -80,6 +81,10 @@ class Recorder:
     def published(self, published: Published) -> None:
         """Noted."""
         self._do("published", published)
+
+    def owe(self, owed: Owed) -> None:
+        """Noted."""
+        self._do("owe", owed)
 
     def paid(self, uids: Sequence[str]) -> None:
         """Noted."""

@@ -16,7 +16,7 @@ from fleet import bootstrap, errors
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimOrder, Published, TeardownOrder
+from fleet.messages import ClaimOrder, Owed, Published, TeardownOrder
 from tests.fleet.door.conftest import Recorder, refused
 from tests.fleet.node.conftest import Lab, wait_for
 
@@ -46,6 +46,8 @@ def test_every_call_reaches_the_service_with_all_it_carries(
     assert caller.unprepare(teardown, budget_s=3.5).state == "ABSENT"
     published = Published(quarantined={"GPU-1": 12.25})
     caller.published(published)
+    owed = Owed(uid="a", namespace="team", name="job")
+    caller.owe(owed)
     caller.paid(["a", "b"])
     assert recorder.asked == [
         ("view",),
@@ -53,6 +55,7 @@ def test_every_call_reaches_the_service_with_all_it_carries(
         ("prepare", ORDER, 2.5),
         ("unprepare", "claim-a", 3.5, ("p1", "p2"), ("p3",), False),
         ("published", published),
+        ("owe", owed),
         ("paid", "a", "b"),
     ]
 

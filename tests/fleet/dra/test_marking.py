@@ -12,7 +12,14 @@ import pytest
 from fleet import errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.dra.asking import AskedClaim
-from fleet.dra.marking import HOLD_BUDGET_S, REFUSED_S, Marking, MarkingRules, unverified
+from fleet.dra.marking import (
+    HOLD_BUDGET_S,
+    PAUSE_MAX_S,
+    REFUSED_S,
+    Marking,
+    MarkingRules,
+    unverified,
+)
 from fleet.kube.base import CLAIMS, Object, Resource
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.rights import REVIEWS
@@ -297,6 +304,57 @@ def test_a_refused_claim_is_let_go_too(site: Bench) -> None:
     assert not reading(site, rival).allocated
 
 
+def test_marks_are_owed_although_the_plugin_is_stopped(site: Bench) -> None:
+    """Promise 7: kubelet has its answer and asks no more: the plugin that comes next takes the
+    marks off a claim that the node refused."""
+    site.serving.prepare(site.bound("a", "gpu-0"))
+    rival = site.bound("b", "gpu-0")
+    with pytest.raises(errors.DeviceBusy):
+        replace(site.serving, budget_s=1.5).prepare(rival)
+    alone(site, rival)
+    site.serving.unprepare(rival)
+    site.plug()
+    settle(site)
+    assert not reading(site, rival).marked
+    assert site.node.view().owed == ()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_hold_whose_answer_was_lost_is_owed(site: Bench, *, away: bool) -> None:
+    """Promise 7: served as not held, for the API failed after the hold: what is on is taken off,
+    also where nothing is heard of the API at the teardown, and by a plugin that comes later."""
+    asked = site.bound("a", "gpu-0")
+    site.cluster.faults.fail_next("patch", errors.ApiFailed("etcd is sick"))
+    site.serving.prepare(asked)
+    assert reading(site, asked).held
+    assert not site.device().held
+    alone(site, asked)
+    site.cluster.faults.offline = away
+    site.serving.unprepare(asked)
+    site.cluster.faults.offline = False
+    site.plug()
+    settle(site)
+    assert not reading(site, asked).marked
+    assert site.node.view().owed == ()
+
+
+def test_a_held_orphan_that_nobody_asks_about_is_let_go(site: Bench) -> None:
+    """A7: the hold's answer was lost, its pod has gone and kubelet never asks: the orphan's burial
+    owes what is on the claim."""
+    pod = site.pod()
+    asked = site.bound("a", "gpu-0", pods=[pod])
+    site.cluster.faults.fail_next("patch", errors.ApiFailed("etcd is sick"))
+    site.serving.prepare(asked)
+    pod.delete()
+    alone(site, asked)
+    for _ in range(2):
+        site.parts.orphans.step()
+    wait_for(lambda: not site.node.view().claims)
+    site.plug()
+    settle(site)
+    assert not reading(site, asked).marked
+
+
 def test_a_claim_used_anew_keeps_its_marks(site: Bench) -> None:
     """B5: a named claim's next pod comes before the marks of the last use are taken off."""
     asked = site.bound("a", "gpu-0")
@@ -354,9 +412,48 @@ def test_a_debt_paid_late_takes_nothing_of_another_use(site: Bench) -> None:
     site.allocate(asked, result("gpu-0", pool="n2"))
     theirs = MARKS.hold(node="n2", uid=asked.uid)
     site.reserve(asked, site.pod("next", node="n2"), theirs)
-    site.parts.marking.step(site.node.view())
-    assert theirs in site.claim_of(asked)["status"]["reservedFor"]
+    marking = replace(site.parts.marking, clock=site.clock)
+    for _ in range(3):
+        site.clock.advance(PAUSE_MAX_S)
+        marking.step(site.node.view())
+        assert theirs in site.claim_of(asked)["status"]["reservedFor"]
+        assert reading(site, asked).finalizer
+    assert len(site.node.view().owed) == 1, "nobody has taken the marks off yet"
+    site.deallocate(asked)  # that use was over before its node had heard of it
+    site.clock.advance(PAUSE_MAX_S)
+    marking.step(site.node.view())
+    assert not reading(site, asked).marked
+    assert site.node.view().owed == ()
+
+
+def test_a_claim_given_away_between_two_writes_is_let_go_in_the_end(site: Bench) -> None:
+    """B5: the hold was taken off and the next pod, on another node, came before the finalizer was;
+    where that pod vanishes unserved nobody else would take it off."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    alone(site, asked)
+    site.serving.unprepare(asked)
+    wait_for(lambda: _drained(site))
+
+    def next_use() -> None:
+        site.allocate(asked, result("gpu-0", pool="n2"))
+        site.reserve(asked, site.pod("next", node="n2"))
+
+    def before_finalizer() -> None:
+        site.cluster.faults.before_next("patch", next_use)
+
+    site.cluster.faults.before_next("patch", before_finalizer)
+    marking = replace(site.parts.marking, clock=site.clock)
+    marking.step(site.node.view())
     assert reading(site, asked).finalizer
+    assert len(site.node.view().owed) == 1
+    before = len(site.cluster.calls)
+    marking.step(site.node.view())
+    assert len(site.cluster.calls) == before, "it is looked at less and less often"
+    site.deallocate(asked)
+    site.clock.advance(PAUSE_MAX_S)
+    marking.step(site.node.view())
+    assert not reading(site, asked).marked
     assert site.node.view().owed == ()
 
 

@@ -13,7 +13,7 @@ from fleet.dra.orphans import Orphans
 from fleet.dra.ports import Node
 from fleet.kube import answers
 from fleet.kube.base import Listing, Name, Object, Resource
-from fleet.messages import ClaimAnswer, TeardownOrder
+from fleet.messages import ClaimAnswer, Owed, TeardownOrder
 from fleet.model import State
 from tests.fleet.dra.benches import MARKS, NODE, SPACE, Bench, bench, result
 from tests.fleet.node.conftest import wait_for
@@ -184,6 +184,9 @@ def test_trouble_with_one_claim_stops_no_other(
             if order.uid == stuck.uid:
                 raise errors.IllegalTransition("no row")
             return site.door.unprepare(order, budget_s=budget_s)
+
+        def owe(self, owed: Owed) -> None:
+            site.door.owe(owed)
 
     orphans.cluster = Odd()  # type: ignore[assignment] # answers only what is asked
     orphans.node = Stuck()  # type: ignore[assignment] # answers only what is asked

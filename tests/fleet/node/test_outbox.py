@@ -100,6 +100,23 @@ def test_a_claim_in_use_again_is_not_owed(lab: Lab) -> None:
     assert lab.node._registry.journal.outbox() == []
 
 
+def test_marks_that_no_burial_owes_are_owed_once_and_survive(lab: Lab) -> None:
+    """Promise 7: told of a claim without a record, or of one whose record does not know of them."""
+    owed = Owed(uid="claim-a", namespace="team", name="job")
+    for _ in range(2):
+        lab.node.owe(owed)
+    lab.restart()
+    assert lab.node.view().owed == (owed,)
+    lab.node.prepare(lab.bare("claim-a", "gpu-0", namespace="team", name="job"))
+    assert lab.node.view().owed == ()
+    lab.node.paid(["claim-a"])
+    lab.node.unprepare("claim-a")
+    drained(lab)
+    assert lab.node.view().owed == (owed,), "what was let go was not this use"
+    lab.node.paid(["claim-a"])
+    assert lab.node._registry.journal.outbox() == []
+
+
 def _owe(lab: Lab, lease: Lease, now: float) -> None:
     with lab.node._registry.commit() as commit:
         commit.enqueue(RELEASE, {"holder": str(lease.holder), "token": ""}, now)
