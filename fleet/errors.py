@@ -18,6 +18,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What reading a document of the wrong shape may raise, whoever wrote it: a number beyond a float
+is an OverflowError, depth a RecursionError."""
+
 
 class FleetError(Exception):
     """Root of the tree. ``str(error)`` is detail and remedy, fit for a terminal or an event."""

@@ -137,7 +137,7 @@ class Agents:
             namespace, name = told["namespace"], told["name"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (*errors.MALFORMED, OSError) as error:
             self._unreadable(path, f"{type(error).__name__}: {error}")
             return None
         if not all(isinstance(text, str) and text for text in (namespace, name)):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import sqlite
+from fleet import errors, sqlite
 from fleet.claims import Claim
 from fleet.journal import records, schema
 from fleet.model import COUNT_MAX, ClaimUid, OperationId, Token, Unit, UnitId, Uuid
@@ -210,7 +210,7 @@ class Journal:
         try:
             self._load()
             self._read_rest()
-        except (AttributeError, LookupError, ValueError, TypeError, RecursionError) as error:
+        except errors.MALFORMED as error:
             raise sqlite.Corrupt(f"a record of {self.path} cannot be read: {error!r}") from error
         except sqlite.StatementFailed as error:
             raise sqlite.Corrupt(f"a table is not as we made it: {error.detail}") from error
@@ -239,7 +239,7 @@ class Journal:
         except sqlite.Corrupt as error:
             named = str(error.fields.get("name", key if isinstance(key, str) else ""))
             self.damage += (Damage(table, key, error.detail, named),)
-        except (AttributeError, LookupError, ValueError, TypeError, RecursionError) as error:
+        except errors.MALFORMED as error:
             why = f"the row {key!r} of {table} cannot be read: {error!r}"
             self.damage += (Damage(table, key, why, key if isinstance(key, str) else ""),)
 

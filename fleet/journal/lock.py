@@ -69,7 +69,7 @@ def read_owner(path: Path) -> Owner | None:
             boot_id=str(found.get("boot_id", "")),
             since=float(found.get("since", 0.0)),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (*errors.MALFORMED, OSError):
         return None
 
 

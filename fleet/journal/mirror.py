@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet import errors
 from fleet.evidence.disk import read_regular
 from fleet.journal import records
 from fleet.model import Reason, UnitId
@@ -43,7 +44,7 @@ def read(path: Path) -> Remembered:
         )
     except FileNotFoundError:
         return Remembered()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (*errors.MALFORMED, OSError) as error:
         return Remembered(trouble=f"the copy of quarantine reasons {path} is unreadable: {error!r}")
 
 

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from fleet import errors
 from fleet.evidence.disk import own_directory, read_regular
 
 MOST_BYTES = 64 * 1024
@@ -42,7 +43,7 @@ def read(path: Path) -> Witness | None:
         if not isinstance(sequence, int) or not all(isinstance(one, str) for one in found.values()):
             return None
         return Witness(sequence=sequence, **found)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (*errors.MALFORMED, OSError):
         return None
 
 

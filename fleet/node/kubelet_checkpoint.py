@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.errors import CheckpointUnreadable
+from fleet.errors import MALFORMED, CheckpointUnreadable
 from fleet.model import ClaimUid
 
 NAME = "dra_manager_state"
@@ -42,7 +42,7 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointUnreadable(f"kubelet's checkpoint {path}: {error}") from error
     try:
         return _understood(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise CheckpointUnreadable(
             f"kubelet's checkpoint {path} cannot be understood: {error}"
         ) from error

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from fleet import errors
 from fleet.kube.base import Object, name_of, objects_in
 from fleet.messages import NodeView
 from fleet.model import State
@@ -69,7 +70,7 @@ def taken_over(found: Object, *, driver: str) -> tuple[Record, ...]:
     try:
         listed = json.loads(text)
         return tuple(sorted({_record(one) for one in listed}))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except errors.MALFORMED:
         key = f"{driver}/quarantined"
         return tuple(
             Record(str(entry.get("name")), attribute(entry, "uuid"), (UNTOLD,), 0.0)

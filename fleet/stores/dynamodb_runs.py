@@ -191,7 +191,7 @@ class DynamodbRunStore:
         items = list(self.table.query(f"{RUN} {run}", attempts))
         try:
             return _joined(head, items)
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error) as error:
+        except (*errors.MALFORMED, OSError, EOFError, zlib.error) as error:
             raise unreadable(f"run {run}", repr(error)) from error
 
     def _move(self, run: RunId, change: Callable[[Item], Item | None]) -> RunRecord:
@@ -275,7 +275,7 @@ def _joined(head: Item, items: Sequence[Item]) -> RunRecord:
 def _state(head: Mapping[str, Any]) -> RunState:
     try:
         return RunState(head["state"]["S"])
-    except (ValueError, KeyError, TypeError) as error:
+    except errors.MALFORMED as error:
         raise unreadable(f"run {head.get('sk')}", repr(error)) from error
 
 

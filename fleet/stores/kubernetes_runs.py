@@ -211,7 +211,7 @@ def _moved(found: Object, state: RunState, update: Mapping[str, Any]) -> Object:
 def _record(head: Object, kept: _Kept) -> RunRecord:
     try:
         return _joined(head, kept)
-    except (ValueError, KeyError, TypeError) as error:
+    except errors.MALFORMED as error:
         raise _unreadable(head, repr(error)) from error
 
 
@@ -233,7 +233,7 @@ def _standing(head: Object) -> dict[str, Any]:
     try:
         found = json.loads(head["data"][STANDING])  # never packed: it is small
         _check(found)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except errors.MALFORMED as error:
         raise _unreadable(
             head, f"{STANDING} does not say where the run stands: {error!r}"
         ) from error
@@ -267,7 +267,7 @@ def _kept(found: Object | None) -> _Kept:
     try:
         listed = json.loads(_text(found, RESULTS))
         return {str(one["result"]["uuid"]): _with_keys(one) for one in listed}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except errors.MALFORMED as error:
         raise _unreadable(found, repr(error)) from error
 
 

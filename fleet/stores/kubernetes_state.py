@@ -238,7 +238,7 @@ def read(texts: Mapping[str, str], uid: str, observed: Observation) -> State | N
         return None
     try:
         return _read(texts, uid, observed)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except errors.MALFORMED as error:
         raise unreadable(repr(error)) from error
 
 

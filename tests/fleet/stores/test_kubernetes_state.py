@@ -8,11 +8,21 @@ from fleet import errors
 from fleet.clock import ManualClock
 from fleet.model import Lease, Token, UnitId
 from fleet.stores import decisions, kubernetes_state
-from fleet.stores.kubernetes_state import BUCKET_LEASES, EXPIRED_KEPT_S, HEAD, LEASES, State
+from fleet.stores.kubernetes_state import (
+    BUCKET_LEASES,
+    EXPIRED_KEPT_S,
+    HEAD,
+    HISTORY,
+    LEASES,
+    State,
+)
 from fleet.stores.observation import Observation
 from tests.contracts.lease_store_contract import campaign, claim, units
 
 EPOCH = 7
+BEYOND_A_FLOAT = (
+    f'{{"at":{10**400},"event":"acquired","holder":"claim:a","token":"7.1","units":["u"]}}\n'
+)
 ONE = '{"holder":"claim:a","token":"7.1","units":["u"]}\n'
 
 
@@ -151,6 +161,7 @@ def test_an_empty_object_has_no_state() -> None:
         (LEASES, "[]"),
         (LEASES, '{"holder": "claim:a"'),
         (LEASES, None),
+        (HISTORY, BEYOND_A_FLOAT),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_an_error(part: str, text: str | None) -> None:
