@@ -149,15 +149,24 @@ class Coordinator:
     ) -> list[Lease | errors.FleetError]:
         """One answer for each request, in order, all decided in one transaction.
 
-        A campaign's request needs its run to be RUNNING (`RunUnknown`, `LeaseLost`). For
-        `out_of_service_max` and the other refusals see `LeaseStore.acquire`.
+        A campaign's request needs its run to be RUNNING (`RunUnknown`, `LeaseLost`), still so once
+        it is granted: a run that ends meanwhile may have given its leases up before it had this
+        one. For `out_of_service_max` and the other refusals see `LeaseStore.acquire`.
         """
-        refused = self._refused_runs({request.holder for request in requests})
+        holders = {request.holder for request in requests}
+        refused = self._refused_runs(holders)
         asked = [self._fenced(request) for request in requests if request.holder not in refused]
 
         def ask() -> list[Lease | errors.FleetError]:
             granted = iter(self._leases.acquire(asked, out_of_service_max=out_of_service_max))
-            return [refused.get(request.holder) or next(granted) for request in requests]
+            answers = [refused.get(request.holder) or next(granted) for request in requests]
+            ended = self._refused_runs(holders - refused.keys())
+            for holder in ended:
+                self._give_up(RunId(holder.name))
+            return [
+                ended.get(request.holder) or answer
+                for request, answer in zip(requests, answers, strict=True)
+            ]
 
         return self._counted("acquire", len(requests), ask)
 
@@ -334,6 +343,8 @@ class Coordinator:
 
     def _give_up(self, run: RunId) -> None:
         holder = Holder(HolderKind.CAMPAIGN, run)
-        held = [Release(holder, lease.token) for lease in self._leases.leases(holder)]
+        # Those too that we have seen run out: to whoever asks the store anew they look in force.
+        leases = self._leases.held_by([holder], lapsed=True)
+        held = [Release(holder, lease.token) for lease in leases]
         if held:
             self._leases.release(held)

@@ -141,8 +141,12 @@ class LeaseStore(Protocol):
         """The lease in force on `unit`."""
         ...
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
-        """The leases in force of these holders, ordered by token: cheap among many others."""
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
+        """The leases in force of these holders, ordered by token: cheap among many others.
+
+        `lapsed`: also those that are over and were never given back. One who has not watched them
+        run out takes them for leases in force.
+        """
         ...
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:

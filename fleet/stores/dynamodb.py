@@ -234,12 +234,12 @@ class DynamodbLeaseStore:
         rows = [row for row in sheet.rows() if not is_expired(row, self._clock.now())]
         return next(iter(decisions.gathered(rows)), None)
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
         """The leases in force of these holders, by token."""
         wanted = frozenset(holders)
-        if len(wanted) > HOLDERS_ASKED:
-            return [lease for lease in self.leases() if lease.holder in wanted]
-        found = self._exchange.listed(f"{holder} " for holder in sorted(wanted))
+        few = len(wanted) <= HOLDERS_ASKED
+        prefixes = [f"{holder} " for holder in sorted(wanted)] if few else [""]
+        found = self._exchange.listed(prefixes, lapsed=lapsed)
         return [lease for lease in found if lease.holder in wanted]
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:

@@ -131,8 +131,8 @@ class Exchange:
     ) -> dict[tuple[str, str], Mapping[str, Any]]:
         return by_key(self.table.read((key_of(pk, one) for one in sorted(keys)), attempts))
 
-    def listed(self, prefixes: Iterable[str]) -> list[Lease]:
-        """Leases in force, none of them listed with a unit that moved on meanwhile."""
+    def listed(self, prefixes: Iterable[str], *, lapsed: bool = False) -> list[Lease]:
+        """Leases in force, or `lapsed` too, none of them with a unit that moved on meanwhile."""
         attempts = self.table.attempts()
         self.head(attempts)
         asked_at = self._clock.monotonic()
@@ -147,7 +147,8 @@ class Exchange:
             for unit in lease.units:
                 if unit not in newest or newest[unit].token < lease.token:
                     newest[unit] = replace(lease, units=frozenset({unit}))
-        return decisions.gathered(row for row in newest.values() if not is_expired(row, now))
+        rows = newest.values()
+        return decisions.gathered(row for row in rows if lapsed or not is_expired(row, now))
 
     def each(
         self,

@@ -257,14 +257,14 @@ class KubernetesLeaseStore:
 
         return self._do(act)
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
         """The leases in force of these holders, by token."""
         wanted = frozenset(holders)
 
         def act(state: State) -> list[Lease]:
             mine = [row for row in state.all() if row.holder in wanted]
             now = self._clock.now()
-            return decisions.gathered(row for row in mine if not is_expired(row, now))
+            return decisions.gathered(row for row in mine if lapsed or not is_expired(row, now))
 
         return self._do(act)
 

@@ -167,14 +167,14 @@ class MemoryLeaseStore:
                 return None
             return decisions.gathered(self._held(row.holder, row.token))[0]
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
         """The leases in force of these holders, by token."""
         wanted = frozenset(holders)
         with self._lock:
             self._head()
             mine = [row for row in self._seen() if row.holder in wanted]
             now = self._clock.now()
-            return decisions.gathered(row for row in mine if not is_expired(row, now))
+            return decisions.gathered(row for row in mine if lapsed or not is_expired(row, now))
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """The leases in force, by token."""

@@ -288,14 +288,14 @@ class SqliteLeaseStore:
             return None
         return next(iter(decisions.gathered(self._held(row.holder, row.token))), None)
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
         """The leases in force of these holders, by token."""
         self._head()
         rows = self._database.query(
             "SELECT * FROM lease WHERE holder IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted({str(holder) for holder in holders})),),
         )
-        return self._in_force(rows)
+        return decisions.gathered(map(self._lease, rows)) if lapsed else self._in_force(rows)
 
     def leases(self, holder: Holder | None = None) -> list[Lease]:
         """The leases in force, by token."""

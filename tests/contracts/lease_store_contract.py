@@ -11,10 +11,13 @@ import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet import errors
+from fleet.campaign.report import ExitReason
 from fleet.clock import Clock, ManualClock
+from fleet.coordinator import Coordinator
 from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
-from fleet.stores.base import Event, LeaseStore, Release, Renewal
+from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
+from fleet.stores.base import Event, LeaseStore, Release, Renewal, RunRecord, RunState
+from fleet.stores.memory import MemoryRunStore
 
 START = 1_700_000_000.0
 TTL_S = 60.0
@@ -154,6 +157,27 @@ class ObservedLeaseContract:
         assert second.leases() == []
         granted(second, ask(claim("a"), "u"))
 
+    @pytest.mark.parametrize("resumed", [True, False])
+    def test_a_run_that_has_ended_holds_nothing_in_the_eyes_of_whoever_comes_next(
+        self, reopen: Reopen, *, resumed: bool
+    ) -> None:
+        """B49, E7: a job had no store for longer than its lease lasts, and ended; by the time that
+        its run is closed the coordinator has seen the lease run out, and others have not."""
+        clock = OwnClock()
+        store, runs = reopen(clock), MemoryRunStore(clock)
+        coordinator = Coordinator(store, runs, clock=clock, signer=None)  # type: ignore[arg-type]
+        run = coordinator.open(RunRecord(id="r", started_at=START)).id
+        granted(store, ask(campaign(run), "u1"))
+        clock.passed_s += TTL_S
+        assert store.leases() == []
+        assert len(reopen(OwnClock()).leases()) == len(store.held_by([campaign(run)], lapsed=True))
+        if resumed:
+            coordinator.resume(RunId(run))
+            granted(store, ask(campaign(run), "u2"))
+        coordinator.close(run, ExitReason.COMPLETE)
+        assert runs.state(RunId(run)) is RunState.FINISHED
+        assert reopen(OwnClock()).leases() == []
+
 
 class LeaseStoreContract:
     """Subclasses give the fixtures `clock` (a `ManualClock`) and `store`, initialised."""
@@ -290,6 +314,22 @@ class LeaseStoreContract:
         assert new.token > old.token
         (lost,) = store.renew([Renewal(campaign("r"), old.token, TTL_S)])
         refused(lost, errors.LeaseLost)
+
+    def test_a_lapsed_lease_is_listed_where_it_is_asked_for_and_given_back(
+        self, store: LeaseStore, clock: ManualClock
+    ) -> None:
+        """B49, E7: nobody's any more, and still in the store until it is released."""
+        old = granted(store, ask(campaign("r"), "u1"))
+        clock.advance(TTL_S)
+        mine = granted(store, ask(campaign("r"), "u2"))
+        granted(store, ask(campaign("s"), "u3"))
+        assert store.held_by([campaign("r")]) == [mine]
+        assert [one.token for one in store.held_by([campaign("r")], lapsed=True)] == [
+            old.token,
+            mine.token,
+        ]
+        assert store.release([Release(campaign("r"), old.token)]) == [True]
+        assert store.held_by([campaign("r")], lapsed=True) == [mine]
 
     def test_a_renewed_lease_holds_longer(self, store: LeaseStore, clock: ManualClock) -> None:
         """DESIGN 4: a renewal counts from now, under the same token."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from fleet.campaign.ports import CampaignCoordinator
 from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator, CoordinatorView
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import ClosedBy, Closure
+from fleet.leases import AcquireRequest, ClosedBy, Closure
 from fleet.messages import Outcome
 from fleet.model import NO_TOKEN, Digest, Holder, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores.base import Release, Renewal, RunState
+from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import Stores, open_stores
 from tests.contracts.lease_store_contract import (
     START,
@@ -142,6 +143,51 @@ def test_closing_a_run_gives_its_leases_up(coordinator: Coordinator) -> None:
     coordinator.close(RUN, "stopped")
     assert coordinator.leases() == [kept]
     assert coordinator.out_of_service() == 1
+
+
+@pytest.mark.parametrize("end", ["close", "resume"])
+def test_a_run_that_ends_leaves_no_lapsed_lease(
+    rig: Rig, coordinator: Coordinator, end: str
+) -> None:
+    """B49, E7: its first job could not give the lease back and was longer in ending than it lasts;
+    to whoever opens the store later it would look in force."""
+    coordinator.open(record())
+    won(coordinator, HOLDER, "u1")
+    rig.clock.advance(2 * TTL_S)
+    assert coordinator.leases() == []
+    coordinator.resume(RUN) if end == "resume" else coordinator.close(RUN, "complete")
+    assert rig.opened[0].leases.held_by([HOLDER], lapsed=True) == []
+
+
+class Overtaken(MemoryLeaseStore):
+    """Somebody else is faster than the next acquire."""
+
+    def __init__(self, clock: ManualClock, first: Callable[[], None]) -> None:
+        super().__init__(clock)
+        self._first = first
+        self.init()
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> list[Lease | errors.FleetError]:
+        self._first()
+        return super().acquire(requests, out_of_service_max=out_of_service_max)
+
+
+def test_a_lease_granted_while_its_run_ends_is_given_up() -> None:
+    """B08, E7: an acquire that had to wait looks at its run before that is closed, and is granted
+    after the leases of the run were given up."""
+
+    def close() -> None:
+        made.close(RUN, "complete")
+
+    clock = ManualClock(START)
+    store = Overtaken(clock, close)
+    made = Coordinator(store, MemoryRunStore(clock), clock=clock, signer=RecordingSigner())
+    made.open(record())
+    (answer,) = made.acquire([ask(HOLDER, "u1")])
+    refused(answer, errors.LeaseLost)
+    assert store.leases() == []
 
 
 def test_a_restarted_coordinator_knows_everything(rig: Rig, coordinator: Coordinator) -> None:

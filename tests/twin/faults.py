@@ -269,9 +269,9 @@ class FaultyStore:
         """Leases in force."""
         return self._ask(lambda: self.inner.leases(holder))
 
-    def held_by(self, holders: Collection[Holder]) -> list[Lease]:
+    def held_by(self, holders: Collection[Holder], *, lapsed: bool = False) -> list[Lease]:
         """Leases of these holders."""
-        return self._ask(lambda: self.inner.held_by(holders))
+        return self._ask(lambda: self.inner.held_by(holders, lapsed=lapsed))
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """What happened."""

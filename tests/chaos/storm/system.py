@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from fleet.kube.base import NODES
@@ -201,7 +202,15 @@ class System:
     # --- reaching the services past their fronts -------------------------------------------------
 
     def stores(self) -> DynamodbStores:
-        """The stores as moto has them, whatever becomes of its address."""
+        """The stores as moto has them, whatever becomes of its address.
+
+        The same ones for the whole storm: a lease that nobody renews is over for whoever has seen
+        it unchanged for its whole length, and for one who opens the store anew it begins again.
+        """
+        return self._stores
+
+    @cached_property
+    def _stores(self) -> DynamodbStores:
         from fleet import aws
         from fleet.clock import SystemClock
         from fleet.stores.dynamodb import open_dynamodb_stores
