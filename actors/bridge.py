@@ -29,9 +29,9 @@ from actors import cluster, coordinators, handles, muster
 from actors.handles import RemoteCoordinator, RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
-from fleet import errors, logs
 from fleet.binding import alive
 from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
+from fleet.core import errors, logs
 from fleet.plugging import read_plan
 
 PERIOD_S = 2.0

@@ -21,7 +21,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 
 NAMESPACE = "fleetscrub"
 """Namespace of all our named actors."""

@@ -2,8 +2,8 @@
 
 Sync on purpose: it is twice as fast as an async actor for work of microseconds, and every decision
 is one transaction of the stores anyway. One call at a time is what makes check-then-act safe here
-(B08); those about leases that wait for their turn share it, and its commit (`fleet.batches`). Only
-a ping waits for none. Nothing lives in this object: a restart opens the stores again (B42).
+(B08); those about leases that wait for their turn share it, and its commit (`fleet.core.batches`).
+Only a ping waits for none. Nothing lives in this object: a restart opens the stores again (B42).
 
 Messages cross as JSON and are validated on arrival; a refusal stands in an answer as an error.
 
@@ -28,16 +28,16 @@ from pydantic import TypeAdapter
 from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK, coordinator_digest
 from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
-from fleet import errors, logs
-from fleet.batches import Batches
+from fleet.core import errors, logs
+from fleet.core.batches import Batches
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceResult
+from fleet.core.model import Lease, NodeName, RunId
+from fleet.core.settings import StoreKind
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceResult
 from fleet.metrics import of_coordinator
 from fleet.metrics.metric import Sample
-from fleet.model import Lease, NodeName, RunId
 from fleet.planning import CoordinatorPlan
-from fleet.settings import StoreKind
 from fleet.stores.base import Release, Renewal, RunRecord
 
 if TYPE_CHECKING:

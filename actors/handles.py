@@ -42,13 +42,11 @@ from actors.node_actor import (
     Pulse,
 )
 from actors.translate import given_up, translate, translated
-from fleet import errors
 from fleet.binding.alive import Alive, Signs, of
 from fleet.coordinator import CoordinatorView
-from fleet.door.calling import PARTITION_TIMEOUT_S
-from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest, Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,
@@ -58,7 +56,9 @@ from fleet.messages import (
     ScrubOrder,
     Swept,
 )
-from fleet.model import Lease, RunId, Token
+from fleet.core.model import Lease, RunId, Token
+from fleet.door.calling import PARTITION_TIMEOUT_S
+from fleet.evidence.ledger import LedgerHead
 from fleet.planning import CoordinatorPlan
 from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fleet import errors, logs
+from fleet.core import errors, logs
 from fleet.evidence import layout
 
 WAIT_S = 120.0

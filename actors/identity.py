@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from fleet import errors
-from fleet.messages import Message
+from fleet.core import errors
+from fleet.core.messages import Message
 from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id
 

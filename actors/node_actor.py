@@ -27,9 +27,9 @@ from actors import identity
 from actors.identity import PRIVATE_UMASK
 from actors.metrics import PERIOD_S, Figures
 from actors.translate import StartRefused, unforeseen
-from fleet import errors, logs
-from fleet.leases import Closure
-from fleet.messages import (
+from fleet.core import errors, logs
+from fleet.core.leases import Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimOrder,
     DeviceView,

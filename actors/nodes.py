@@ -23,12 +23,12 @@ import ray
 from actors import handles
 from actors.handles import Ref, RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
-from fleet import errors
 from fleet.binding.ports import Abandonment
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.leases import Closure
+from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import Closure
-from fleet.messages import Acceptance, NodeView, ScrubOrder
 
 LOG = logging.getLogger(__name__)
 

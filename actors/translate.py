@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 import ray.exceptions
 
-from fleet import errors
+from fleet.core import errors
 
 _MARK = re.compile(r"\[fleet-start-refused:([A-Za-z0-9+/=]+)\]")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet import errors
+from fleet.core import errors
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

@@ -18,14 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet import errors, founding, hardware, owning
+from fleet import founding, hardware, owning
 from fleet.backends import registry as backends
 from fleet.backends.base import Backend
 from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated import backend as simulated
 from fleet.cdi.directory import SpecDirectory
-from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.model import BootId, NodeName
+from fleet.core.settings_kubernetes import Handover
 from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door, keep
@@ -39,7 +42,6 @@ from fleet.journal import opening
 from fleet.journal.lock import OwnerLock
 from fleet.journal.opening import Opened, Place
 from fleet.kube.base import Cluster
-from fleet.model import BootId, NodeName
 from fleet.node import inventory, kubelet_checkpoint
 from fleet.node.admitting import Admission
 from fleet.node.bounded import BoundedCalls
@@ -79,7 +81,6 @@ from fleet.planning import (
     lock_path,
     plan_fleet,
 )
-from fleet.settings_kubernetes import Handover
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
 from fleet.stores import archiving

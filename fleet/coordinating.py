@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.binding.alive import Heartbeat
 from fleet.binding.charge import Charge, ChargedNodes
 from fleet.binding.conditions import RebootConditions
@@ -31,8 +31,11 @@ from fleet.binding.telling import Telling
 from fleet.binding.trimming import trimmed, trimmed_node
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
-from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.labels import selector
+from fleet.core.settings import Finalizing
 from fleet.door.nodes import DoorNodes
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger, LedgerHead
@@ -41,11 +44,9 @@ from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.rights import Rights
 from fleet.kube.telling import Events
-from fleet.labels import selector
 from fleet.planning import CoordinatorPlan, FleetPlan
 from fleet.repair.absence import AbsentNodes
 from fleet.repair.forgetting import Parting
-from fleet.settings import Finalizing
 
 COMPONENT = "fleetscrub-coordinator"
 """Who reports the coordinator's events."""

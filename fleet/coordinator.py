@@ -23,15 +23,15 @@ from typing import Protocol, TypeVar
 
 from pydantic import Field
 
-from fleet import errors
 from fleet.binding.running import BindingView
 from fleet.campaign.report import ExitReason
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import AcquireRequest, Closure
+from fleet.core.messages import DeviceResult, Message, Replication, TokenText
+from fleet.core.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceResult, Message, Replication, TokenText
 from fleet.metrics import lease_operations
-from fleet.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import (
     HistoryEntry,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet import errors, sqlite
+from fleet.core import errors, sqlite
 from fleet.evidence import layout
 from fleet.journal import schema
 

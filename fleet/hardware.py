@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fleet import errors, privilege
 from fleet.backends import openers, registry, sysfs
-from fleet.privilege import Lacks, Standing
-from fleet.settings import HardwareKind, HardwareSettings, MpsPolicy
+from fleet.core import errors, privileges
+from fleet.core.privileges import Lacks, Standing
+from fleet.core.settings import HardwareKind, HardwareSettings, MpsPolicy
 
 NVIDIA = 0x10DE
 GPU_CLASSES = frozenset({0x030000, 0x030200})
@@ -71,15 +71,15 @@ def lacks(kind: str, asked: HardwareSettings) -> Lacks:
     besides = set() if kind == HardwareKind.NVIDIA else {*_NVIDIAS}
     besides |= set() if asked.mps is MpsPolicy.SHUT_DOWN else {"mps-shut-down"}
     besides |= set() if asked.reset_tool else {"tool-reset"}
-    besides |= set() if asked.kernel_log else {privilege.KERNEL_LOG.name}
-    return privilege.judge(standing(Path(asked.root)), besides)
+    besides |= set() if asked.kernel_log else {privileges.KERNEL_LOG.name}
+    return privileges.judge(standing(Path(asked.root)), besides)
 
 
 def standing(root: Path) -> Standing:
     """What this process has, by ``<root>/proc``."""
     status = sysfs.read_text(root / "proc/self/status")
     return Standing(
-        capabilities=privilege.effective(status or ""),
+        capabilities=privileges.effective(status or ""),
         host_pid=openers.sees_all(root),
         log_restricted=sysfs.read_text(root / "proc/sys/kernel/dmesg_restrict") != "0",
     )

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Uuid
 from fleet.evidence.disk import own_directory
-from fleet.model import Uuid
 from fleet.slices.exclusivity import HostLocks
 
 SPEAKS = "state"

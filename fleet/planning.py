@@ -13,13 +13,13 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import Message
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB, HardwareKind, HardwareSettings, Settings
 from fleet.door import paths
 from fleet.evidence import layout
 from fleet.evidence.disk import own_directory
-from fleet.messages import Message
-from fleet.profiles import Profile
-from fleet.settings import MIB, HardwareKind, HardwareSettings, Settings
 
 PLAN_FILE = "fleet.json"
 LOCK = "journal.lock"

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_file import TagKeyFile
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.profiles import Profile
+from fleet.core.settings import Finalizing, Settings, Unexposed
 from fleet.dra.agents import Agents
 from fleet.dra.keeping import HealthShown, Keeper
 from fleet.dra.marking import Marking, MarkingRules
@@ -36,8 +39,6 @@ from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.telling import Events
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
-from fleet.profiles import Profile
-from fleet.settings import Finalizing, Settings, Unexposed
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease

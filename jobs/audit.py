@@ -15,15 +15,15 @@ from pathlib import Path
 from fleet.binding import alive, pledge
 from fleet.binding.names import Marks
 from fleet.cli.reach import Fleet
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
+from fleet.core.messages import DeviceView, Message, Moment, NodeView
+from fleet.core.model import HolderKind, Lease, State, Token, UnitId
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.segments import Damage
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
-from fleet.messages import DeviceView, Message, Moment, NodeView
-from fleet.model import HolderKind, Lease, State, Token, UnitId
 from fleet.node.lost import LOST
 from fleet.repair import auditing
 from fleet.repair.auditing import Compared

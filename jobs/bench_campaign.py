@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fleet import bootstrap, sqlite
+from fleet import bootstrap
+from fleet.core import sqlite
+from fleet.core.settings import MIB
 from fleet.evidence import layout
 from fleet.journal import schema
-from fleet.settings import MIB
 from jobs import scrub
 from jobs.scrub import ScrubRequest
 

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet.clock import SystemClock
-from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.clock import SystemClock
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.stores.base import Release
 from fleet.stores.sqlite import SqliteLeaseStore, open_stores
 

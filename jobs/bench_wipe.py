@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet.backends.simulated.backend import SimulatedBackend, create
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from fleet.wipe import engine
 from fleet.wipe.plan import PASSES_OVER_MEMORY, WipeOrder
 

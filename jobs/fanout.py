@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from actors.handles import CALL_TIMEOUT_S, RemoteCoordinator, RemoteNode, gather
 from actors.node_actor import ACCEPTANCES, ORDERS
 from fleet.campaign.ports import Requests
-from fleet.errors import FleetError, RayUnavailable
+from fleet.core.errors import FleetError, RayUnavailable
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
+from fleet.core.model import Lease
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest
-from fleet.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
-from fleet.model import Lease
 from fleet.stores.base import Release, Renewal
 
 VIEW_TIMEOUT_S = 5.0

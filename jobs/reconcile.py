@@ -13,16 +13,17 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.binding.holding import Holds
 from fleet.binding.ports import Abandonment
 from fleet.cdi.directory import SpecDirectory
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.leases import Closure
+from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
-from fleet.leases import Closure
-from fleet.messages import Message, Moment, NodeView
 from fleet.planning import NodePlan
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find

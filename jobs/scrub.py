@@ -19,18 +19,18 @@ from types import FrameType
 
 from actors import muster
 from actors.muster import Muster
-from fleet import errors
 from fleet.bootstrap import FleetPlan
 from fleet.campaign import select
 from fleet.campaign.report import CampaignStatus, RunReport
 from fleet.campaign.run import Campaign, Scope
 from fleet.campaign.scope import Agreement
-from fleet.clock import SteadyClock
-from fleet.errors import FleetError
+from fleet.core import errors
+from fleet.core.clock import SteadyClock
+from fleet.core.errors import FleetError
+from fleet.core.messages import Message, NodeView
+from fleet.core.model import RunId, State
+from fleet.core.settings import CampaignPolicy
 from fleet.evidence.ledger import LedgerHead
-from fleet.messages import Message, NodeView
-from fleet.model import RunId, State
-from fleet.settings import CampaignPolicy
 from fleet.stores.base import RunRecord, RunState
 from jobs.fanout import RayCoordinator, RayNodes
 

@@ -19,8 +19,8 @@ import aiohttp
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
-from fleet import errors
 from fleet.cli.text import visible
+from fleet.core import errors
 
 POLL_S = 0.5
 NAME = "fleet scrub"

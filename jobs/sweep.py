@@ -13,9 +13,9 @@ from pydantic import Field
 
 from actors.handles import RemoteNode
 from fleet.cli.reach import Node
+from fleet.core.errors import FleetError, InputInvalid
+from fleet.core.messages import Message, Swept
 from fleet.door.calling import DoorNode
-from fleet.errors import FleetError, InputInvalid
-from fleet.messages import Message, Swept
 from fleet.node import viewing
 from fleet.node.service import NodeService
 

@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fleet import bootstrap, ending, errors, logs, planning, plugging
+from fleet import bootstrap, planning, plugging
 from fleet.bootstrap import NodePlan
+from fleet.core import errors, logs
+from fleet.core import termination as ending
+from fleet.core.settings import Settings
+from fleet.core.settings_file import load
+from fleet.core.terminal import visible
 from fleet.kube import identity
-from fleet.settings import Settings
-from fleet.settings_file import load
-from fleet.terminal import visible
 from node_plugin.http import HttpServer
 from node_plugin.wiring import Options, Plugin, open_plugin
 

@@ -20,9 +20,9 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from fleet import errors, logs
+from fleet.core import errors, logs
+from fleet.core.errors import FleetError
 from fleet.dra.asking import AskedClaim, PreparedClaim
-from fleet.errors import FleetError
 from node_plugin import translate
 from node_plugin.metrics import ClaimFigures
 from node_plugin.ports import Claims

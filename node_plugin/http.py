@@ -4,8 +4,8 @@ It runs in threads of its own, so that it answers also when the plugin's event l
 saying so is what it is for.
 
 Anybody on the host's network can connect, and the plugin's descriptors and its processor are
-kubelet's first: connections are few and short (`fleet.listener`), and a page that is costly to make
-is kept for a few times that long, so that nobody can have it made all the time.
+kubelet's first: connections are few and short (`fleet.core.listener`), and a page that is costly to
+make is kept for a few times that long, so that nobody can have it made all the time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import ClassVar
 
-from fleet import errors
-from fleet.listener import Listener, Requests
+from fleet.core import errors
+from fleet.core.listener import Listener, Requests
 
 REQUEST_WAIT_S = 5.0
 """Time, s, a client has in all, from connecting to having taken the answer."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from fleet import errors
+from fleet.core import errors
 from fleet.door.paths import closed_to_others
 from node_plugin import sockets
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fleet.core.errors import FleetError
+from fleet.core.messages import NodeView, Right
 from fleet.dra.asking import AskedClaim, PreparedClaim
-from fleet.errors import FleetError
-from fleet.messages import NodeView, Right
 
 
 class Claims(Protocol):

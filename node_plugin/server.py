@@ -21,7 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health as probes
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin import dra, sockets
 from node_plugin.health import HealthBoard, ResourceHealth
 from node_plugin.listener import Listener

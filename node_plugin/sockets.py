@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence.disk import own_directory
 
 PATH_BYTES_MAX = 107

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from fleet.core.errors import FleetError, Unforeseen
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
-from fleet.errors import FleetError, Unforeseen
 from node_plugin.proto import dra_v1_pb2 as v1
 from node_plugin.proto import dra_v1beta1_pb2 as v1beta1
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
-from fleet.messages import PLUGIN_LACKS, NodeView
+from fleet.core.messages import PLUGIN_LACKS, NodeView
 from fleet.metrics import of_node
 from fleet.metrics.exposition import CONTENT_TYPE, rendered
 from fleet.metrics.metric import Sample

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.errors import FleetError
+from fleet.core.messages import NodeView
 from fleet.door import trouble
 from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim, PreparedClaim
@@ -28,13 +31,11 @@ from fleet.dra.keeping import Keeper
 from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
 from fleet.dra.uncoordinated import BAD_PERIOD_S, COMPONENT, Uncoordinated
-from fleet.errors import FleetError
 from fleet.journal.lock import read_owner
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.kube.rights import Rights
 from fleet.kube.telling import Events
-from fleet.messages import NodeView
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.rendering import names
 from node_plugin.children import Child

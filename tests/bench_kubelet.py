@@ -22,16 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors import cluster
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.bootstrap import NodePlan
+from fleet.core import errors
+from fleet.core.settings import MIB
 from fleet.dra.asking import AskedClaim
 from fleet.evidence import dsse, layout
 from fleet.evidence.ledger import Ledger
 from fleet.kube import client
 from fleet.kube.base import NODES, Cluster, Name, uid_of
-from fleet.settings import MIB
 from node_plugin.kubelet_sim.connection import Connection
 from node_plugin.kubelet_sim.control import ControlPlane, Seen
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import dsse
 from fleet.kube.base import PODS, SLICES, Change, Name, Object, Selection, name_of
 from tests.e2e import idle_plugin, workloads

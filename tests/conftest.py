@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet import logs
+from fleet.core import logs
 
 # Images set this; then each of the hundreds of processes that the tests start would compile all
 # that it imports.

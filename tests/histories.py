@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.model import NO_TOKEN, Token, UnitId
+from fleet.core.model import NO_TOKEN, Token, UnitId
 
 
 class Act(StrEnum):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fleet import aws
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from fleet.kube.base import CONFIGMAPS, Name, Object
 from fleet.stores.base import LeaseStore
 from fleet.stores.dynamodb import open_dynamodb_stores

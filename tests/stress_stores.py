@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
-from fleet import errors
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.stores.base import LeaseStore, Release, Renewal
 from tests.cloud.server import CloudServer
 from tests.histories import Act, Call, Held, check

@@ -12,7 +12,7 @@ import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from actors.identity import COORDINATOR_LABEL, HOST_LABEL
-from fleet.settings_parse import SECTIONS, parse
+from fleet.core.settings_parse import SECTIONS, parse
 from tests.document import ROOT, anchors, blocks, inline, links, pages
 
 PLACES = ("actors/", "deploy/", "docs/", "fleet/", "jobs/", "node_plugin/", "tests/")

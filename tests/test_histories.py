@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.model import Token, UnitId
+from fleet.core.model import Token, UnitId
 from tests.histories import Act, Call, Held, check
 
 U, V = UnitId("u"), UnitId("v")

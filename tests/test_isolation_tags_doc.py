@@ -16,8 +16,8 @@ from fleet.admission.ground import Ground
 from fleet.admission.listening import CONNECTION_WAIT_S, CONNECTIONS_MAX
 from fleet.admission.webhook import BODY_MAX, PATH
 from fleet.cli.main import build
+from fleet.core.settings_parse import parse
 from fleet.dra.configuration import TAG_MAX, Deallocation
-from fleet.settings_parse import parse
 from tests.fleet.admission.rights import tag
 
 PAGE = (Path(__file__).parent.parent / "docs" / "isolation-tags.md").read_text()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.claims import ClaimState
-from fleet.messages import UNMET, DeviceView, NodeView, ReasonView
-from fleet.model import State
+from fleet.core.claim_states import ClaimState
+from fleet.core.messages import UNMET, DeviceView, NodeView, ReasonView
+from fleet.core.model import State
 from fleet.slices.gate import GateRules, Why, verdicts
 
 PACKAGES = ("fleet/binding", "fleet/dra", "node_plugin", "actors")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.messages import DeviceView
-from fleet.profiles import Profile
-from fleet.settings import KubernetesSettings
+from fleet.core.messages import DeviceView
+from fleet.core.profiles import Profile
+from fleet.core.settings import KubernetesSettings
 from fleet.slices.gate import GateRules
 from fleet.slices.rendering import Terms, render
 from node_plugin.__main__ import _parser

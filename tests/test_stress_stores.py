@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.clock import SystemClock
-from fleet.model import Token, UnitId
+from fleet.core.clock import SystemClock
+from fleet.core.model import Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore
 from tests.cloud.server import CloudServer
 from tests.contracts.lease_store_contract import ask, claim, granted

@@ -24,8 +24,8 @@ from typing import Any
 import cel
 from cel import stdlib
 
-from fleet import errors
 from fleet.admission import dialect
+from fleet.core import errors
 from fleet.kube.base import Object
 from fleet.slices.comparing import quantity
 

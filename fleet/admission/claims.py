@@ -19,8 +19,8 @@ from fleet.admission.classes import NO_AGENT
 from fleet.admission.ground import PARAMETERS, Ground
 from fleet.admission.rule import Cel, Flaw, Rule
 from fleet.admission.shapes import ClaimSpec, Entry, Path, Wish, listed, mapping, text, texts
+from fleet.core.settings import ResetPolicy
 from fleet.dra.configuration import API_VERSION, KIND, TAG_MAX, Deallocation
-from fleet.settings import ResetPolicy
 
 DEALLOCATIONS = tuple(one.value for one in Deallocation)
 RESETS = tuple(one.value for one in ResetPolicy)

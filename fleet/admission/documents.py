@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import errors
 from fleet.admission.shapes import Object, Path
+from fleet.core import errors
 
 REPEATED_MAX = 20_000
 """Nodes of one document that aliases may add; what has more is no manifest."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fleet.core.errors import InputInvalid
 from fleet.dra.configuration import SanitizationConfig
-from fleet.errors import InputInvalid
 
 GOVERNED_LABEL = "fleetscrub.dev/governed"
 """Label of a namespace, with the value "true": the policies hold in it."""

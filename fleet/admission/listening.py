@@ -1,4 +1,5 @@
-"""TLS connections: what the webhook's requests come in by, within the limits of `fleet.listener`.
+"""TLS connections: what the webhook's requests come in by, within the limits of
+`fleet.core.listener`.
 
 Who calls proves it with a certificate, where an authority for callers is named. Without one nobody
 can, since an API server shows no certificate unless it was told to.
@@ -16,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
-from fleet.listener import Listener, Requests
+from fleet.core import errors
+from fleet.core.listener import Listener, Requests
 
 CONNECTIONS_MAX = 64
 """Connections at once: an API server asks for each object that is made, and there are few."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from fleet import errors
 from fleet.admission.shapes import (
     CLAIMS,
     RESOURCE_GROUP,
@@ -28,6 +27,7 @@ from fleet.admission.shapes import (
     text,
     written,
 )
+from fleet.core import errors
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from fleet.core.errors import EvidenceInvalid, InputInvalid, Permanent, Retryable
 from fleet.dra.configuration import TAG_MAX, Deallocation
-from fleet.errors import EvidenceInvalid, InputInvalid, Permanent, Retryable
 from fleet.evidence import dsse
 
 PREFIX = "fst1"

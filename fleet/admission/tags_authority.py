@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
 from fleet.admission import tags, tags_list
 from fleet.admission.tags import Tag, TagKeys
+from fleet.core import errors
 from fleet.dra.configuration import Deallocation
 from fleet.evidence import layout
 from fleet.evidence.disk import make_directory, read_regular, replace

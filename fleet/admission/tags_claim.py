@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fleet.admission import shapes, tags
 from fleet.admission.shapes import ClaimSpec, Object, written
 from fleet.admission.tags import WHOLE, TagInvalid, TagKeys, TagKeysUnreadable, Use
+from fleet.core.errors import ClaimConfigInvalid
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.settings_parse import Problem
 from fleet.dra import configuration
 from fleet.dra.configuration import Entry, Origin, Statement
 from fleet.dra.reading import Reading
-from fleet.errors import ClaimConfigInvalid
-from fleet.messages import DeviceView, NodeView
-from fleet.settings_parse import Problem
 
 _DEALLOCATION = (
     "deallocation: ZeroFillMemoryOnRelease or WipeOnDeallocate in the opaque parameters of driver"

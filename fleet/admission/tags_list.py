@@ -25,7 +25,7 @@ from fleet.admission.tags import (
     moment,
     seconds_of,
 )
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse
 from fleet.evidence.keys import SHORT_ID, PublicKey
 

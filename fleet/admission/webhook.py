@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
-from fleet import errors
 from fleet.admission.listening import (
     CONNECTION_WAIT_S,
     Certificates,
@@ -30,7 +29,8 @@ from fleet.admission.listening import (
 )
 from fleet.admission.reviewing import FORBIDDEN, Reviewing
 from fleet.admission.turns import Abandoned, Turns, parts
-from fleet.listener import Requests, source_of
+from fleet.core import errors
+from fleet.core.listener import Requests, source_of
 
 PATH = "/review"
 BODY_MAX = 3 * 1024 * 1024

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from fleet.core.model import Accelerator, Device, Process, UnitId, Uuid
 from fleet.health.readings import LogState, Readings
-from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 NOBODY_SEEN = "in use by nobody who can be seen"
 """How a holder without a pid is named that is known only by the memory it keeps."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import IO, Any
 
-from fleet import errors
 from fleet.backends import coding, registry
 from fleet.backends.base import (
     Backend,
@@ -30,8 +29,9 @@ from fleet.backends.base import (
     TellsOpeners,
     TellsStrays,
 )
+from fleet.core import errors
+from fleet.core.model import Uuid
 from fleet.door import wire
-from fleet.model import Uuid
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

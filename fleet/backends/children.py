@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import fleet
-from fleet import errors
+from fleet.core import errors
 from fleet.door import wire
 from fleet.wipe.identity import MARKER, is_dying, marked
 

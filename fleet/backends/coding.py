@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fleet.backends.base import DeviceNode, Grant, Instance, Mount, ResetOutcome, Unfit
-from fleet.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
+from fleet.core.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
 
 Json = dict[str, Any]
 

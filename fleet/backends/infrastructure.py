@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from fleet.model import Process, ProcessKind
+from fleet.core.model import Process, ProcessKind
 
 COMM_LENGTH = 15
 """Characters of a process name the kernel keeps."""

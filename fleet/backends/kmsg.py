@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fleet.clock import Clock
+from fleet.core.clock import Clock
 from fleet.health import kernel_log
 from fleet.health.kernel_log import Fact, Record
 from fleet.health.readings import Logged, LogPlace, LogState

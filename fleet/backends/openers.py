@@ -31,7 +31,7 @@ from pathlib import Path
 
 from fleet.backends import threads
 from fleet.backends.sysfs import read_text
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel gives its first PID namespace this number on every machine."""

@@ -32,8 +32,8 @@ from pathlib import Path
 
 from fleet.backends.base import ResetOutcome
 from fleet.backends.sysfs import PCI_DEVICES, Function, Ids, Life, read_text
-from fleet.errors import BackendFailed, DeviceLost
-from fleet.model import Process
+from fleet.core.errors import BackendFailed, DeviceLost
+from fleet.core.model import Process
 
 NOTES = "run/fleetscrub/pci-reset"
 """Where changes to a function are noted, below the root: gone after a reboot, as they are."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.backends.base import Backend
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 
 KINDS = ("simulated", "nvidia", "pcie")
 

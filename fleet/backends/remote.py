@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fleet import errors
 from fleet.backends import coding, tool
 from fleet.backends.base import Grant, Instance, MemorySession, ResetOutcome, Unfit
 from fleet.backends.children import FIRST_S, NO_DRIVER, QUICK_S, Children, NoAnswer
+from fleet.core import errors
+from fleet.core.model import Accelerator, Device, Process, UnitId, Uuid
 from fleet.health.readings import LogState, Readings, log_state_from
-from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 WALK_S = 30.0
 """Time, s, for listing instances: walking them all takes a driver about 10 s under load."""

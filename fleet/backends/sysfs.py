@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from fleet.errors import DriverAbsent
-from fleet.pci import address as canonical
+from fleet.core.errors import DriverAbsent
+from fleet.core.pci import address as canonical
 
 PCI_DEVICES = "sys/bus/pci/devices"
 GONE = b"\xff\xff\xff\xff"
@@ -89,7 +89,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One PCI function. `address` is in the form of sysfs (`fleet.pci.address`)."""
+    """One PCI function. `address` is in the form of sysfs (`fleet.core.pci.address`)."""
 
     root: Path
     address: str

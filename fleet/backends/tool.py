@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.wipe.identity import MARKER, marked, start_time
 
 MARK = "FLEET_TOOL"

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import bodies, receipt, statements
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import Fault
 from fleet.binding.names import Marks
+from fleet.core import errors
+from fleet.core.messages import DeviceResult
+from fleet.core.model import Lease
 from fleet.kube.base import CLAIMS, Cluster, Object, PatchKind
-from fleet.messages import DeviceResult
-from fleet.model import Lease
 
 LOG = logging.getLogger(__name__)
 AGAIN_S = 60.0

@@ -27,13 +27,13 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fleet import errors
 from fleet.binding.view import BindingView
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.messages import Message, Moment
 from fleet.evidence import dsse, layout
 from fleet.kube.base import LEASES, Cluster, Name, Object, PatchKind, object_in
 from fleet.kube.rights import Rights
-from fleet.messages import Message, Moment
 
 LOG = logging.getLogger(__name__)
 LEASE = "fleetscrub-coordinator"

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import allocation
 from fleet.binding.choosing import Choice, NoChoice, choose
 from fleet.binding.claim import ClaimReading, read
@@ -25,11 +24,12 @@ from fleet.binding.names import Marks
 from fleet.binding.offers import Scene
 from fleet.binding.ports import Nodes
 from fleet.binding.proving import Patience, Proven, Proving, Unproven
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import NodeView
+from fleet.core.settings import WipePolicy
 from fleet.dra import reading as dra
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Cluster, Name, Object, name_of, uid_of
-from fleet.messages import NodeView
-from fleet.settings import WipePolicy
 
 CHOICES_MAX = 4
 """Choices tried before it is given up: each failed one costs a wipe."""

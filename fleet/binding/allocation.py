@@ -12,10 +12,10 @@ from fleet.binding.claim import ClaimReading
 from fleet.binding.facts import ALLOCATOR
 from fleet.binding.names import Marks
 from fleet.binding.offers import results_of
+from fleet.core.messages import DeviceResult
+from fleet.core.model import Token
+from fleet.core.profiles import RULES, Profile, Rules
 from fleet.kube.base import Object, uid_of
-from fleet.messages import DeviceResult
-from fleet.model import Token
-from fleet.profiles import RULES, Profile, Rules
 from fleet.slices.rendering import attribute
 
 BUILTIN_FINALIZER = "resource.kubernetes.io/delete-protection"

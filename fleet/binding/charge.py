@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading
 from fleet.binding.names import Marks
 from fleet.binding.running import Surveyed, Views
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.labels import LabelSelector
 from fleet.kube.base import Object, name_of
-from fleet.labels import LabelSelector
 
 
 class Charge:

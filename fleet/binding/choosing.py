@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import offers, wishes
 from fleet.binding.offers import Offer, Scene
 from fleet.binding.wishes import Wish, Wishes
+from fleet.core import errors
 from fleet.kube.base import Object
 
 STEPS_MAX = 50_000

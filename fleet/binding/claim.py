@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fleet import errors
 from fleet.binding.names import Marks
+from fleet.core import errors
 from fleet.kube.base import Name, Object, name_of, uid_of, version_of
 from fleet.slices.rendering import AGENT
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet import errors
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.messages import NodeView
 from fleet.health.reboots import needs_reboot
 from fleet.kube.base import NODES, Cluster, Name, Object, name_of, uid_of, version_of
-from fleet.messages import NodeView
 
 MANAGER = "fleetscrub-nodes"
 """Field manager of this condition alone."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading
 from fleet.binding.decisions import PodFact
+from fleet.core import errors
 from fleet.kube.base import PODS, Cluster, Name, uid_of
 
 ENDED = frozenset({"Succeeded", "Failed"})

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.running import Views
+from fleet.core import errors
+from fleet.core.model import NodeName
 from fleet.evidence.ledger import LedgerHead
-from fleet.model import NodeName
 
 LOG = logging.getLogger(__name__)
 

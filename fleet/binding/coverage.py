@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.charge import labels_of
 from fleet.binding.running import Views
 from fleet.binding.telling import Recording
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.labels import Labels, LabelSelector
 from fleet.kube.base import NODES, Name, name_of
 from fleet.kube.telling import Kind, Regarding
-from fleet.labels import Labels, LabelSelector
 
 EVENTS_MAX = 20
 """Nodes told about in one survey: each may cost a write."""

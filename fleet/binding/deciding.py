@@ -29,8 +29,8 @@ from fleet.binding.decisions import (
     Wait,
 )
 from fleet.binding.facts import UNDER, Facts, Rules
-from fleet.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Outcome
-from fleet.model import State, Token
+from fleet.core.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Outcome
+from fleet.core.model import State, Token
 
 POLL_S = 0.25
 """Pause, s, between two looks at work under way on a node."""

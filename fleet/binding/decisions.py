@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.messages import DeviceResult, DeviceView
-from fleet.model import Lease
+from fleet.core.messages import DeviceResult, DeviceView
+from fleet.core.model import Lease
 
 BUSY_S = 1.0
 """Pause, s, before something is tried again that somebody else is in the way of."""

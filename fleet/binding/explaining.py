@@ -13,7 +13,7 @@ from fleet.binding.deciding import ATTEMPTS_MAX, decide
 from fleet.binding.decisions import PodFact
 from fleet.binding.facts import Facts, Rules, devices_of
 from fleet.binding.tracking import Track
-from fleet.messages import (
+from fleet.core.messages import (
     DeviceResult,
     DeviceView,
     Finding,
@@ -22,7 +22,7 @@ from fleet.messages import (
     NodeView,
     ReasonView,
 )
-from fleet.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.slices.gate import is_quarantined
 
 

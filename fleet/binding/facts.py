@@ -10,8 +10,8 @@ from weakref import ref
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.decisions import PodFact
 from fleet.binding.names import Marks
-from fleet.messages import ClaimBrief, DeviceResult, DeviceView, NodeView
-from fleet.model import Lease
+from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView
+from fleet.core.model import Lease
 from fleet.slices.rendering import names
 
 ALLOCATOR = "allocator"

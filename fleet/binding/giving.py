@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import allocation, bodies, pledge, statements
 from fleet.binding.choosing import Choice
 from fleet.binding.claim import ClaimReading, read
@@ -23,7 +22,8 @@ from fleet.binding.leasing import ClaimLeases
 from fleet.binding.names import Marks
 from fleet.binding.pledge import LIFETIME_S, Pledge
 from fleet.binding.proving import Proven
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, PatchKind, uid_of, version_of
 from fleet.kube.retrying import ATTEMPTS, Settled, settle
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import sleep
 
-from fleet import errors
 from fleet.binding import bodies, statements
 from fleet.binding.claim import ClaimReading, Key, read
 from fleet.binding.names import Marks
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube.base import (
     CLAIMS,
     PODS,

@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding import notices
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
 from fleet.binding.notices import Notice
 from fleet.binding.telling import Recording, users
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import State
 from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
 from fleet.kube.telling import Regarding
-from fleet.messages import DeviceView, NodeView
-from fleet.model import State
 from fleet.slices.gate import is_quarantined
 
 LINGERS = "tenant-not-gone"

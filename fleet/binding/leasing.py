@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.ports import Abandonment, Nodes
-from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceView, NodeView
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, Closure
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)

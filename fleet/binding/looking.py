@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.claim import ClaimReading, Key, read
 from fleet.binding.consumers import Consumers
@@ -16,10 +15,11 @@ from fleet.binding.decisions import BUSY_S, Decision, PodFact, Rest, Wait
 from fleet.binding.facts import Facts, devices_of
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.tracking import Track, Watch
+from fleet.core import errors
+from fleet.core.messages import DeviceResult, NodeView
+from fleet.core.model import Lease, UnitId
+from fleet.core.settings import WipePolicy
 from fleet.dra import reading as dra
-from fleet.messages import DeviceResult, NodeView
-from fleet.model import Lease, UnitId
-from fleet.settings import WipePolicy
 
 LOG = logging.getLogger(__name__)
 SKEW_S = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 
 from fleet.admission.cel import qualified
 from fleet.binding.wishes import Wish
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import State
 from fleet.kube.base import Object
-from fleet.messages import DeviceView, NodeView
-from fleet.model import State
 from fleet.slices import counters, rendering
 from fleet.slices.counters import Key
 from fleet.slices.gate import is_quarantined

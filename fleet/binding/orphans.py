@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.claim import read
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.looking import Look
 from fleet.binding.undoing import UNSEEN, Undoing
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import Lease
 from fleet.kube.base import CLAIMS, Object, uid_of
-from fleet.messages import NodeView
-from fleet.model import Lease
 
 PAUSE_MAX = 16
 """Longest pause, in looks, before leases that could not be given back are tried again."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from threading import Event
 
-from fleet import errors
 from fleet.binding import statements
 from fleet.binding.acting import Writer
 from fleet.binding.claim import ClaimReading
@@ -30,10 +29,11 @@ from fleet.binding.facts import devices_of
 from fleet.binding.looking import Case, Look
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.undoing import UNSEEN, VISIBLE_WAIT_S, Undoing, codes_of
+from fleet.core import errors
+from fleet.core.messages import ScrubOrder
+from fleet.core.model import Lease
+from fleet.core.settings import Unexposed as UnexposedPolicy
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of, version_of
-from fleet.messages import ScrubOrder
-from fleet.model import Lease
-from fleet.settings import Unexposed as UnexposedPolicy
 
 LOG = logging.getLogger(__name__)
 REFUSED_S = 60.0

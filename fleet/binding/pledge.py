@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.binding.names import Marks
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import Object, uid_of, version_of
-from fleet.model import Holder, HolderKind, Lease, UnitId
 
 OWNER_MAX = 64
 """Longest name of an owner that is believed to be one."""

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet import errors
-from fleet.leases import Closure
-from fleet.messages import Acceptance, NodeView, ScrubOrder
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 
 
 @dataclass(frozen=True, slots=True)

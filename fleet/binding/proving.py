@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.ports import Nodes
-from fleet.clock import Clock
-from fleet.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
-from fleet.model import Lease, State, UnitId
-from fleet.settings import WipePolicy
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
+from fleet.core.model import Lease, State, UnitId
+from fleet.core.settings import WipePolicy
 
 POLL_S = 0.25
 """Pause, s, between two looks at the work of the node."""

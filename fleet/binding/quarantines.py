@@ -16,10 +16,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceView, NodeView
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, State, UnitId
 from fleet.stores.base import Release
 
 VIEW_AGE_MAX_S = 60.0

@@ -15,9 +15,9 @@ from fleet.binding import bodies
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.binding.facts import UNDER
 from fleet.binding.names import Marks
+from fleet.core.messages import DeviceResult, Message
+from fleet.core.model import Token
 from fleet.evidence.keys import SHORT_ID
-from fleet.messages import DeviceResult, Message
-from fleet.model import Token
 
 CERTIFICATE, VERDICT, UUID, WIPED_AT = "certificate", "verdict", "uuid", "wipedAt"
 

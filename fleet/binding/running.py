@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.view import BindingView
 from fleet.binding.watching import Cached
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.messages import NodeView, Right
+from fleet.core.model import NO_TOKEN, Token, UnitId
 from fleet.kube.rights import Rights
-from fleet.messages import NodeView, Right
-from fleet.model import NO_TOKEN, Token, UnitId
 
 LOG = logging.getLogger(__name__)
 

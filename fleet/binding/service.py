@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from fleet import errors
 from fleet.binding.deciding import decide
 from fleet.binding.decisions import (
     BUSY_S,
@@ -34,8 +33,9 @@ from fleet.binding.looking import Case, Look, touched
 from fleet.binding.performing import REFUSED_S, Performer
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.tracking import Agenda
+from fleet.core import errors
+from fleet.core.messages import NodeView
 from fleet.kube.base import name_of
-from fleet.messages import NodeView
 
 LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

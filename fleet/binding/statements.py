@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fleet import errors
 from fleet.binding.names import MANAGER, Marks
+from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
     EVENTS,

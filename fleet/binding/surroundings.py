@@ -14,8 +14,8 @@ from fleet.binding.leasing import ClaimLeases
 from fleet.binding.names import Marks
 from fleet.binding.ports import Nodes
 from fleet.binding.watching import Cached
+from fleet.core.settings import Finalizing, Settings, Unexposed, WipePolicy
 from fleet.kube.base import Cluster, Name
-from fleet.settings import Finalizing, Settings, Unexposed, WipePolicy
 
 Job = Callable[[], None]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fleet.binding.decisions import BUSY_S
-from fleet.model import Token
+from fleet.core.model import Token
 
 LEAP_S = 60.0
 """A longer time, s, between two steps is a clock that was set, or a sleep: nobody watched."""

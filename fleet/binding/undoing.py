@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding.claim import read
 from fleet.binding.deciding import OUT
 from fleet.binding.looking import Look
 from fleet.binding.surroundings import Surroundings
-from fleet.leases import Closure
-from fleet.messages import DeviceView, NodeView
-from fleet.model import Lease, UnitId
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import Lease, UnitId
 from fleet.slices.rendering import names
 
 UNDONE_MAX = 64

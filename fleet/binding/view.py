@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.messages import Message, Moment, Right
+from fleet.core.messages import Message, Moment, Right
 
 
 class BindingView(Message):

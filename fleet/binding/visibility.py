@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import SLICES, Cluster, Object, Selection, name_of
 from fleet.slices.reading import blocked, devices_of, read_pools
 from fleet.slices.takeover import take_over

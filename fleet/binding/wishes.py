@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors
 from fleet.admission.cel import Selector
+from fleet.core import errors
 from fleet.kube.base import Object, name_of
 
 RESULTS_MAX = 32

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fleet.settings import CampaignPolicy
+from fleet.core.settings import CampaignPolicy
 
 
 class Stance(StrEnum):

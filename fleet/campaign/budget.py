@@ -19,9 +19,9 @@ from enum import Enum
 from math import ceil, floor
 
 from fleet.campaign.targets import POOL, RACK
-from fleet.messages import NodeView
-from fleet.model import State
-from fleet.settings import CampaignPolicy
+from fleet.core.messages import NodeView
+from fleet.core.model import State
+from fleet.core.settings import CampaignPolicy
 
 
 class Standing(Enum):

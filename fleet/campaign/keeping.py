@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fleet.campaign.ports import CampaignCoordinator
-from fleet.messages import DeviceResult
+from fleet.core.messages import DeviceResult
 
 APPENDED_MAX = 1000
 """Results handed over in one call: memory and lock of the store are not for one run alone."""

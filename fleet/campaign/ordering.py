@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fleet import errors
 from fleet.campaign.ports import CampaignCoordinator, Nodes
 from fleet.campaign.report import Phase
 from fleet.campaign.track import Track, error_of, of_error, view_of
-from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.messages import Acceptance, DeviceResult, NodeView, Outcome, ScrubOrder
-from fleet.model import WORKING, Holder, HolderKind, Lease, State, Token, UnitId
-from fleet.settings import CampaignPolicy, WipePolicy
+from fleet.core import errors
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Acceptance, DeviceResult, NodeView, Outcome, ScrubOrder
+from fleet.core.model import WORKING, Holder, HolderKind, Lease, State, Token, UnitId
+from fleet.core.settings import CampaignPolicy, WipePolicy
 from fleet.stores.base import Release, Renewal
 
 RETRY_S = 1.0

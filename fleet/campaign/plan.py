@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fleet.campaign import budget
 from fleet.campaign.budget import Service
 from fleet.campaign.targets import Target
-from fleet.settings import CampaignPolicy
+from fleet.core.settings import CampaignPolicy
 
 
 @dataclass(frozen=True, slots=True)

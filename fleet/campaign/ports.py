@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
-from fleet.model import Lease
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
+from fleet.core.model import Lease
 from fleet.stores.base import Release, Renewal
 
 Requests = Mapping[str, Sequence[str]]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from fleet.campaign.verdict import Verdict, verdict
-from fleet.messages import GOOD, ByteFigures, DeviceResult, Message, Moment, Outcome
+from fleet.core.messages import GOOD, ByteFigures, DeviceResult, Message, Moment, Outcome
 from fleet.wipe.result import PASSES
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fleet.campaign.plan import Line
 from fleet.campaign.report import Phase, Sums
 from fleet.campaign.track import Track, worth
-from fleet.messages import GOOD, DeviceResult
+from fleet.core.messages import GOOD, DeviceResult
 from fleet.wipe.result import PASSES
 
 ROWS_KEPT = 10_000

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fleet import errors
 from fleet.campaign import plan, telling
 from fleet.campaign.breaker import Breaker, Stance
 from fleet.campaign.keeping import Keeping
@@ -39,9 +38,10 @@ from fleet.campaign.track import (
     view_of,
     whole_node,
 )
-from fleet.errors import FleetError
-from fleet.messages import DeviceResult, NodeView, Outcome
-from fleet.settings import CampaignPolicy
+from fleet.core import errors
+from fleet.core.errors import FleetError
+from fleet.core.messages import DeviceResult, NodeView, Outcome
+from fleet.core.settings import CampaignPolicy
 
 __all__ = ["Campaign", "CampaignCoordinator", "Nodes", "Scope"]
 

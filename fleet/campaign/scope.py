@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fleet.campaign import select
 from fleet.campaign.targets import Target, choose
-from fleet.messages import DeviceResult, DeviceView, NodeView, Outcome
-from fleet.settings import WipePolicy
+from fleet.core.messages import DeviceResult, DeviceView, NodeView, Outcome
+from fleet.core.settings import WipePolicy
 
 
 @dataclass(frozen=True, slots=True)

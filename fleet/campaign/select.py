@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from fleet import errors
-from fleet.messages import DeviceView, NodeView
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView
 
 KEYS = ("node", "rack", "pool", "device", "uuid", "product", "state", "profile")
 LABEL = "label."

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from fleet.campaign.budget import Service
-from fleet.messages import NodeView
-from fleet.model import WORKING
+from fleet.core.messages import NodeView
+from fleet.core.model import WORKING
 
 LOOK_EVERY_S = 1.0
 """Period, s, in which an idle node is asked, as long as `LOOKS_MAX` allow it."""

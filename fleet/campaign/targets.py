@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet.messages import DeviceView, NodeView
-from fleet.model import State, Token
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import State, Token
 
 RACK, POOL = "rack", "pool"
 """Node labels that planning reads; a node without one counts as a rack or pool of no name."""

@@ -11,7 +11,7 @@ from fleet.campaign.breaker import Breaker
 from fleet.campaign.report import SHOWN_MAX, CampaignStatus, ExitReason, Phase, RunReport
 from fleet.campaign.roster import Roster
 from fleet.campaign.track import GOES_ON, Track, finding
-from fleet.messages import DeviceResult, Outcome
+from fleet.core.messages import DeviceResult, Outcome
 
 
 @dataclass(frozen=True, slots=True)

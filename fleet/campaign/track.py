@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet import errors
 from fleet.campaign.report import DeviceStatus, Phase
 from fleet.campaign.targets import Target, touched
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.messages import (
     GOOD,
     Acceptance,
     ByteFigures,
@@ -18,7 +18,7 @@ from fleet.messages import (
     Outcome,
     WipeProgress,
 )
-from fleet.model import Lease, State
+from fleet.core.model import Lease, State
 from fleet.wipe.result import PASSES
 
 GOES_ON = "`fleet scrub --resume RUN` with this run goes on with it"

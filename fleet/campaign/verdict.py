@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import State
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import State
 
 
 class Verdict(StrEnum):

@@ -21,7 +21,7 @@ from pathlib import Path
 from fleet.cdi import files, reading, rules
 from fleet.cdi.model import Spec
 from fleet.cdi.names import ASIDE, SCANNED, Kind, claim_of
-from fleet.model import ClaimUid
+from fleet.core.model import ClaimUid
 
 _UUID = re.compile(
     r"(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f])",

@@ -21,8 +21,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fleet import errors
-from fleet.model import ClaimUid, Uuid
+from fleet.core import errors
+from fleet.core.model import ClaimUid, Uuid
 
 VENDOR_LENGTH_MAX = 253
 CLASS_LENGTH_MAX = 63

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from fleet import ending, errors, logs, settings_file
 from fleet.admission.ground import Ground
 from fleet.admission.judging import judges
 from fleet.admission.listening import Certificates
@@ -17,7 +16,8 @@ from fleet.admission.reviewing import Reviewing
 from fleet.admission.tags_file import TagKeyFile
 from fleet.admission.webhook import Webhook
 from fleet.cli.options import LogFormatOption
-from fleet.settings import Settings
+from fleet.core import errors, logs, settings_file, termination
+from fleet.core.settings import Settings
 
 LISTEN_DEFAULT = "0.0.0.0:8443"
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def serve(
             "--client-name without --client-ca: nobody's name could be believed",
             remedy="name the authority of the client certificates with --client-ca",
         )
-    with ending.awaited() as wait:
+    with termination.awaited() as wait:
         webhook = Webhook(
             _place(listen),
             Certificates(certificate, key, client_ca),

@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.cli import text
 from fleet.cli.options import state_directory
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import Replication
+from fleet.core.settings import EvidenceSettings
 from fleet.evidence import archived, filing, kept_list, layout
 from fleet.evidence.archive import Archive
 from fleet.evidence.coordinator_feed import CoordinatorFeed
@@ -20,9 +23,7 @@ from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import LogFeed, place_named
 from fleet.evidence.sources import Collection, Trust
-from fleet.messages import Replication
 from fleet.planning import PLAN_FILE
-from fleet.settings import EvidenceSettings
 from fleet.stores import archiving
 
 SCHEME = "s3://"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.binding.explaining import ClaimStory
 from fleet.binding.receipt import ClaimReceipt
 from fleet.cli import reach, receipt, text
@@ -21,14 +21,15 @@ from fleet.cli.cluster import KubeconfigOption, PolicyOption, settings_of, surro
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.cli.receipt import receipts
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Finding, Message, NodeView
+from fleet.core.model import Holder, Lease
+from fleet.core.settings import KubernetesSettings, Settings
 from fleet.door.nodes import DoorNodes
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
-from fleet.leases import AcquireRequest
-from fleet.messages import Finding, Message, NodeView
-from fleet.model import Holder, Lease
 from fleet.planning import CoordinatorPlan, NodePlan
-from fleet.settings import KubernetesSettings, Settings
 from fleet.stores.base import Release
 
 if TYPE_CHECKING:

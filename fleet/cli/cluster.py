@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleet import errors, planning
+from fleet import planning
+from fleet.core import errors
+from fleet.core.profiles import Profile
+from fleet.core.settings import Settings
 from fleet.planning import NodePlan
-from fleet.profiles import Profile
-from fleet.settings import Settings
 
 if TYPE_CHECKING:
     from fleet.binding.alive import Signs
@@ -82,7 +83,7 @@ class Surroundings:
     def holds(self) -> Holds | None:
         """What takes our marks off claims."""
         from fleet.binding.holding import Holds
-        from fleet.clock import SystemClock
+        from fleet.core.clock import SystemClock
 
         return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
 
@@ -94,7 +95,7 @@ def is_awaited(plans: Sequence[NodePlan]) -> bool:
 
 def settings_of(policy: Path | None) -> Settings:
     """Those of a file; the defaults where none is named."""
-    from fleet import settings_file
+    from fleet.core import settings_file
 
     return settings_file.load(policy) if policy is not None else Settings()
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from fleet import coordinating, ending, logs
+from fleet import coordinating
 from fleet.binding.running import Loop
 from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
+from fleet.core import logs, termination
 from fleet.planning import plan_fleet
 
 NodesOption = Annotated[
@@ -41,7 +42,7 @@ def coordinate(
     opener = coordinating.of_host(plan, kubeconfig, nodes)
     loop = Loop(opener, selecting=nodes)
     heartbeat = coordinating.heartbeat(coordinating.plan_of_host(plan, kubeconfig, nodes), loop)
-    with ending.awaited() as wait:
+    with termination.awaited() as wait:
         loop.start()
         heartbeat.start()
         wait()

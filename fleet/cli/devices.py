@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import planning, settings_file
+from fleet import planning
 from fleet.cli import reach, text
 from fleet.cli.options import (
     AddressOption,
@@ -19,8 +19,9 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, DecidedDevice, DeviceRow, VerbAnswer, emit, fields_of
-from fleet.messages import DeviceView, NodeView
-from fleet.settings import Settings
+from fleet.core import settings_file
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.settings import Settings
 
 app = typer.Typer(invoke_without_command=True)
 

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet import errors
 from fleet.cli import archive, keys, losses, page, text
 from fleet.cli.options import StateOption, moment, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.core import errors
+from fleet.core.messages import Message
 from fleet.evidence import export as exporting
 from fleet.evidence import parsed
 from fleet.evidence import verify as verifying
@@ -24,7 +25,6 @@ from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.layout import PUBLIC_SUFFIX, checked_name
 from fleet.evidence.segments import Damage, Entry, Sequence
 from fleet.evidence.sources import Collection, Trust, collect, take_heads
-from fleet.messages import Message
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(keys.app, name="keys")

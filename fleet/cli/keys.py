@@ -17,18 +17,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.cli import archive, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import Message
 from fleet.evidence import dsse, kept_list, key_list, layout
 from fleet.evidence.heads import Countersigner, HeadsLog
 from fleet.evidence.key_list import Chosen, KeyList, Listed
 from fleet.evidence.keys import SHORT_ID, KeyRing, PublicKey, SigningKey
 from fleet.evidence.layout import PUBLIC_SUFFIX
 from fleet.journal.lock import OwnerLock
-from fleet.messages import Message
 
 TRIES, PAUSE_S = 20, 0.1
 """How often, and after how many seconds each, another process is waited for that countersigns."""

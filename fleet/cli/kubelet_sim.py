@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from fleet import errors
 from fleet.cli import text
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.profiles import Profile
+from fleet.core import errors
+from fleet.core.profiles import Profile
 
 
 class KubeletStory(VerbAnswer):

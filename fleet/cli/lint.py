@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import errors
 from fleet.admission import documents, rules
 from fleet.admission.documents import Document
 from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, Ground
 from fleet.admission.shapes import is_sharing, is_understood
 from fleet.cli import text
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.core import errors
 
 STANDARD_INPUT = "-"
 REFUSED, INCOMPLETE = 1, 3

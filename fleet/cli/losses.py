@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import errors
 from fleet.cli import text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.core import errors
 from fleet.evidence import layout, losses
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from fleet import errors, logs
 from fleet.cli import verbs
+from fleet.core import errors, logs
 
 EXIT_COULD_NOT_RUN = 2
 # No plugin of others has a part in what we validate, and looking for some reads the metadata of

@@ -14,8 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from fleet import errors
 from fleet.cli.text import visible
+from fleet.core import errors
 from fleet.evidence.disk import replace
 
 STDOUT = "-"

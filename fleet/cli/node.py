@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.campaign.targets import choose
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
@@ -32,8 +32,9 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, DeviceRow, VerbAnswer, emit, error_console, fields_of
 from fleet.cli.standby import standby
-from fleet.messages import NodeView
-from fleet.model import HolderKind, State
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import HolderKind, State
 from fleet.repair.draining import Drained, counted, drain, settled
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fleet import errors, logs
+from fleet.core import errors, logs
 
 DEFAULT_STATE = "~/.local/state/fleetscrub"
 ADDRESS = "FLEET_ADDRESS"

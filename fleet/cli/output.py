@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli.text import shown, visible
-from fleet.errors import FleetError
-from fleet.messages import FOR_PEOPLE, DeviceView, Message, NodeView
+from fleet.core.errors import FleetError
+from fleet.core.messages import FOR_PEOPLE, DeviceView, Message, NodeView
 
 VERSION: Literal[1] = 1
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -150,7 +150,7 @@ class ErrorAnswer(VerbAnswer):
 
     kind: Literal["error"] = "error"
     error: str
-    """Name of the error, as documented in `fleet/errors.py`."""
+    """Name of the error, as documented in `fleet/core/errors.py`."""
     detail: str
     remedy: str
     problems: tuple[str, ...] = ()

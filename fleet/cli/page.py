@@ -23,7 +23,6 @@ from typing import Literal
 
 from rich.console import Console
 
-from fleet import errors
 from fleet.cli import markup, text
 from fleet.cli.markup import document, put
 from fleet.cli.markup import row as _row
@@ -31,13 +30,14 @@ from fleet.cli.markup import table as _table
 from fleet.cli.markup import text as _text
 from fleet.cli.output import VerbAnswer
 from fleet.compliance.mapping import values
+from fleet.core import errors
+from fleet.core.model import Digest
 from fleet.evidence import by_hand, dsse
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import Evidence, Judged, judge
 from fleet.evidence.keys import PublicKey
 from fleet.evidence.segments import Damage
 from fleet.evidence.sources import Collection
-from fleet.model import Digest
 
 STDOUT = markup.STDOUT
 _FIGURES = (

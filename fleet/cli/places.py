@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from fleet import bootstrap, errors, hardware
+from fleet import bootstrap, hardware
 from fleet.backends import registry
 from fleet.backends.children import KILL_WAIT_S
 from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated import memory, search
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.core import errors
+from fleet.core.messages import DeviceView
+from fleet.core.model import Uuid
 from fleet.evidence import layout
-from fleet.messages import DeviceView
-from fleet.model import Uuid
 from fleet.wipe.environment import environment
 
 

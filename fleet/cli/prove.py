@@ -18,13 +18,13 @@ from typing import Annotated, Literal, TypeVar
 import typer
 from rich.console import Console
 
-from fleet import errors
 from fleet.cli import places, reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimOrder, DeviceView, Message
-from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder, DeviceView, Message
+from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 
 SECRET_BYTES = 4096
 DEADLINE_S = 300.0

@@ -17,7 +17,7 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, DecidedDevice, DeviceRow, VerbAnswer, emit, fields_of
-from fleet.messages import DeviceView, NodeView, ReasonView
+from fleet.core.messages import DeviceView, NodeView, ReasonView
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fleet import errors, planning
+from fleet import planning
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
+from fleet.core.model import Lease, RunId, Token
 from fleet.door import paths
 from fleet.door.calling import DoorNode
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
-from fleet.model import Lease, RunId, Token
 from fleet.planning import NodePlan
 from fleet.stores.base import Release, RunRecord
 

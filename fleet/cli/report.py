@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from fleet import errors
 from fleet.cli import archive, markup, reach, requirement_page, run_reporting
 from fleet.cli.evidence import (
     CoordinatorKeysOption,
@@ -28,10 +27,11 @@ from fleet.compliance import neutral as neutrals
 from fleet.compliance import report as reporting
 from fleet.compliance.mapping import requirement as named
 from fleet.compliance.report import Asked, ComplianceReport, Period
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import UnitId
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
-from fleet.messages import NodeView
-from fleet.model import UnitId
 
 NEUTRAL = "SEC21-05"
 """The requirement whose check reads a record of its own."""

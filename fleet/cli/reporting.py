@@ -11,7 +11,7 @@ from rich.table import Table
 from fleet.campaign.report import ExitReason, RunReport
 from fleet.campaign.verdict import verdict
 from fleet.cli import text
-from fleet.messages import GOOD, DeviceResult, Outcome
+from fleet.core.messages import GOOD, DeviceResult, Outcome
 
 
 def render(console: Console, report: RunReport, *, state: Path) -> None:

@@ -9,18 +9,18 @@ from typing import Literal
 
 from rich.console import Console
 
-from fleet import errors
 from fleet.campaign.verdict import COVERED, Verdict
 from fleet.cli import markup, reach, run_page, text
 from fleet.cli.evidence import open_evidence
 from fleet.cli.options import state_directory
 from fleet.cli.output import VerbAnswer, emit, fields_of
+from fleet.core import errors
+from fleet.core.messages import DeviceResult, Moment, MomentOrNone
+from fleet.core.model import RunId
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.sources import Trust
-from fleet.messages import DeviceResult, Moment, MomentOrNone
-from fleet.model import RunId
 from fleet.reports.run import Read, Row, RunFigures, figures, standing
 from fleet.stores.base import RunState
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from fleet.cli import reach, text
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.model import RunId
+from fleet.core.model import RunId
 from fleet.stores.base import RunRecord, RunState
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import bootstrap, errors, planning
+from fleet import bootstrap, planning
 from fleet.bootstrap import FleetPlan
 from fleet.campaign import budget, plan, select
 from fleet.campaign.report import RunReport
@@ -28,9 +28,10 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
-from fleet.messages import Message, NodeView
-from fleet.model import RunId
-from fleet.settings import CampaignPolicy, Settings
+from fleet.core import errors
+from fleet.core.messages import Message, NodeView
+from fleet.core.model import RunId
+from fleet.core.settings import CampaignPolicy, Settings
 
 SimulateOption = Annotated[
     str | None,
@@ -203,7 +204,7 @@ class _Choices:
 
 
 def _settings(policy: Path | None, given: str, max_parallel: int | None) -> Settings:
-    from fleet import settings_file
+    from fleet.core import settings_file
 
     if given:
         settings = Settings.model_validate_json(given)

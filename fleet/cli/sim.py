@@ -19,10 +19,10 @@ from fleet.backends.simulated import clients, faults, memory, search
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.cli.options import StateOption, parse_size, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.errors import DeviceUnknown, InputInvalid
+from fleet.core.errors import DeviceUnknown, InputInvalid
+from fleet.core.messages import Message
+from fleet.core.model import Accelerator, Device
 from fleet.evidence import layout
-from fleet.messages import Message
-from fleet.model import Accelerator, Device
 
 FOUND = 1
 

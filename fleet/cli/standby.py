@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from fleet import ending, logs, plugging
+from fleet import plugging
 from fleet.cli.options import LogFormatOption
+from fleet.core import logs, termination
 from fleet.node.standing import Patience
 
 STEP_S = 0.2
@@ -34,7 +35,7 @@ def standby(
     known = plugging.read_plan(plan)
     logs.begin("standby", wanted=log_format, node=known.node)
     stop = threading.Event()
-    ending.told(stop)
+    termination.told(stop)
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     standing = plugging.open_standby(known, Patience(grace_s=grace))

@@ -12,15 +12,16 @@ from typing import Literal
 import typer
 from rich.console import Console
 
-from fleet import errors, planning
+from fleet import planning
 from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, coordinator_signs
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit, fields_of
+from fleet.core import errors
+from fleet.core.messages import Moment, NodeView
+from fleet.core.model import OUT_OF_SERVICE, State
 from fleet.evidence import dsse
-from fleet.messages import Moment, NodeView
-from fleet.model import OUT_OF_SERVICE, State
 from fleet.planning import NodePlan
 
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}

@@ -18,7 +18,6 @@ from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
-from fleet import errors, settings_file
 from fleet.cli import reach
 from fleet.cli.cluster import POLICY
 from fleet.cli.options import (
@@ -29,12 +28,13 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.clock import SystemClock
+from fleet.core import errors, settings_file
+from fleet.core.clock import SystemClock
+from fleet.core.messages import Message, NodeView, TokenText
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
+from fleet.core.settings import Settings
 from fleet.founding import is_founded
-from fleet.messages import Message, NodeView, TokenText
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
 from fleet.planning import plan_fleet
-from fleet.settings import Settings
 from fleet.stores.opening import StorePlace, Stores
 from fleet.stores.sqlite import store_path
 

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import errors
 from fleet.admission import tags, tags_list
 from fleet.admission.tags import ANY, TagKeys, Use
 from fleet.admission.tags_authority import Authority, Right
@@ -20,9 +19,10 @@ from fleet.admission.tags_file import TagKeyFile
 from fleet.cli import text
 from fleet.cli.options import moment
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.core import errors
+from fleet.core.messages import Message
 from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence.keys import SHORT_ID
-from fleet.messages import Message
 
 DEFAULT_DIRECTORY = "~/.local/share/fleetscrub-tags"
 SKEW_S = 300

@@ -1,9 +1,9 @@
 """Numbers, states, times and words from outside as an operator reads them.
 
 Process names, an operator's reasons, claim uids and errors are written by others. None of them may
-move the cursor, forge a line or turn the reading order round: `fleet.terminal` is the one place
-that decides how such characters look, and every console of ours (`fleet.cli.output`) goes through
-it.
+move the cursor, forge a line or turn the reading order round: `fleet.core.terminal` is the one
+place that decides how such characters look, and every console of ours (`fleet.cli.output`) goes
+through it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet import terminal
+from fleet.core import terminal
+from fleet.core.messages import DeviceView, LostDevice, NodeView, ReasonView, Replication
+from fleet.core.model import State
 from fleet.evidence import dsse
-from fleet.messages import DeviceView, LostDevice, NodeView, ReasonView, Replication
-from fleet.model import State
 
 COLOURS = {
     "CLEAN": "green",

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import errors
 from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
@@ -22,8 +21,9 @@ from fleet.cli.cluster import (
 )
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.messages import Message
-from fleet.model import HolderKind
+from fleet.core import errors
+from fleet.core.messages import Message
+from fleet.core.model import HolderKind
 from fleet.repair import removing
 from fleet.repair.facts import Facts
 from fleet.repair.fixing import Hands, Outcome

@@ -23,7 +23,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 
 LEDGER = "ledger."
 """How figures of a whole verification begin."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleet.compliance.report import ComplianceReport, DeviceAnswer
-from fleet.model import State
+from fleet.core.model import State
 
 IN_USE, SANITIZING, AVAILABLE, MAINTENANCE = "in_use", "sanitizing", "available", "maintenance"
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.compliance.mapping import Answer, Requirement, values
+from fleet.core.messages import Message
+from fleet.core.model import Digest, State, UnitId
 from fleet.evidence.dsse import moment
 from fleet.evidence.judged import Evidence, Judged
 from fleet.evidence.segments import Damage
-from fleet.messages import Message
-from fleet.model import Digest, State, UnitId
 
 OFFERED = frozenset({str(State.CLEAN), str(State.IN_USE)})
 _VERIFY = "see `fleet evidence verify`; keep the files as they are for inquiry"

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
-from fleet import errors
-from fleet.leases import Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet import errors
-from fleet.door import paths, trouble, wire
-from fleet.leases import Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,
@@ -33,6 +32,7 @@ from fleet.messages import (
     Swept,
     TeardownOrder,
 )
+from fleet.door import paths, trouble, wire
 
 _Answer = TypeVar("_Answer", bound=Message)
 _CLOSURE = TypeAdapter(Closure)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fleet import errors
 from fleet.binding.ports import Abandonment
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.leases import Closure
+from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from fleet.door.calling import DoorNode
-from fleet.leases import Closure
-from fleet.messages import Acceptance, NodeView, ScrubOrder
 
 PARALLEL_MAX = 16
 """Doors asked at one time; a host has one node, a simulated fleet some."""

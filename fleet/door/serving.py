@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fleet import errors
+from fleet.core import errors
 from fleet.door import answering, paths, wire
 from fleet.door.answering import HandOver, Service
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence.disk import read_regular
 from fleet.wipe.identity import kernel_boot_id
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 
 LINE_MAX = 32 * 1024 * 1024
 """Longest line, bytes: a view of hundreds of devices with all their reasons is below 1 MiB."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fleet import errors
 from fleet.backends.base import Grant
+from fleet.core import errors
+from fleet.core.model import ClaimUid
 from fleet.dra.asking import AskedClaim
 from fleet.evidence.disk import own_directory
-from fleet.model import ClaimUid
 
 LOG = logging.getLogger(__name__)
 

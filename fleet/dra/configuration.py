@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fleet import errors
-from fleet.settings import ResetPolicy, WipePolicy
-from fleet.settings_parse import Problem
+from fleet.core import errors
+from fleet.core.settings import ResetPolicy, WipePolicy
+from fleet.core.settings_parse import Problem
 
 API_VERSION = "fleetscrub.dev/v1"
 KIND = "SanitizationConfig"

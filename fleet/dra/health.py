@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.messages import DeviceView, NodeView
+from fleet.core.messages import DeviceView, NodeView
 from fleet.slices.rendering import names
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView, Published, Right
+from fleet.core.model import State
 from fleet.dra.health import HealthVerdict, verdicts
 from fleet.dra.marking import Marking
 from fleet.dra.ports import Node
-from fleet.messages import DeviceView, NodeView, Published, Right
-from fleet.model import State
 from fleet.slices.reporting import PublishReport
 from fleet.slices.takeover import COORDINATOR, Record
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.holding import Holds
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import NodeView, Owed
+from fleet.core.model import State
+from fleet.core.profiles import RULES, Profile
 from fleet.dra.ports import Node
 from fleet.kube.base import Name, Object
-from fleet.messages import NodeView, Owed
-from fleet.model import State
-from fleet.profiles import RULES, Profile
 from fleet.slices.gate import is_quarantined
 
 LOG = logging.getLogger(__name__)

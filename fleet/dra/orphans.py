@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fleet import errors
 from fleet.binding.names import Marks
+from fleet.core import errors
+from fleet.core.messages import ClaimAnswer, Owed, TeardownOrder
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim
 from fleet.dra.marking import Marking
@@ -25,7 +26,6 @@ from fleet.dra.ports import Node
 from fleet.dra.reading import Reading, read
 from fleet.dra.serving import Seat, claim_uid
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of
-from fleet.messages import ClaimAnswer, Owed, TeardownOrder
 
 T = TypeVar("T")
 

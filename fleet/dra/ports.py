@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fleet.messages import (
+from fleet.core.messages import (
     ClaimAnswer,
     ClaimOrder,
     DeviceView,

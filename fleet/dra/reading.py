@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.settings import WipePolicy
+from fleet.core.settings_parse import Problem
 from fleet.dra.configuration import (
     Demand,
     Entry,
@@ -23,8 +25,6 @@ from fleet.dra.configuration import (
     statement,
 )
 from fleet.kube.base import Object
-from fleet.settings import WipePolicy
-from fleet.settings_parse import Problem
 
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"

@@ -12,10 +12,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet import errors
 from fleet.admission.tags_claim import REFUSALS, Isolation
 from fleet.binding.names import Marks
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder
+from fleet.core.model import ClaimUid
+from fleet.core.settings import WipePolicy
 from fleet.dra.agents import Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.dra.marking import Marking
@@ -23,10 +26,7 @@ from fleet.dra.ports import Node
 from fleet.dra.reading import Consumer, Reading, Result, moment, read
 from fleet.dra.waiting import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder
-from fleet.model import ClaimUid
 from fleet.node import kubelet_checkpoint
-from fleet.settings import WipePolicy
 from fleet.slices.gate import is_quarantined
 from fleet.slices.rendering import AGENT, uuid_of
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet import errors
 from fleet.binding.alive import Alive, Observer, Signs
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.evidence import dsse
 from fleet.kube.base import CLAIMS, LEASES, PODS, Cluster, Name, PatchKind, object_in, version_of
 from fleet.kube.telling import Events, Kind, Regarding

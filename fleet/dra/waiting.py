@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fleet import errors
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
 from fleet.dra.ports import Node
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Digest
 from fleet.evidence import filing, heads, layout, parsed
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.key_list import Kept
@@ -33,7 +34,6 @@ from fleet.evidence.keys import KeyRing, PublicKey
 from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
 from fleet.evidence.sources import Collection, Log, Losses, Trust, bind, take_lists, trusting
 from fleet.evidence.versions import grouped, laid_over, oldest
-from fleet.model import Digest
 
 AHEAD = 32
 """Contents read ahead of the one that is judged."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import Digest
 from fleet.evidence import dsse
 from fleet.evidence.copies import node_keys
 from fleet.evidence.keys import SHORT_ID
-from fleet.model import Digest
 
 
 def commands(node: str, number: int, digest: Digest, *, key_id: str) -> str:

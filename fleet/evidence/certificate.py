@@ -22,10 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fleet.errors import EvidenceRefused, InputInvalid
-from fleet.evidence import dsse, rules, scope
-from fleet.health.readings import Readings, risen
-from fleet.model import (
+from fleet.core.errors import EvidenceRefused, InputInvalid
+from fleet.core.model import (
     NO_TOKEN,
     BootId,
     ClaimUid,
@@ -38,7 +36,9 @@ from fleet.model import (
     Token,
     UnitId,
 )
-from fleet.settings import WipePolicy
+from fleet.core.settings import WipePolicy
+from fleet.evidence import dsse, rules, scope
+from fleet.health.readings import Readings, risen
 from fleet.wipe.result import Kind, WipeResult
 
 PREDICATE_TYPE = "https://fleetscrub.dev/wipe-certificate/v1"

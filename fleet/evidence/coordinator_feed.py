@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Digest
 from fleet.evidence import dsse, filing, heads, kept_list, layout
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.log_feed import LogFeed, Whole
-from fleet.model import Digest
 from fleet.stores.base import RunRecord, RunState
 
 RUNS_KEPT = 1000

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse, layout
 from fleet.evidence.disk import read_regular, shown
 from fleet.evidence.segments import Damage, Place

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
-from fleet.errors import EvidenceInvalid, InputInvalid
-from fleet.model import Digest
+from fleet.core.errors import EvidenceInvalid, InputInvalid
+from fleet.core.model import Digest
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
+from fleet.core.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
+from fleet.core.model import UnitId
 from fleet.evidence import copies, dsse, losses, parsed
 from fleet.evidence import heads as heads_module
 from fleet.evidence import key_list as key_lists
@@ -24,7 +25,6 @@ from fleet.evidence.key_list import Named
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Entry, Sequence
 from fleet.evidence.sources import Collection, Log, Losses
-from fleet.model import UnitId
 
 README = "README.txt"
 _INQUIRY = "see `fleet evidence verify`; keep the files themselves for inquiry"

@@ -32,10 +32,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest
 from fleet.evidence import layout
 from fleet.evidence.parsed import Certificate
-from fleet.model import Digest
 
 CERTIFICATES, LEDGERS, HEADS, RUNS, KEYS = "certificates/", "ledgers/", "heads/", "runs/", "keys/"
 LOSSES = "losses/"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import UnitId
 from fleet.evidence import dsse
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Place
 from fleet.evidence.sources import Log
-from fleet.model import UnitId
 
 
 @dataclass(frozen=True, slots=True)

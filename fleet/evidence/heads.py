@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fleet.clock import Clock
-from fleet.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
+from fleet.core.clock import Clock
+from fleet.core.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
+from fleet.core.model import Digest, NodeName
 from fleet.evidence import dsse
 from fleet.evidence.key_list import Named
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import SEGMENT_BYTES, Damage, Reader
 from fleet.evidence.writer import Writer
-from fleet.model import Digest, NodeName
 
 PREDICATE_TYPE = "https://fleetscrub.dev/ledger-heads/v1"
 

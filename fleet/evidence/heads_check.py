@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest
 from fleet.evidence import heads as heads_module
 from fleet.evidence.findings import Report, check_signature
 from fleet.evidence.heads import Countersignature
@@ -13,7 +14,6 @@ from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.ledger_check import LedgerCheck
 from fleet.evidence.segments import Damage, Entry, Place, Sequence
 from fleet.evidence.sources import Collection
-from fleet.model import Digest
 
 
 class HeadsCheck:

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest
 from fleet.evidence import parsed
 from fleet.evidence.segments import Damage, Entry
 from fleet.evidence.segments import Sequence as Order
 from fleet.evidence.sources import Collection, Log
 from fleet.evidence.verify import Demand, Report, verify
-from fleet.model import Digest
 
 
 @dataclass(frozen=True, slots=True)

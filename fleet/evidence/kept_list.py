@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import heads, key_list, layout
 from fleet.evidence.disk import read_regular, replace
 from fleet.evidence.key_list import Chosen, Kept, KeyList, Listed, Named

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
+from fleet.core.model import Digest
 from fleet.evidence import dsse
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import Damage, Place
-from fleet.model import Digest
 
 PREDICATE_TYPE = "https://fleetscrub.dev/key-list/v1"
 MOST_BYTES = 16 * 1024 * 1024

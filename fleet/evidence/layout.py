@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fleet.errors import InputInvalid
-from fleet.model import NodeName
+from fleet.core.errors import InputInvalid
+from fleet.core.model import NodeName
 
 PUBLIC_SUFFIX = ".pub"
 NODE_STEM = "node"

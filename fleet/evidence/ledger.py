@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from fleet.errors import EvidenceInvalid, EvidenceRefused, InputInvalid, LedgerUnavailable
+from fleet.core.errors import EvidenceInvalid, EvidenceRefused, InputInvalid, LedgerUnavailable
+from fleet.core.model import Digest, UnitId
 from fleet.evidence import parsed
 from fleet.evidence.dsse import digest_of
 from fleet.evidence.segments import (
@@ -30,7 +31,6 @@ from fleet.evidence.segments import (
     spell_line,
 )
 from fleet.evidence.writer import Writer
-from fleet.model import Digest, UnitId
 
 
 @dataclass(frozen=True, slots=True)

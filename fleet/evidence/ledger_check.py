@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest, Token, UnitId
 from fleet.evidence import dsse, parsed
 from fleet.evidence.findings import Doubt, Report, check_signature
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import Damage, Entry, Place, Sequence
 from fleet.evidence.sources import Log
-from fleet.model import Digest, Token, UnitId
 
 PARALLEL_S = 5.0
 """Certificates of devices wiped side by side may be stored in another order than signed."""

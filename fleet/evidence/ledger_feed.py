@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid, LedgerUnavailable
+from fleet.core.errors import EvidenceInvalid, LedgerUnavailable
 from fleet.evidence import dsse, filing, layout, losses, parsed
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Digest
 from fleet.evidence import dsse
 from fleet.evidence.archive import Archive
 from fleet.evidence.disk import read_regular, replace
@@ -29,7 +30,6 @@ from fleet.evidence.segments import (
     segment_paths,
     spell_line,
 )
-from fleet.model import Digest
 
 MOST_CURSOR_BYTES = 16 * 1024 * 1024
 

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid, LedgerUnavailable
+from fleet.core.errors import EvidenceInvalid, LedgerUnavailable
+from fleet.core.model import NO_TOKEN, ClaimUid, Digest, NodeName, Reason, Token, UnitId, Uuid
 from fleet.evidence import dsse
 from fleet.evidence.disk import make_directory, read_regular, write_new
 from fleet.evidence.rules import SIMULATED_PREFIX
 from fleet.evidence.segments import Place
-from fleet.model import NO_TOKEN, ClaimUid, Digest, NodeName, Reason, Token, UnitId, Uuid
 
 PREDICATE_TYPE = "https://fleetscrub.dev/data-loss/v1"
 LOOK_TYPE = "https://fleetscrub.dev/admin-access/v1"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest
 from fleet.evidence import losses
 from fleet.evidence.findings import Report, check_signature
 from fleet.evidence.segments import Damage, Place
 from fleet.evidence.sources import Losses
-from fleet.model import Digest
 
 
 def check(found: Losses, report: Report, *, partial: bool) -> None:

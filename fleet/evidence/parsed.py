@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest, NodeName, Token, UnitId, Uuid
 from fleet.evidence import dsse, rules
 from fleet.evidence.certificate import PREDICATE_TYPE
-from fleet.model import Digest, NodeName, Token, UnitId, Uuid
 
 
 @dataclass(frozen=True, slots=True)

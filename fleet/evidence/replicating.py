@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import Replication
 from fleet.evidence.archive import Archive, Opener
-from fleet.messages import Replication
 
 BACKOFF_MAX_S = 300.0
 """Longest pause, s, between two tries while the archive is away."""

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
+from fleet.core.model import ProcessKind
 from fleet.evidence import dsse, scope
-from fleet.model import ProcessKind
 from fleet.wipe.result import PASSES
 
 SIMULATED_PREFIX = "SIMULATED:"

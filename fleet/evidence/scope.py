@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.backends.base import ResetScrub
-from fleet.model import Device, Process, ProcessKind
+from fleet.core.model import Device, Process, ProcessKind
 from fleet.wipe.result import Kind, WipeResult
 
 NOT_COVERED = "not covered"

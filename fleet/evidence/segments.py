@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.errors import LedgerUnavailable
+from fleet.core.errors import LedgerUnavailable
+from fleet.core.model import Digest
 from fleet.evidence.disk import read_regular, same_file
 from fleet.evidence.dsse import digest_of
-from fleet.model import Digest
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 MOST_SEGMENT_BYTES = 64 * 1024 * 1024

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
+from fleet.core.model import Digest
 from fleet.evidence import copies, dsse, key_list, layout, losses, parsed
 from fleet.evidence.disk import read_regular, shown
 from fleet.evidence.key_list import Chosen, Kept, KeyList
@@ -29,7 +30,6 @@ from fleet.evidence.segments import (
     next_chain,
     segment_paths,
 )
-from fleet.model import Digest
 
 OWN_KEYS = (
     "the keys come from the place that is verified: this shows that it is consistent, not"

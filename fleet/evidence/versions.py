@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import filing
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.segments import Damage, Place

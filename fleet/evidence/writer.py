@@ -17,7 +17,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from fleet.errors import LedgerUnavailable, NotOwner
+from fleet.core.errors import LedgerUnavailable, NotOwner
 from fleet.evidence.disk import (
     make_directory,
     same_file,

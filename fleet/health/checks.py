@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fleet.core.model import Reason, Source
+from fleet.core.settings import HealthPolicy
 from fleet.health import kernel_log, reasons, tables
 from fleet.health.readings import Readings
 from fleet.health.rules import (
@@ -31,8 +33,6 @@ from fleet.health.rules import (
     outcome,
     remedy_of,
 )
-from fleet.model import Reason, Source
-from fleet.settings import HealthPolicy
 
 __all__ = [
     "CHECKS",

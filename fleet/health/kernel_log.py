@@ -1,7 +1,8 @@
 """Facts of the kernel log: fault codes, lost devices, switches, PCIe errors, resets. Pure.
 
 Reads the raw form of /dev/kmsg and what dmesg and the journal make of it. A device is told by its
-slot alone (`fleet.pci.slot`), so that this works for one whose driver answers nothing any more.
+slot alone (`fleet.core.pci.slot`), so that this works for one whose driver answers nothing any
+more.
 
 Decisions:
 
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fleet import errors, pci
+from fleet.core import errors, pci
 from fleet.health import tables
 
 FALLEN_CODE = 79

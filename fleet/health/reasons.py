@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Reason, Source
 from fleet.health import tables
-from fleet.model import Reason, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ tell, since one code (`xid`) stands for many faults.
 
 from __future__ import annotations
 
+from fleet.core.messages import ReasonView
 from fleet.health import checks, reasons, xids
-from fleet.messages import ReasonView
 
 
 def _remedies() -> frozenset[str]:

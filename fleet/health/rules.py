@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from fleet.core.settings import HealthPolicy
 from fleet.health import tables, xids
 from fleet.health.readings import Readings
-from fleet.settings import HealthPolicy
 
 UNREAD = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """What a register that cannot be read returns: all ones, in 32 or 64 bits."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import errors, sqlite
-from fleet.claims import Claim
+from fleet.core import errors, sqlite
+from fleet.core.claim_states import Claim
+from fleet.core.model import COUNT_MAX, ClaimUid, OperationId, Token, Unit, UnitId, Uuid
 from fleet.journal import records, schema
-from fleet.model import COUNT_MAX, ClaimUid, OperationId, Token, Unit, UnitId, Uuid
 
 
 @dataclass(frozen=True, slots=True)

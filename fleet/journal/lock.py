@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence.disk import own_directory
 from fleet.wipe.identity import kernel_boot_id, start_time
 

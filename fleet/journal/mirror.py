@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Reason, UnitId
 from fleet.evidence.disk import read_regular
 from fleet.journal import records
-from fleet.model import Reason, UnitId
 
 MOST_BYTES = 16 * 1024 * 1024
 """A copy of thousands of reasons is below 1 MiB."""

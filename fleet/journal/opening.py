@@ -16,16 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors, sqlite
+from fleet.core import errors, sqlite
+from fleet.core.model import NodeName
 from fleet.evidence.disk import read_regular
 from fleet.journal import mirror, schema, witness
 from fleet.journal.journal import Journal
 from fleet.journal.repair import repair
-from fleet.model import NodeName
 
 TIMEOUT_S = 10.0
 PAGE_BYTES = 4096
-"""Page size of every file `fleet.sqlite` makes (the library's default)."""
+"""Page size of every file `fleet.core.sqlite` makes (the library's default)."""
 
 
 @dataclass(frozen=True, slots=True)

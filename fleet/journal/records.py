@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleet import sqlite
-from fleet.claims import Claim, ClaimState
-from fleet.model import (
+from fleet.core import sqlite
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import (
     BootId,
     ClaimUid,
     Digest,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet.claims import Claim, ClaimState
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import NO_TOKEN, BootId, ClaimUid, Unit, UnitId
+from fleet.core.unit_states import fresh, raise_floor
 from fleet.journal.journal import Damage, Journal
 from fleet.journal.mirror import Reasons
-from fleet.lifecycle import fresh, raise_floor
-from fleet.model import NO_TOKEN, BootId, ClaimUid, Unit, UnitId
 
 DAMAGED = "the journal's record of this claim was damaged: it is held until it is torn down"
 """Error of a claim that was made again: its devices and pods are not known."""

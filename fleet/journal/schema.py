@@ -5,7 +5,7 @@ tests/fleet/journal holds a frozen file of every version that was ever released.
 
 from __future__ import annotations
 
-from fleet.sqlite import Schema
+from fleet.core.sqlite import Schema
 
 APPLICATION_ID = 0x464C4A31
 """Marks the file as a journal of ours; another number is a foreign file."""

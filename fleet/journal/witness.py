@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence.disk import own_directory, read_regular
 
 MOST_BYTES = 64 * 1024

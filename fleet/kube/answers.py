@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import nesting
 from fleet.kube.base import Object, Resource
 

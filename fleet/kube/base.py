@@ -111,13 +111,13 @@ class PatchKind(StrEnum):
 class Cluster(Protocol):
     """An API server. Safe for threads. All calls are bounded in time.
 
-    Errors (all in `fleet.errors`): `ApiNotFound` a 404 whose Status names the object; `ApiConflict`
-    409 (a guard did not hold, or the object exists already: field ``reason``); `ApiInvalid` 422 and
-    400 (the body is refused; field ``causes``); `ApiForbidden` 401, 403 and a 422 whose cause is
-    FieldValueForbidden (a right is missing: fields ``status``, ``causes``); `ApiUnavailable` no
-    connection, time-out, 429, 503, 504 and any other 404 (retryable; a write may have been carried
-    out); `ApiFailed` any other 5xx: never retried blindly, since the server answers 500 to
-    malformed bodies.
+    Errors (all in `fleet.core.errors`): `ApiNotFound` a 404 whose Status names the object;
+    `ApiConflict` 409 (a guard did not hold, or the object exists already: field ``reason``);
+    `ApiInvalid` 422 and 400 (the body is refused; field ``causes``); `ApiForbidden` 401, 403 and a
+    422 whose cause is FieldValueForbidden (a right is missing: fields ``status``, ``causes``);
+    `ApiUnavailable` no connection, time-out, 429, 503, 504 and any other 404 (retryable; a write
+    may have been carried out); `ApiFailed` any other 5xx: never retried blindly, since the server
+    answers 500 to malformed bodies.
     """
 
     def get(self, resource: Resource, name: Name) -> Object:

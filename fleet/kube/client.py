@@ -31,8 +31,8 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
-from fleet import errors
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
 from fleet.kube import answers
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
 from fleet.kube.renewing import Attempt, RenewedCredential

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube import answers, nesting, paths
 from fleet.kube.base import Event, Listing, Name, Object, PatchKind, Resource, Selection, version_of
 from fleet.kube.pacing import Pacer

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import NAMESPACES, NODES, Cluster, Name, uid_of
 
 LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Object, name_of
 
 DEPTH_MAX = 128

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Name, Object, Resource, Selection, name_of
 
 

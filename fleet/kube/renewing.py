@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 
 EXPIRY_LEAD_S = 60.0
 """How long, s, before its stated end an exec credential is renewed."""

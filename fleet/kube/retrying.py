@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import sleep
 from typing import TypeVar
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Cluster, Object
 
 Body = TypeVar("Body")

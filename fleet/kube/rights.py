@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import Right
 from fleet.kube.base import (
     Cluster,
     Event,
@@ -26,7 +27,6 @@ from fleet.kube.base import (
     Resource,
     Selection,
 )
-from fleet.messages import Right
 
 LOG = logging.getLogger(__name__)
 

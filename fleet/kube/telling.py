@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube.base import EVENTS, Cluster, Name, Object, PatchKind, Resource, name_of, uid_of
 
 LOG = logging.getLogger(__name__)

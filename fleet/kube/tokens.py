@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 
 PERIOD_S = 60.0
 """Period, s, in which a token file is read again: kubelet renews at 80 % of an hour or more."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import answers, nesting
 from fleet.kube.base import Change, Event, Listing, Object, version_of
 

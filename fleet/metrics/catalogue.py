@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet import errors
+from fleet.core import errors
 from fleet.metrics.metric import Kind, Metric
 from fleet.metrics.of_coordinator import COORDINATOR_METRICS
 from fleet.metrics.of_node import NODE_METRICS

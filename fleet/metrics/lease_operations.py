@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet import errors
+from fleet.core import errors
 
 OPERATIONS = ("acquire", "renew", "release")
 DONE, HELD, REFUSED, UNAVAILABLE = "done", "held", "refused", "unavailable"

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from fleet.binding.running import BindingView
 from fleet.campaign.report import ExitReason
 from fleet.coordinator import CoordinatorView
-from fleet.messages import Outcome
+from fleet.core.messages import Outcome
+from fleet.core.model import HolderKind
 from fleet.metrics import lease_operations
 from fleet.metrics.lease_operations import OPERATIONS, RESULTS
 from fleet.metrics.metric import NODES, SELECTORS, Exporter, Kind, Metric, Sample, Source
 from fleet.metrics.of_node import evidence
-from fleet.model import HolderKind
 from fleet.stores.base import RunRecord, RunState
 
 HOLDERS = tuple(str(kind) for kind in HolderKind)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fleet.claims import ClaimState
+from fleet.core.claim_states import ClaimState
+from fleet.core.messages import NodeView, Replication, UnitsView
+from fleet.core.model import OUT_OF_SERVICE, State
 from fleet.health.reasons import CATALOGUE as REASONS
-from fleet.messages import NodeView, Replication, UnitsView
 from fleet.metrics import tallies
 from fleet.metrics.metric import NODES, Exporter, Kind, Labels, Metric, Sample, Source
 from fleet.metrics.targets import TARGETS_S
-from fleet.model import OUT_OF_SERVICE, State
 
 STATES = tuple(str(state) for state in State)
 OTHER_REASON = "other"

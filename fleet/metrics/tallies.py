@@ -6,7 +6,7 @@ are. They begin anew only with the journal.
 
 from __future__ import annotations
 
-from fleet.messages import ByteFigures, Outcome, Tally
+from fleet.core.messages import ByteFigures, Outcome, Tally
 
 BOUNDS_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Upper bounds, s, of the time from dirty to clean: from a small simulated device to one that had

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fleet.model import State
+from fleet.core.model import State
 
 TARGETS_S: Mapping[State, float] = MappingProxyType(
     {

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fleet import claims, errors, lifecycle
-from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
-from fleet.journal.journal import Commit
-from fleet.lifecycle import Change, Event, Fact
-from fleet.messages import ClaimOrder
-from fleet.model import (
+from fleet.core import claim_states, errors, unit_states
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import (
     NO_TOKEN,
     OUT_OF_SERVICE,
     WORKING,
@@ -26,10 +24,12 @@ from fleet.model import (
     Unit,
     Uuid,
 )
+from fleet.core.settings import WipePolicy
+from fleet.core.unit_states import Change, Event, Fact
+from fleet.journal.journal import Commit
 from fleet.node import confirming
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
-from fleet.settings import WipePolicy
 from fleet.wipe.identity import WorkerIdentity, survivors
 
 ADMIN_REMEDY = (
@@ -119,7 +119,7 @@ class Admission:
         if known.state is ClaimState.UNPREPARING:
             raise errors.DeviceBusy(f"claim {uid} is being torn down", holder=f"claim:{uid}")
         self._refuse_other_devices(known, order)
-        claims.step(known.state, ClaimEvent.PREPARE)
+        claim_states.step(known.state, ClaimEvent.PREPARE)
         if known.attached and known.state is not ClaimState.PREPARED:
             self._refuse_stranger(known.namespace, known.name)
         claim = self._renewed(known, order)
@@ -177,7 +177,7 @@ class Admission:
                 unit = commit.unit(unit_id)
                 if unit.state is State.CLEAN:
                     nobody = Change(frozenset({Fact.WORKER_GONE}))
-                    moved = lifecycle.step(unit, Event.TRUST_LOST, now=now, change=nobody)
+                    moved = unit_states.step(unit, Event.TRUST_LOST, now=now, change=nobody)
                     commit.put_unit(moved)
 
     def _admit(self, claim: Claim, devices: Sequence[Device], attached: Sequence[Device]) -> None:
@@ -243,7 +243,7 @@ class Admission:
         buried = self.registry.journal.tombstone(ClaimUid(order.uid)) is not None
         live = not buried or bool(order.consumers)
         facts = frozenset({ClaimFact.LIVE_CONSUMER}) if live else frozenset()
-        return claims.step(ClaimState.ABSENT, ClaimEvent.PREPARE, facts)
+        return claim_states.step(ClaimState.ABSENT, ClaimEvent.PREPARE, facts)
 
     def _refuse(self, device: Device, uid: ClaimUid) -> None:
         for unit in self.registry.units(device):
@@ -293,7 +293,7 @@ def _demands(order: ClaimOrder) -> dict[str, str]:
 
 def _take(commit: Commit, claim: Claim) -> None:
     for unit_id in claim.units:
-        raised = lifecycle.raise_floor(commit.unit(unit_id), claim.token)
+        raised = unit_states.raise_floor(commit.unit(unit_id), claim.token)
         commit.put_unit(replace(raised, claim=claim.uid))
 
 

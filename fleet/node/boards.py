@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from fleet.backends import coding
-from fleet.model import Accelerator, Device, UnitId, Uuid
+from fleet.core.model import Accelerator, Device, UnitId, Uuid
 
 KEPT = "board:"
 REPLACED = "replaced:"

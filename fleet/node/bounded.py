@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from fleet import errors
+from fleet.core import errors
 
 T = TypeVar("T")
 K = TypeVar("K")

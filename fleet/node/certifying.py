@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import ClaimUid, Device, Digest, RunId
 from fleet.evidence.certificate import Attested, issue
 from fleet.evidence.dsse import Signer
 from fleet.evidence.ledger import Ledger
 from fleet.health.readings import Readings
-from fleet.model import ClaimUid, Device, Digest, RunId
 from fleet.node import dividing
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fleet.errors import CgroupsUnreadable, InputInvalid
+from fleet.core.errors import CgroupsUnreadable, InputInvalid
 
 KUBEPODS = "kubepods"
 """Part of the name of the directory below which kubelet puts all pods, with either driver."""

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleet import errors
-from fleet.claims import Claim, ClaimEvent
-from fleet.messages import UNMET, DeviceResult, Outcome
-from fleet.model import Device, OperationId, Unit, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimEvent
+from fleet.core.messages import UNMET, DeviceResult, Outcome
+from fleet.core.model import Device, OperationId, Unit, Uuid
+from fleet.core.settings import WipePolicy
 from fleet.node.admitting import demand_of
 from fleet.node.flights import Flight
 from fleet.node.registry import Registry, Work
 from fleet.node.tasks import WipeTask
 from fleet.node.wiping import Wiper
-from fleet.settings import WipePolicy
 
 Accept = Callable[[Claim, Unit], bool]
 """Whether a unit may stay as it is, without another wipe."""

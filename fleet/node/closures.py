@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
+from fleet.core.model import BootId, Uuid
 from fleet.health.closures import EVERYTHING, RESET, Closures
 from fleet.health.readings import LogPlace
 from fleet.journal.journal import Commit, Journal
-from fleet.model import BootId, Uuid
 
 _KEY = "log-closures:"
 

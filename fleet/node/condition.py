@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fleet import errors, sqlite
-from fleet.messages import PLUGIN_LACKS, Right
+from fleet.core import errors, sqlite
+from fleet.core.messages import PLUGIN_LACKS, Right
 from fleet.node.container_runtime import Handover
 from fleet.node.parts import Parts
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fleet import errors
-from fleet.model import ClaimUid, Holder, HolderKind, Token, UnitId
+from fleet.core import errors
+from fleet.core.model import ClaimUid, Holder, HolderKind, Token, UnitId
 from fleet.node.ports import Leases
 
 

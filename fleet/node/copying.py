@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from fleet.core.model import Accelerator, BootId, Unit, UnitId
 from fleet.journal import mirror, witness
 from fleet.journal.journal import Journal
 from fleet.journal.mirror import Reasons
 from fleet.journal.opening import Place
-from fleet.model import Accelerator, BootId, Unit, UnitId
 
 
 class Copies:

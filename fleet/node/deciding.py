@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import DeviceView
+from fleet.core.model import Device, OperationId, Reason, Source, State, Unit
+from fleet.core.unit_states import Change, Event
 from fleet.health import reasons
 from fleet.health.readings import LogPlace
 from fleet.journal.journal import Commit
-from fleet.lifecycle import Change, Event
-from fleet.messages import DeviceView
-from fleet.model import Device, OperationId, Reason, Source, State, Unit
 from fleet.node import closures, outcomes, viewing
 from fleet.node.registry import Registry, Work
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fleet.backends.base import DeviceNode
-from fleet.errors import CgroupsUnreadable
+from fleet.core.errors import CgroupsUnreadable
 from fleet.node.cgroups import CgroupTree
 
 EVERYBODYS = frozenset(

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fleet import errors, lifecycle, profiles
-from fleet.claims import Claim
+from fleet.core import errors, profiles, unit_states
+from fleet.core.claim_states import Claim
+from fleet.core.model import OUT_OF_SERVICE, Device, State, Unit
+from fleet.core.profiles import Profile
+from fleet.core.unit_states import Change, Event, Fact
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate
 from fleet.evidence.scope import RESET_TECHNIQUE
-from fleet.lifecycle import Change, Event, Fact
-from fleet.model import OUT_OF_SERVICE, Device, State, Unit
 from fleet.node import outcomes
 from fleet.node.admitting import FRESH
 from fleet.node.registry import Registry
 from fleet.node.sweep import GONE, Sweep
 from fleet.node.tenancy import EXPOSED_TICKS
 from fleet.node.validating import Validator
-from fleet.profiles import Profile
 from fleet.wipe.identity import ticks_now
 
 
@@ -91,7 +91,7 @@ class Exposer:
                 if unit.boot_id == self.registry.boot_id:
                     facts.add(Fact.SAME_BOOT)
                 change = Change(frozenset(facts), claim=claim.uid, token=claim.token)
-                commit.put_unit(lifecycle.step(unit, Event.EXPOSED, now=now, change=change))
+                commit.put_unit(unit_states.step(unit, Event.EXPOSED, now=now, change=change))
         return noted
 
     def _refuse_unread(self, unit: Unit) -> None:

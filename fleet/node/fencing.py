@@ -10,8 +10,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from fleet import errors, leases
-from fleet.model import Token, Unit
+from fleet.core import errors, leases
+from fleet.core.model import Token, Unit
 
 
 class Fence:

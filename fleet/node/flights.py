@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors, logs
-from fleet.claims import ClaimEvent
-from fleet.messages import ClaimAnswer
-from fleet.model import ClaimUid
+from fleet.core import errors, logs
+from fleet.core.claim_states import ClaimEvent
+from fleet.core.messages import ClaimAnswer
+from fleet.core.model import ClaimUid
 from fleet.node.registry import Work
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet.backends.base import Grant, ShowsOnly
-from fleet.claims import Claim, ClaimState
-from fleet.model import Uuid
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import Uuid
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry
 

@@ -14,12 +14,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fleet import claims, errors, leases, lifecycle
 from fleet.backends.base import ShowsOnly
-from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import ClaimAnswer, ClaimOrder
-from fleet.model import ClaimUid, Holder, HolderKind, Token, UnitId
+from fleet.core import claim_states, errors, leases, unit_states
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import ClaimAnswer, ClaimOrder
+from fleet.core.model import ClaimUid, Holder, HolderKind, Token, UnitId
 from fleet.node.admitting import NOTE, UNHELD, Admission, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer
@@ -136,7 +136,7 @@ class Holding:
         begun = {TEARDOWN_AT: repr(self.registry.clock.now()), **claim.attributes}
         known = (*claim.consumers, *(c for c in consumers if c not in claim.consumers))
         joined = frozenset({ClaimFact.PREPARE_JOINED})
-        state = claims.step(claim.state, ClaimEvent.UNPREPARE, joined)
+        state = claim_states.step(claim.state, ClaimEvent.UNPREPARE, joined)
         with self.registry.commit() as commit:  # no flight is in work: nobody else changes it
             commit.put_claim(replace(claim, state=state, attributes=begun, consumers=known))
         return self._launch(claim.uid, ClaimEvent.UNPREPARE, self.teardown.run)
@@ -159,10 +159,10 @@ class Holding:
             claim = self.registry.journal.claims.get(uid)
             state = claim.state if claim else ClaimState.ABSENT
             idle = frozenset({ClaimFact.IDLE}) if self.flights.get(uid) is None else frozenset()
-            claims.step(state, ClaimEvent.ABANDON, idle)
+            claim_states.step(state, ClaimEvent.ABANDON, idle)
             with self.registry.commit() as commit:
                 for unit_id in () if behind else named:
-                    commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), token))
+                    commit.put_unit(unit_states.close_floor(commit.unit(unit_id), token))
         self._stop_wipes(token, frozenset(named))
         return self._closure(uid, token, ClosedBy.ABANDON)
 
@@ -290,7 +290,7 @@ class Holding:
 
     def _step(self, claim: Claim, event: ClaimEvent, *facts: ClaimFact) -> Claim:
         """Move the record as it is by now: calls that joined have added their pods to it."""
-        state = claims.step(claim.state, event, frozenset(facts))
+        state = claim_states.step(claim.state, event, frozenset(facts))
         with self.registry.commit() as commit:
             moved = replace(commit.claim(claim.uid) or claim, state=state)
             commit.put_claim(moved)

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fleet import errors
 from fleet.backends.base import Instance
+from fleet.core import errors
+from fleet.core.model import BootId, Device, Source, State, UnitId, Uuid
+from fleet.core.unit_states import TABLE, Change, Event, step
 from fleet.health import reasons
-from fleet.lifecycle import TABLE, Change, Event, step
-from fleet.model import BootId, Device, Source, State, UnitId, Uuid
 from fleet.node.registry import Registry
 
 LOG = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
 from fleet.backends import coding
+from fleet.core import errors
+from fleet.core.model import Accelerator
 from fleet.evidence.disk import read_regular
-from fleet.model import Accelerator
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence.keys import SigningKey
 
 LOG = logging.getLogger(__name__)

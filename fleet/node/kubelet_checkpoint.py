@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.errors import MALFORMED, CheckpointUnreadable
-from fleet.model import ClaimUid
+from fleet.core.errors import MALFORMED, CheckpointUnreadable
+from fleet.core.model import ClaimUid
 
 NAME = "dra_manager_state"
 """File name below kubelet's root directory."""

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from fleet.core.model import Device, Reason, Unit, Uuid
 from fleet.health import reasons
 from fleet.journal.journal import Commit
-from fleet.model import Device, Reason, Unit, Uuid
 from fleet.node.registry import Registry
 
 FAILED, EXHAUSTED = "reset-failed", "reset-exhausted"

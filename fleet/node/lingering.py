@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
-from fleet.model import Device
+from fleet.core import errors
+from fleet.core.model import Device
 from fleet.node import device_grants
 from fleet.node.device_grants import Permission
 from fleet.node.registry import Registry

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet import errors
-from fleet.claims import Claim
+from fleet.core import errors
+from fleet.core.claim_states import Claim
+from fleet.core.model import State, Uuid
 from fleet.evidence.losses import Look, Loss, LossLog, LostDevice
-from fleet.model import State, Uuid
 from fleet.node.certifying import Certifier, software_version
 
 TEARDOWN_AT = "teardown_at"

@@ -12,9 +12,9 @@ import json
 import threading
 from contextlib import suppress
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Uuid
 from fleet.health.readings import LogState
-from fleet.model import Uuid
 from fleet.node.registry import Registry
 
 _KEY = "log-read"

@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from fleet import errors
-from fleet.claims import Claim, ClaimState
-from fleet.lifecycle import close_floor, fresh
-from fleet.model import Lease, Token, Unit, UnitId
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import Lease, Token, Unit, UnitId
+from fleet.core.unit_states import close_floor, fresh
 from fleet.node.flights import Flights
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry

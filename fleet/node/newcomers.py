@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet import errors
-from fleet.lifecycle import close_floor
-from fleet.model import NO_TOKEN, WORKING, Unit, UnitId
+from fleet.core import errors
+from fleet.core.model import NO_TOKEN, WORKING, Unit, UnitId
+from fleet.core.unit_states import close_floor
 from fleet.node import recovery
 from fleet.node.ports import Leases
 from fleet.node.registry import Registry

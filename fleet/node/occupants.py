@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
-from fleet.model import Device, State, Unit, Uuid
+from fleet.core import errors
+from fleet.core.model import Device, State, Unit, Uuid
 from fleet.node import outcomes
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from fleet import errors, leases, lifecycle
+from fleet.core import errors, leases, unit_states
+from fleet.core.leases import Closure
+from fleet.core.messages import Owed
+from fleet.core.model import ClaimUid, Holder, Lease, Token
 from fleet.journal.journal import OutboxRow
-from fleet.leases import Closure
-from fleet.messages import Owed
-from fleet.model import ClaimUid, Holder, Lease, Token
 from fleet.node.ports import Leases
 from fleet.node.registry import Registry
 from fleet.stores.base import Release
@@ -110,7 +110,7 @@ class Outbox:
                 return False
             behind = leases.is_behind(lease.token, self.registry.journal.epoch)
             for unit_id in () if behind else mine:
-                commit.put_unit(lifecycle.close_floor(commit.unit(unit_id), lease.token))
+                commit.put_unit(unit_states.close_floor(commit.unit(unit_id), lease.token))
         return True
 
     def _give_back(self, holder: Holder, token: Token) -> None:

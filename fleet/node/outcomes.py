@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet import errors, lifecycle
 from fleet.backends.base import NOBODY_SEEN, Unfit
+from fleet.core import errors, unit_states
+from fleet.core.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
+from fleet.core.model import WORKING, NodeName, Process, Reason, State, Unit
+from fleet.core.unit_states import Event
 from fleet.health import checks
 from fleet.journal.journal import Commit
-from fleet.lifecycle import Event
-from fleet.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
-from fleet.model import WORKING, NodeName, Process, Reason, State, Unit
 from fleet.node import instances
 from fleet.node.registry import Registry, Work
 from fleet.wipe.result import WipeResult
 
-INTERRUPTIONS_MAX = lifecycle.INTERRUPTIONS_MAX
+INTERRUPTIONS_MAX = unit_states.INTERRUPTIONS_MAX
 
 Choice = Callable[[Unit], Event | None]
 Also = Callable[[Commit], None] | None
@@ -112,7 +112,7 @@ def of_warnings(findings: Iterable[checks.Finding]) -> list[Finding]:
 
 def fault_event(unit: Unit) -> Event | None:
     """FaultSeen where the table has a row for it."""
-    return Event.FAULT_SEEN if lifecycle.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
+    return Event.FAULT_SEEN if unit_states.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
 
 
 def code_of(error: errors.FleetError) -> str:

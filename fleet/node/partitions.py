@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from fleet import errors
 from fleet.backends.base import CanPartition, Instance
-from fleet.claims import Claim, ClaimState
-from fleet.model import (
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import (
     BootId,
     ClaimUid,
     Device,

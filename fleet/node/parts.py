@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.backends.remote import RemoteBackend
+from fleet.core.messages import Replication
+from fleet.core.privileges import Lacks
+from fleet.core.settings import WipePolicy
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.replicating import Replicator
 from fleet.journal.lock import OwnerLock
-from fleet.messages import Replication
 from fleet.node.certifying import Certifier
 from fleet.node.container_runtime import ContainerRuntime
 from fleet.node.holding import Holding
@@ -25,8 +27,6 @@ from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
 from fleet.node.tending import Cadence
 from fleet.node.wiping import Wiper
-from fleet.privilege import Lacks
-from fleet.settings import WipePolicy
 
 COPY_WAIT_S = 5.0
 """How long, s, the end of the service waits for an archive that answers."""

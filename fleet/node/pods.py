@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.claims import Claim
-from fleet.errors import FleetError
-from fleet.model import UnitId, Uuid
+from fleet.core.claim_states import Claim
+from fleet.core.errors import FleetError
+from fleet.core.model import UnitId, Uuid
 from fleet.node import kubelet_checkpoint
 from fleet.node.cgroups import CgroupTree
 from fleet.node.kubelet_checkpoint import Checkpoint

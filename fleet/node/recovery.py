@@ -13,17 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from fleet import claims, errors, lifecycle
 from fleet.backends.base import Grant
-from fleet.claims import Claim, ClaimEvent, ClaimState
-from fleet.evidence.ledger import Ledger
-from fleet.health import reasons
-from fleet.journal import mirror
-from fleet.journal.journal import Commit, OperationRow
-from fleet.journal.repair import DAMAGED
-from fleet.lifecycle import Change, Event, Fact, close_floor
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import (
+from fleet.core import claim_states as claims
+from fleet.core import errors, unit_states
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimState
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import (
     NO_TOKEN,
     WORKING,
     ClaimUid,
@@ -39,6 +34,12 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.unit_states import Change, Event, Fact, close_floor
+from fleet.evidence.ledger import Ledger
+from fleet.health import reasons
+from fleet.journal import mirror
+from fleet.journal.journal import Commit, OperationRow
+from fleet.journal.repair import DAMAGED
 from fleet.node import bounded, outcomes
 from fleet.node.granting import grants
 from fleet.node.partitions import Partitions
@@ -106,7 +107,7 @@ class Recovery:
             for unit_id, brought in found.items():
                 unit = commit.unit(unit_id)
                 change = Change(reasons=brought)
-                commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+                commit.put_unit(unit_states.step(unit, Event.FAULT_SEEN, now=now, change=change))
 
     def _name_devices(self) -> None:
         """Claims whose record was damaged get the devices their units make up (B72).
@@ -139,7 +140,7 @@ class Recovery:
             for unit in list(registry.journal.units.values()):
                 if known is not None:
                     change = Change(boot_id=registry.boot_id)
-                    moved = lifecycle.step(
+                    moved = unit_states.step(
                         unit, Event.NEW_BOOT, now=registry.clock.now(), change=change
                     )
                     commit.put_unit(self._freed(moved))
@@ -158,7 +159,7 @@ class Recovery:
         """
         if unit.state is not State.HELD or unit.claim is not None:
             return unit
-        return lifecycle.step(unit, Event.PROVEN_FREE, now=self.registry.clock.now())
+        return unit_states.step(unit, Event.PROVEN_FREE, now=self.registry.clock.now())
 
     def _end_workers(self, only: frozenset[UnitId] | None) -> None:
         """Prove workers gone and end what they did: of all units, or `only` of some.
@@ -202,7 +203,7 @@ class Recovery:
         elif survivor:
             event = outcomes.fault_event(unit)
         if event is not None:
-            commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+            commit.put_unit(unit_states.step(unit, event, now=now, change=change))
 
     def _compare_evidence(self) -> None:
         """CLEAN needs its certificate at the end of the unit's chain: the ledger does not go back.
@@ -222,11 +223,13 @@ class Recovery:
         if newest is not None and newest != unit.head:
             token = self.ledger.certificate(newest).token
             if token is not None and token.epoch == self.registry.journal.epoch:
-                unit = lifecycle.raise_floor(unit, token)
+                unit = unit_states.raise_floor(unit, token)
         if unit.state is not State.CLEAN or newest == unit.certificate:
             return unit
         change = Change(frozenset({Fact.WORKER_GONE}))
-        return lifecycle.step(unit, Event.TRUST_LOST, now=self.registry.clock.now(), change=change)
+        return unit_states.step(
+            unit, Event.TRUST_LOST, now=self.registry.clock.now(), change=change
+        )
 
     def settle(self, busy: Container[str]) -> None:
         """Bring units and operations to rest that nobody works on any more (no state is a trap).
@@ -414,4 +417,4 @@ def remembered(unit: Unit, holder: Holder | None, *, now: float) -> Unit:
     reason = reasons.make("operator", Source.OPERATOR, detail=detail, since=now)
     # Nobody of this journal has worked on it yet.
     change = Change(frozenset({Fact.WORKER_GONE}), frozenset({reason}))
-    return lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change)
+    return unit_states.step(unit, Event.FAULT_SEEN, now=now, change=change)

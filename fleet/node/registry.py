@@ -15,14 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors, lifecycle, sqlite
 from fleet.backends.base import Backend
-from fleet.clock import Clock
-from fleet.journal.journal import Commit, Journal
-from fleet.journal.opening import Place
-from fleet.lifecycle import Change, Event, Fact
-from fleet.messages import WipeProgress
-from fleet.model import (
+from fleet.core import errors, sqlite, unit_states
+from fleet.core.clock import Clock
+from fleet.core.messages import WipeProgress
+from fleet.core.model import (
     Accelerator,
     BootId,
     ClaimUid,
@@ -34,6 +31,9 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.unit_states import Change, Event, Fact
+from fleet.journal.journal import Commit, Journal
+from fleet.journal.opening import Place
 from fleet.node import boards, inventory, relayout
 from fleet.node.copying import Copies
 from fleet.node.fencing import Fence
@@ -249,7 +249,7 @@ class Registry:
                     LOG.warning("%s: %s", old, told)
                 for unit_id in doubted:
                     unit = commit.unit(unit_id)
-                    moved = lifecycle.step(unit, Event.TRUST_LOST, now=now, change=change)
+                    moved = unit_states.step(unit, Event.TRUST_LOST, now=now, change=change)
                     commit.put_unit(moved)
                     LOG.warning("%s was away, or had another size: it is wiped again", unit_id)
 
@@ -376,7 +376,7 @@ class Registry:
                 chosen = event(unit) if callable(event) else event
                 if chosen is not None:
                     brought = change(unit) if callable(change) else change
-                    commit.put_unit(lifecycle.step(unit, chosen, now=now, change=brought))
+                    commit.put_unit(unit_states.step(unit, chosen, now=now, change=brought))
         return self.units(device)
 
     # --- reservations ---

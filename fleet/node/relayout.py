@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fleet import lifecycle
+from fleet.core import unit_states
+from fleet.core.model import Accelerator, Reason, Source, State, Unit, UnitId
+from fleet.core.unit_states import Change, Event, Fact
 from fleet.health import reasons
 from fleet.journal.journal import Commit
-from fleet.lifecycle import Change, Event, Fact
-from fleet.model import Accelerator, Reason, Source, State, Unit, UnitId
 
 CHANGED = "layout-changed"
 _GONE = Change(frozenset({Fact.WORKER_GONE}))
@@ -40,7 +40,7 @@ def settle(commit: Commit, known: Iterable[Unit], accelerator: Accelerator, *, n
         commit.put_unit(_believed(commit.unit(unit_id), before, now=now))
     for unit in before:
         if unit.state is State.CLEAN:
-            commit.put_unit(lifecycle.step(unit, Event.TRUST_LOST, now=now, change=_GONE))
+            commit.put_unit(unit_states.step(unit, Event.TRUST_LOST, now=now, change=_GONE))
     commit.set_meta(key, current)
 
 
@@ -58,19 +58,21 @@ def _believed(unit: Unit, before: Sequence[Unit], *, now: float) -> Unit:
     """One unit of the new division, by what was known under the old one."""
     if not before:
         return unit
-    unit = lifecycle.raise_floor(unit, max(old.floor for old in before))
+    unit = unit_states.raise_floor(unit, max(old.floor for old in before))
     held = any(old.state in (State.HELD, State.IN_USE) or old.claim for old in before)
     found = frozenset(reason for old in before for reason in old.reasons)
     if unit.state is State.HELD:
         if found:
-            unit = lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=Change(reasons=found))
-        return unit if held else lifecycle.step(unit, Event.PROVEN_FREE, now=now)
+            unit = unit_states.step(unit, Event.FAULT_SEEN, now=now, change=Change(reasons=found))
+        return unit if held else unit_states.step(unit, Event.PROVEN_FREE, now=now)
     if held:
         found |= {_changed(now)}
-    if found and lifecycle.TABLE.accepts(unit.state, Event.FAULT_SEEN):
-        return lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=replace(_GONE, reasons=found))
+    if found and unit_states.TABLE.accepts(unit.state, Event.FAULT_SEEN):
+        return unit_states.step(
+            unit, Event.FAULT_SEEN, now=now, change=replace(_GONE, reasons=found)
+        )
     if unit.state is State.CLEAN:
-        return lifecycle.step(unit, Event.TRUST_LOST, now=now, change=_GONE)
+        return unit_states.step(unit, Event.TRUST_LOST, now=now, change=_GONE)
     return unit
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from fleet import errors
-from fleet.model import State, Unit, Uuid
+from fleet.core import errors
+from fleet.core.model import State, Unit, Uuid
 from fleet.node.deciding import Decisions
 from fleet.node.registry import Registry
 

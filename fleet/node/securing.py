@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fleet import errors, leases, lifecycle
-from fleet.claims import Claim
-from fleet.leases import AcquireRequest
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State
+from fleet.core import errors, leases, unit_states
+from fleet.core.claim_states import Claim
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, State
 from fleet.node import confirming
 from fleet.node.outbox import Outbox
 from fleet.node.ports import Leases
@@ -57,7 +57,7 @@ class Securing:
                 ) from error
             commit.put_claim(secured)
             for unit in now:
-                commit.put_unit(lifecycle.raise_floor(unit, lease.token))
+                commit.put_unit(unit_states.raise_floor(unit, lease.token))
         return secured
 
     def _put(self, claim: Claim) -> Claim:

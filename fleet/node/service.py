@@ -12,11 +12,9 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fleet import errors
-from fleet.evidence.ledger import LedgerHead
-from fleet.journal.journal import OperationRow
-from fleet.leases import Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,
@@ -28,7 +26,9 @@ from fleet.messages import (
     Published,
     ScrubOrder,
 )
-from fleet.model import ClaimUid, OperationId, Token
+from fleet.core.model import ClaimUid, OperationId, Token
+from fleet.evidence.ledger import LedgerHead
+from fleet.journal.journal import OperationRow
 from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, tallying, viewing
 from fleet.node.condition import Condition
 from fleet.node.deciding import Decisions

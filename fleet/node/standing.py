@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.door import trouble as trouble_file
 from fleet.door.answering import HandOver
 from fleet.journal.lock import Owner, read_owner

@@ -14,8 +14,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fleet.core.model import BootId, UnitId, Uuid
 from fleet.journal.journal import Commit, Journal
-from fleet.model import BootId, UnitId, Uuid
 
 _KEY = "stays:"
 KEPT = 64

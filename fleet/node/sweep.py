@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fleet import errors, lifecycle
 from fleet.backends.base import FindsOne, Instance, Unfit
+from fleet.core import errors, unit_states
+from fleet.core.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
+from fleet.core.unit_states import Change, Event, Fact
 from fleet.health import checks, reasons
 from fleet.health.readings import LogPlace, Readings
 from fleet.journal.journal import Commit
-from fleet.lifecycle import Change, Event, Fact
-from fleet.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
 from fleet.node import instances
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
@@ -278,7 +278,7 @@ class Sweep:
 def _fault(unit: Unit) -> Event | None:
     if unit.state in WORKING:
         return None
-    return Event.FAULT_SEEN if lifecycle.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
+    return Event.FAULT_SEEN if unit_states.TABLE.accepts(unit.state, Event.FAULT_SEEN) else None
 
 
 def _distrust(unit: Unit) -> Event | None:

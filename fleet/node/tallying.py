@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import ByteFigures, DeviceResult, Outcome, Tally
+from fleet.core.model import State
 from fleet.journal.journal import Commit
-from fleet.messages import ByteFigures, DeviceResult, Outcome, Tally
 from fleet.metrics import tallies
-from fleet.model import State
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask
 from fleet.wipe.result import WipeResult

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.model import Accelerator, Device
+from fleet.core.model import Accelerator, Device
 from fleet.node.registry import Registry
 from fleet.wipe.plan import Target
 

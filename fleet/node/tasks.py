@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors
 from fleet.backends.base import Coverage
-from fleet.messages import DeviceResult
-from fleet.model import ClaimUid, Device, OperationId, Token
+from fleet.core import errors
+from fleet.core.messages import DeviceResult
+from fleet.core.model import ClaimUid, Device, OperationId, Token
+from fleet.core.settings import WipePolicy
 from fleet.node.registry import Work
-from fleet.settings import WipePolicy
 from fleet.wipe import plan
 from fleet.wipe.result import Kind, WipeResult
 

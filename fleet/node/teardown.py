@@ -14,13 +14,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet import claims, errors, lifecycle
-from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core import claim_states, errors, unit_states
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core.messages import ClaimAnswer, DeviceResult, Published
+from fleet.core.model import NO_TOKEN, Source, State, Unit, Uuid
+from fleet.core.unit_states import Change, Event, Fact
 from fleet.health import reasons
 from fleet.journal.journal import Commit
-from fleet.lifecycle import Change, Event, Fact
-from fleet.messages import ClaimAnswer, DeviceResult, Published
-from fleet.model import NO_TOKEN, Source, State, Unit, Uuid
 from fleet.node import outcomes
 from fleet.node.admitting import NOTE, held
 from fleet.node.cleaning import Cleaner
@@ -221,7 +221,9 @@ class Teardown:
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit.state is State.DIRTY and not self.registry.reserved(unit_id):
-                    commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+                    commit.put_unit(
+                        unit_states.step(unit, Event.FAULT_SEEN, now=now, change=change)
+                    )
             return all(settled(claim, commit.unit(unit_id)) for unit_id in claim.units)
 
     def _release(self, claim: Claim, event: Event, change: Change) -> None:
@@ -230,10 +232,12 @@ class Teardown:
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit.state is State.IN_USE:
-                    commit.put_unit(lifecycle.step(unit, event, now=now, change=change))
+                    commit.put_unit(unit_states.step(unit, event, now=now, change=change))
                 elif unit.state is State.HELD and event is Event.RELEASED:
                     # Held since the journal was lost: its claim is the holder, and it has left.
-                    commit.put_unit(lifecycle.step(unit, Event.PROVEN_FREE, now=now, change=change))
+                    commit.put_unit(
+                        unit_states.step(unit, Event.PROVEN_FREE, now=now, change=change)
+                    )
 
     def _write_off_missing(self, claim: Claim) -> None:
         """Units of hardware that is not there any more cannot be wiped: QUARANTINED (A3)."""
@@ -247,7 +251,9 @@ class Teardown:
             for unit_id in claim.units:
                 unit = commit.unit(unit_id)
                 if unit_id not in present and unit.state is not State.QUARANTINED:
-                    commit.put_unit(lifecycle.step(unit, Event.FAULT_SEEN, now=now, change=change))
+                    commit.put_unit(
+                        unit_states.step(unit, Event.FAULT_SEEN, now=now, change=change)
+                    )
 
     def _take_out_whole(self, claim: Claim) -> None:
         """A device with a unit out of service is not wiped: its dirty ones go out with that unit.
@@ -320,10 +326,10 @@ class Teardown:
                 raise _unseen(hidden)
             at_rest = all(settled(claim, commit.unit(unit)) for unit in claim.units)
             facts = frozenset({ClaimFact.UNITS_RELEASED}) if at_rest else frozenset()
-            claims.step(claim.state, ClaimEvent.UNPREPARED, facts)
+            claim_states.step(claim.state, ClaimEvent.UNPREPARED, facts)
             commit.bury_claim(claim.uid, claim.token, now)
             for unit_id in claim.units:
-                closed = lifecycle.close_floor(commit.unit(unit_id), claim.token)
+                closed = unit_states.close_floor(commit.unit(unit_id), claim.token)
                 commit.put_unit(replace(closed, claim=None))
             self._remember_lingering(commit, claim)
             if claim.units:

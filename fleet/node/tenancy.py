@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.claims import Claim
-from fleet.model import Process, ProcessKind, Uuid
+from fleet.core.claim_states import Claim
+from fleet.core.model import Process, ProcessKind, Uuid
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
 from fleet.wipe.identity import start_time

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet import errors
-from fleet.lifecycle import Event
-from fleet.model import Device, State, Unit, UnitId, Uuid
+from fleet.core import errors
+from fleet.core.model import Device, State, Unit, UnitId, Uuid
+from fleet.core.settings import IDLE_DELAY_S
+from fleet.core.unit_states import Event
 from fleet.node import ladder, sweep
 from fleet.node.lingering import Lingering
 from fleet.node.newcomers import Newcomers, is_newcomer
@@ -21,7 +22,6 @@ from fleet.node.occupants import Occupants
 from fleet.node.outbox import Outbox
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
-from fleet.settings import IDLE_DELAY_S
 
 LOG = logging.getLogger(__name__)
 BACKOFF_MAX_S = 60.0

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fleet import errors
 from fleet.backends.base import (
     CanReset,
     TellsFitness,
@@ -24,17 +23,18 @@ from fleet.backends.base import (
     TellsStrays,
     Unfit,
 )
+from fleet.core import errors
+from fleet.core.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
+from fleet.core.settings import HealthPolicy, ResetPolicy, WipePolicy
 from fleet.evidence.certificate import Reset
 from fleet.health import checks, reasons
 from fleet.health.closures import open_only
 from fleet.health.readings import LogPlace, Readings, narrowed, risen
-from fleet.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
 from fleet.node import closures, stays
 from fleet.node.bounded import BoundedCalls
 from fleet.node.losses import Losses
 from fleet.node.partitions import READ_S, Partitions, strangers
 from fleet.node.registry import Registry
-from fleet.settings import HealthPolicy, ResetPolicy, WipePolicy
 from fleet.wipe.result import Failure, WipeResult
 
 CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})

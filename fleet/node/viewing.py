@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.backends.base import CanPartition
-from fleet.health import reasons
-from fleet.messages import (
+from fleet.core.messages import (
     ClaimBrief,
     DeviceView,
     Finding,
@@ -15,8 +14,9 @@ from fleet.messages import (
     Swept,
     UnitsView,
 )
+from fleet.core.model import NO_TOKEN, Device, Reason, Source, State, Unit, UnitId
+from fleet.health import reasons
 from fleet.metrics import targets
-from fleet.model import NO_TOKEN, Device, Reason, Source, State, Unit, UnitId
 from fleet.node import admitting, boards, dividing
 from fleet.node.occupants import Occupants
 from fleet.node.registry import Registry

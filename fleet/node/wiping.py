@@ -19,13 +19,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from fleet import errors, logs
 from fleet.backends import tool
+from fleet.core import errors, logs
+from fleet.core.messages import DeviceResult, Outcome, WipeProgress
+from fleet.core.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
+from fleet.core.unit_states import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
-from fleet.lifecycle import START_GUARD, Change, Event, Fact, raise_floor
-from fleet.messages import DeviceResult, Outcome, WipeProgress
-from fleet.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
 from fleet.node import ladder, outcomes, tallying, targets
 from fleet.node.certifying import Certifier
 from fleet.node.ports import TenantProof

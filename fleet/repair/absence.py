@@ -14,14 +14,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet import errors
 from fleet.binding.charge import Charge
 from fleet.binding.claim import read
 from fleet.binding.tracking import Watch
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import HolderKind, UnitId
 from fleet.kube.base import NODES, Cluster, Name, name_of
-from fleet.messages import NodeView
-from fleet.model import HolderKind, UnitId
 from fleet.repair.facts import accelerator_of, hold_nodes
 from fleet.repair.forgetting import Parting, forget
 

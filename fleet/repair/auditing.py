@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.binding.claim import Allotted, ClaimReading
-from fleet.messages import NodeView
-from fleet.model import NO_TOKEN, HolderKind, Lease, Token
+from fleet.core.messages import NodeView
+from fleet.core.model import NO_TOKEN, HolderKind, Lease, Token
 from fleet.repair.facts import Api
 from fleet.repair.troubles import AuditFinding, Trouble, finding
 from fleet.slices.rendering import uuid_of

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from pydantic import Field
 
-from fleet import errors
-from fleet.messages import ClaimBrief, DeviceView, Message, NodeView
-from fleet.model import Source
+from fleet.core import errors
+from fleet.core.messages import ClaimBrief, DeviceView, Message, NodeView
+from fleet.core.model import Source
 
 OPERATOR_CODE = "operator"
 

@@ -13,9 +13,9 @@ from fleet.binding import pledge
 from fleet.binding.claim import ClaimReading
 from fleet.binding.facts import ALLOCATOR
 from fleet.binding.names import Marks
+from fleet.core.messages import ClaimBrief, DeviceView, NodeView
+from fleet.core.model import Lease, UnitId, Uuid
 from fleet.kube.base import Object
-from fleet.messages import ClaimBrief, DeviceView, NodeView
-from fleet.model import Lease, UnitId, Uuid
 from fleet.slices.reading import devices_of
 from fleet.slices.rendering import AGENT, attribute
 

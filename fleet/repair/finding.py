@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.binding.claim import ClaimReading
+from fleet.core.messages import DeviceView, Message, NodeView
+from fleet.core.model import HolderKind, Lease, UnitId
 from fleet.kube.base import name_of
-from fleet.messages import DeviceView, Message, NodeView
-from fleet.model import HolderKind, Lease, UnitId
 from fleet.repair.facts import (
     Api,
     Facts,

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.holding import Marked
 from fleet.binding.names import Marks
 from fleet.binding.ports import Abandonment
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import Message, NodeView
+from fleet.core.model import ClaimUid, Holder, HolderKind, Token
 from fleet.kube.base import (
     CLAIMS,
     NODES,
@@ -28,9 +31,6 @@ from fleet.kube.base import (
     uid_of,
     version_of,
 )
-from fleet.leases import Closure
-from fleet.messages import Message, NodeView
-from fleet.model import ClaimUid, Holder, HolderKind, Token
 from fleet.repair.facts import records
 from fleet.repair.finding import Kind, Orphan
 from fleet.repair.gathering import conditions_of

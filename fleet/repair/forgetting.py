@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading
 from fleet.binding.names import Marks
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.messages import Message
+from fleet.core.model import Holder, HolderKind, Lease, NodeName, UnitId, Uuid
 from fleet.kube.base import SLICES, Cluster, Object, name_of, uid_of, version_of
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import Message
-from fleet.model import Holder, HolderKind, Lease, NodeName, UnitId, Uuid
 from fleet.node.lost import MARK_TTL_S, lost_unit
 from fleet.repair.facts import Api, accelerator_of, hold_nodes, node_of_slice
 from fleet.repair.fixing import LettingGo, released

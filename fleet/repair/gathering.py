@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import ClaimUid, Lease
 from fleet.kube.base import (
     CLAIMS,
     NODES,
@@ -25,8 +27,6 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
-from fleet.messages import NodeView
-from fleet.model import ClaimUid, Lease
 from fleet.repair.facts import Api, Facts, hold_nodes, node_of_slice
 from fleet.slices.reading import spec_of
 from fleet.stores.base import RunRecord

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from fleet.binding.alive import LATE_S, Alive
 from fleet.binding.claim import ClaimReading
+from fleet.core.messages import Message
+from fleet.core.model import HolderKind, Lease, State
 from fleet.kube.base import name_of, uid_of, version_of
-from fleet.messages import Message
-from fleet.model import HolderKind, Lease, State
 from fleet.repair.draining import counted, uncopied
 from fleet.repair.facts import Api, Facts, called, hold_nodes, homes, node_of_slice, presumed
 from fleet.repair.finding import Kind, Orphan, covering

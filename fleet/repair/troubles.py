@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from fleet.messages import Message
+from fleet.core.messages import Message
 
 
 class Trouble(StrEnum):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from fleet.campaign.report import ExitReason, exit_code
 from fleet.campaign.verdict import COVERED, Verdict, counted, verdict
+from fleet.core.messages import ByteFigures, DeviceResult
 from fleet.evidence.judged import Evidence
-from fleet.messages import ByteFigures, DeviceResult
 from fleet.reports.timeline import Timeline, place, timeline
 from fleet.stores.base import RunRecord, RunState
 

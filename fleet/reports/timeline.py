@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.campaign.verdict import Verdict, verdict
-from fleet.messages import DeviceResult
+from fleet.core.messages import DeviceResult
 
 SKEW_MAX_S = 300.0
 """How far, s, a node's clock may be off before its spans are not drawn among the others."""

@@ -21,8 +21,8 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
+from fleet.core.messages import DeviceView
 from fleet.kube.base import Object, object_in, objects_in
-from fleet.messages import DeviceView
 
 SETS_MAX = 8
 """Counter sets of a slice: the server's limit."""

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import DeviceView
 from fleet.evidence.disk import own_directory
-from fleet.messages import DeviceView
 from fleet.slices.foreign import is_simulated, own_marks
 
 RENEW_PERIOD_S = 15.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fleet import pci
+from fleet.core import pci
+from fleet.core.messages import DeviceView
 from fleet.kube.base import Object, object_in
-from fleet.messages import DeviceView
 from fleet.slices.reading import devices_of, read_pools
 
 _UUIDS = frozenset({"uuid", "parentuuid", "deviceuuid", "gpuuuid"})

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import State
 from fleet.kube.base import Object
-from fleet.messages import DeviceView, NodeView
-from fleet.model import State
 
 EVICTING = frozenset({"device-lost"})
 """Codes of NoExecute grade (B24): the tenant's pod cannot go on, so that evicting it harms nobody.

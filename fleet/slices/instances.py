@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from fleet.core.messages import NodeView
 from fleet.kube.base import Event
-from fleet.messages import NodeView
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.reporting import PublishReport
 from fleet.slices.takeover import Record

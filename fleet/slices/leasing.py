@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet import errors
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.stores.base import Renewal
 
 TTL_S = 60.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fleet.core.messages import NodeView
 from fleet.kube.base import Object
-from fleet.messages import NodeView
 from fleet.slices import counters
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import (

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Object, name_of, objects_in, uid_of, version_of
 from fleet.slices.comparing import same_slice
 from fleet.slices.counters import SETS_MAX

@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.settings import Settings
 from fleet.kube.base import SLICES, Cluster, Event, Name, Object
-from fleet.messages import NodeView
-from fleet.settings import Settings
 from fleet.slices import refusals as refusing
 from fleet.slices import retiring
 from fleet.slices.cache import NodeSlices

@@ -16,11 +16,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet import pci
 from fleet.binding.names import Marks
+from fleet.core import pci
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Object
-from fleet.messages import DeviceView, NodeView
-from fleet.profiles import RULES, Profile
 
 NAME_MAX = 63
 TEXT_MAX = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet import errors
+from fleet.core import errors
 from fleet.slices.comparing import Feature
 from fleet.slices.takeover import Record
 
@@ -15,7 +15,7 @@ class Trouble:
     """Something that keeps the slices from saying what they should, with what to do."""
 
     kind: str
-    """Class name in `fleet.errors`, or `dropped-field`."""
+    """Class name in `fleet.core.errors`, or `dropped-field`."""
     detail: str
     remedy: str
     devices: tuple[str, ...] = ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.core.messages import NodeView
 from fleet.kube.base import Object
-from fleet.messages import NodeView
 from fleet.slices.rendering import attribute
 
 WHY = "an operator retired it (`fleet devices retire`)"

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import NodeView
+from fleet.core.model import State
 from fleet.kube.base import Object, name_of, objects_in
-from fleet.messages import NodeView
-from fleet.model import State
 from fleet.slices.gate import GateRules, unfit_taints
 from fleet.slices.merge import merged_taints
 from fleet.slices.pool import Delete, Update, Write

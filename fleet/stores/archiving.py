@@ -7,16 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import aws, errors
-from fleet.clock import Clock
+from fleet import aws
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import Replication
+from fleet.core.settings import EvidencePolicy, EvidenceSettings
 from fleet.evidence import layout
 from fleet.evidence.archive import Archive, Opener
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import is_required, place_named
 from fleet.evidence.replicating import Replicator
-from fleet.messages import Replication
-from fleet.settings import EvidencePolicy, EvidenceSettings
 from fleet.stores.base import RunRecord
 from fleet.stores.s3 import Keeping, Patience, open_s3
 

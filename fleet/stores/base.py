@@ -21,10 +21,10 @@ from typing import Protocol
 
 from pydantic import Field, JsonValue
 
-from fleet import errors
-from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceResult, Message, Moment, MomentOrNone
-from fleet.model import Holder, Lease, RunId, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, Closure
+from fleet.core.messages import DeviceResult, Message, Moment, MomentOrNone
+from fleet.core.model import Holder, Lease, RunId, Token, UnitId
 
 HISTORY_KEPT = 10_000
 """Entries of the history kept: weeks of a busy fleet at about 100 bytes each."""

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fleet import errors
-from fleet.leases import (
+from fleet.core import errors
+from fleet.core.leases import (
     EPOCH_STEPS,
     EXPIRING,
     AcquireRequest,
@@ -17,8 +17,8 @@ from fleet.leases import (
     decide_acquire,
     is_expired,
 )
-from fleet.messages import DeviceResult
-from fleet.model import NO_TOKEN, HolderKind, Lease, Token, UnitId
+from fleet.core.messages import DeviceResult
+from fleet.core.model import NO_TOKEN, HolderKind, Lease, Token, UnitId
 from fleet.stores.base import Event, HistoryEntry, Release, Renewal, RunRecord, RunState
 
 BUDGETED = frozenset({HolderKind.CAMPAIGN, HolderKind.QUARANTINE})

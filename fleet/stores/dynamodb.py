@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fleet import aws, errors
-from fleet.clock import Clock
-from fleet.leases import AcquireRequest, is_expired
-from fleet.model import Holder, Lease, Token, UnitId
+from fleet import aws
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import AcquireRequest, is_expired
+from fleet.core.model import Holder, Lease, Token, UnitId
 from fleet.stores import decisions, dynamodb_founding, dynamodb_sheet
 from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
 from fleet.stores.dynamodb_exchange import Exchange

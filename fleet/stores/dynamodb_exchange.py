@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from fleet import errors
-from fleet.clock import Clock
-from fleet.leases import is_expired
-from fleet.model import NO_TOKEN, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import is_expired
+from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores import decisions, dynamodb_sheet
 from fleet.stores.dynamodb_sheet import (
     HEAD_KEY,

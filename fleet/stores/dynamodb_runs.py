@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fleet import errors
-from fleet.clock import Clock
-from fleet.messages import DeviceResult
-from fleet.model import RunId
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import DeviceResult
+from fleet.core.model import RunId
 from fleet.stores import decisions
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState
 from fleet.stores.dynamodb_sheet import Item, key_of, unreadable

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleet import errors
-from fleet.model import NO_TOKEN, Holder, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.model import NO_TOKEN, Holder, Lease, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import Event, HistoryEntry
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fleet import aws, errors
+from fleet import aws
 from fleet.aws import Kind
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
 from fleet.stores import decisions
 
 if TYPE_CHECKING:

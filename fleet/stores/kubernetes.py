@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import AcquireRequest, is_expired
+from fleet.core.model import NO_TOKEN, Holder, Lease, Token, UnitId
 from fleet.kube.base import Cluster, Object, uid_of, version_of
-from fleet.leases import AcquireRequest, is_expired
-from fleet.model import NO_TOKEN, Holder, Lease, Token, UnitId
 from fleet.stores import decisions, kubernetes_state
 from fleet.stores.base import Event, HistoryEntry, Release, Renewal
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience, parts_of, with_parts

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, NoReturn, TypeVar
 
-from fleet import errors
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
 from fleet.kube.base import CONFIGMAPS, Cluster, Name, Object, Selection, uid_of, version_of
 
 LIMIT_BYTES = 1_000_000

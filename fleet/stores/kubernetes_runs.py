@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import DeviceResult
+from fleet.core.model import RunId
 from fleet.kube.base import Object
-from fleet.messages import DeviceResult
-from fleet.model import RunId
 from fleet.stores import decisions
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState
 from fleet.stores.kubernetes_maps import ConfigMaps, parts_of, with_parts

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fleet import errors
-from fleet.leases import AcquireRequest
-from fleet.model import Lease, Token
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Lease, Token
 from fleet.stores.base import LeaseStore, Release, Renewal
 from fleet.stores.opening import Opener, Stores
 

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from fleet import errors
-from fleet.clock import Clock
-from fleet.leases import AcquireRequest, is_expired
-from fleet.messages import DeviceResult
-from fleet.model import Holder, Lease, RunId, Token, UnitId
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import AcquireRequest, is_expired
+from fleet.core.messages import DeviceResult
+from fleet.core.model import Holder, Lease, RunId, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.base import (
     HISTORY_KEPT,

@@ -16,8 +16,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from fleet.clock import Clock
-from fleet.model import Lease
+from fleet.core.clock import Clock
+from fleet.core.model import Lease
 
 UNSTATED_S = 600.0
 """Length, s, of a lease that a version wrote which stored none: the longest there was."""

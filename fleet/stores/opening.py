@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet import aws, errors
-from fleet.clock import Clock, SystemClock
+from fleet import aws
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.settings import Settings, StoreKind
 from fleet.kube.base import Cluster
-from fleet.settings import Settings, StoreKind
 from fleet.stores import dynamodb_table
 from fleet.stores.base import LeaseStore, RunStore
 from fleet.stores.dynamodb import open_dynamodb_stores

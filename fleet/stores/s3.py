@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet import aws, errors
+from fleet import aws
 from fleet.aws import Kind
-from fleet.clock import Clock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.settings import RetentionMode, UploadChecksum
 from fleet.evidence import filing
 from fleet.evidence.archive import Reference, Stored
-from fleet.settings import RetentionMode, UploadChecksum
 from fleet.stores import s3_reading
 from fleet.stores.s3_reading import Found
 

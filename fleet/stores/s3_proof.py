@@ -12,7 +12,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import filing
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors
 from fleet.aws import Kind
+from fleet.core import errors
 from fleet.evidence import filing
 
 _DIFFERS, _TOO_LARGE = "DigestDiffers", "TooLarge"

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet import errors
-from fleet.clock import Clock
-from fleet.leases import AcquireRequest, is_expired
-from fleet.model import Holder, Lease, Token, UnitId
-from fleet.sqlite import Database, Row, Schema, open_database
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.leases import AcquireRequest, is_expired
+from fleet.core.model import Holder, Lease, Token, UnitId
+from fleet.core.sqlite import Database, Row, Schema, open_database
 from fleet.stores import decisions, sqlite_rows
 from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
 from fleet.stores.observation import Observation
@@ -114,7 +114,7 @@ def open_stores(
     """Open, or make, the store file at `path`; a new one grants nothing before `init`.
 
     `host` is who we are (`host_identity` by default). `boot`: the boot id, where `clock` is the
-    machine's own; see `fleet.stores.observation`. Raises as `fleet.sqlite.open_database`.
+    machine's own; see `fleet.stores.observation`. Raises as `fleet.core.sqlite.open_database`.
     """
     database = open_database(path, schema=SCHEMA, timeout_s=timeout_s)
     ours = host or host_identity()

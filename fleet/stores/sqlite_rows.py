@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fleet import sqlite
-from fleet.messages import DeviceResult
-from fleet.model import Holder, Lease, Token, UnitId
-from fleet.sqlite import Row
+from fleet.core import sqlite
+from fleet.core.messages import DeviceResult
+from fleet.core.model import Holder, Lease, Token, UnitId
+from fleet.core.sqlite import Row
 from fleet.stores import decisions
 from fleet.stores.base import Event, HistoryEntry, RunRecord, RunState
 from fleet.stores.observation import Term

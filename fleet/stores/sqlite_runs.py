@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fleet import errors
-from fleet.clock import Clock
-from fleet.messages import DeviceResult
-from fleet.model import RunId
-from fleet.sqlite import Database, Row
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.messages import DeviceResult
+from fleet.core.model import RunId
+from fleet.core.sqlite import Database, Row
 from fleet.stores import decisions, sqlite_rows
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from fleet.errors import OutOfMemory
+from fleet.core.errors import OutOfMemory
 
 Chunk = TypeVar("Chunk")
 REFUSALS = 2

@@ -36,10 +36,10 @@ from fleet.backends.base import (
     TellsMore,
     TimesItself,
 )
-from fleet.clock import Clock
-from fleet.errors import DeviceLost, FleetError
+from fleet.core.clock import Clock
+from fleet.core.errors import DeviceLost, FleetError
+from fleet.core.model import Accelerator, Process, ProcessKind
 from fleet.health.readings import Readings, risen
-from fleet.model import Accelerator, Process, ProcessKind
 from fleet.wipe import plan
 from fleet.wipe.plan import PASSES_OVER_MEMORY, WORD_BYTES, WipeOrder
 from fleet.wipe.result import Failure, Kind, Pass, WipeResult

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from fleet.backends.base import Coverage
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import UnitId, Uuid
 from fleet.health.readings import COUNTERS, Readings
-from fleet.model import UnitId, Uuid
 
 GIB = 1 << 30
 WORD_BYTES = 8
@@ -40,7 +40,7 @@ _NONCE_HEX = (32, 64)
 
 
 class Figures(Protocol):
-    """The figures of `fleet.settings.WipePolicy` that a wipe needs, without importing it."""
+    """The figures of `fleet.core.settings.WipePolicy` that a wipe needs, without importing it."""
 
     @property
     def coverage_floor(self) -> float: ...

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from fleet.backends.base import Coverage, Mismatch, ResetScrub
+from fleet.core.model import Process, ProcessKind, UnitId, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Process, ProcessKind, UnitId, Uuid
 
 PASSES = ("fill", "verify", "zero", "verify-zero")
 

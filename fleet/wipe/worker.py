@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from fleet.backends import registry
-from fleet.clock import SystemClock
-from fleet.errors import FleetError
+from fleet.core.clock import SystemClock
+from fleet.core.errors import FleetError
 from fleet.wipe import engine
 from fleet.wipe.identity import MARKER, start_time
 from fleet.wipe.plan import WipeOrder

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 from fleet.wipe.environment import environment
 from fleet.wipe.identity import WorkerIdentity, end, gone_within, kernel_boot_id, survivors
 from fleet.wipe.plan import WipeOrder

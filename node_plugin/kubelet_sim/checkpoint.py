@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedDevice
 
 NAME = "dra_manager_state"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import grpc
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedDevice
 from node_plugin.proto import (
     dra_v1_pb2,

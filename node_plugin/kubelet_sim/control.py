@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
     PODS,

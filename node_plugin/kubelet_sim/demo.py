@@ -14,14 +14,14 @@ from pathlib import Path
 from fleet import bootstrap
 from fleet.backends import registry as backends
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Cluster, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.planning import NodePlan, plan_fleet
-from fleet.profiles import Profile
-from fleet.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from node_plugin import wiring
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.control import ControlPlane

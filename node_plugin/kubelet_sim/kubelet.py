@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim import checkpoint
 from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent, PodWorker, Surroundings, Told
 from node_plugin.kubelet_sim.registration import PluginRegistry

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim.resources import PodIdentity, Resources
 from node_plugin.kubelet_sim.runtime import Runtime
 from node_plugin.kubelet_sim.timings import Timings

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim.connection import (
     PLUGIN_TYPE,
     SERVICES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.kube.base import Object, uid_of
 from node_plugin.kubelet_sim import checkpoint

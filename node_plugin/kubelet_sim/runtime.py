@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim import tenant
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import CLAIMS, Name, uid_of
 from node_plugin.kubelet_sim.control import ControlPlane, Seen
 from node_plugin.kubelet_sim.kubelet import KubeletSim

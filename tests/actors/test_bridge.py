@@ -19,8 +19,9 @@ import ray
 from actors import bridge, cluster, handles
 from actors.bridge import Leash
 from actors.handles import RemoteNode
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
+from fleet.core import errors
 from fleet.evidence import layout
 from tests.actors.waiting import until
 from tests.standin.server import StandIn

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from actors import cluster
-from fleet import errors
+from fleet.core import errors
 
 DEADLINE_S = 120.0
 

@@ -18,13 +18,14 @@ from actors.coordinator_actor import (
     placement,
 )
 from actors.translate import StartRefused
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.binding.running import BindingView, Reconciling
 from fleet.coordinator import Coordinator, CoordinatorView
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Token, UnitId
+from fleet.core.settings import Settings, StoreKind, StoreSettings
 from fleet.planning import CoordinatorPlan
-from fleet.settings import Settings, StoreKind, StoreSettings
 from fleet.stores.base import Release, RunRecord
 from fleet.stores.sqlite import store_path
 

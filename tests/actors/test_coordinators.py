@@ -14,9 +14,9 @@ from actors.handles import RemoteCoordinator
 from actors.identity import coordinator_digest
 from fleet import bootstrap
 from fleet.binding.running import BindingView
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import NODES, Name, PatchKind
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from tests.actors.test_handles import Fleet
 from tests.actors.waiting import until
 

@@ -22,16 +22,17 @@ from actors.handles import RemoteNode
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
 from fleet.binding.ports import Abandonment
 from fleet.binding.running import BindingView
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest, Closure
+from fleet.core.messages import DeviceResult, NodeView, Outcome, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest, Closure
-from fleet.messages import DeviceResult, NodeView, Outcome, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.stores.base import RunRecord
 from tests.standin.server import StandIn
 

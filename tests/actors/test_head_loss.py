@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from fleet.core.profiles import Profile
 from fleet.kube.base import SLICES
-from fleet.profiles import Profile
 from tests.chaos.kubelet.story import Act, Call, Story
 from tests.chaos.kubelet.theatre import Theatre
 

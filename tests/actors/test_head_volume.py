@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors import head_volume
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import layout
 from fleet.evidence.keys import SigningKey
 

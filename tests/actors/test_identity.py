@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from actors import identity
-from fleet import errors
+from fleet.core import errors
 from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id
 

@@ -9,7 +9,7 @@ from ray.util import metrics as ray_metrics
 
 from actors import metrics
 from actors.metrics import PERIOD_S, READ_S, Figures, Reporter
-from fleet import errors
+from fleet.core import errors
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_node import samples
 from tests.fleet.metrics import views

@@ -8,7 +8,8 @@ import pytest
 
 from actors.identity import plan_digest
 from actors.muster import check_same, tell_others
-from fleet import bootstrap, errors
+from fleet import bootstrap
+from fleet.core import errors
 
 
 def test_an_actor_of_another_state_directory_is_not_taken_over(tmp_path: Path) -> None:

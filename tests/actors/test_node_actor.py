@@ -17,10 +17,11 @@ import pytest
 from actors.identity import Assignment, plan_digest
 from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner, open_service
 from actors.translate import StartRefused, kinds, translate
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
+from fleet.core import errors
+from fleet.core.messages import NodeView, ScrubOrder
+from fleet.core.model import Token
 from fleet.door.calling import DoorNode
-from fleet.messages import NodeView, ScrubOrder
-from fleet.model import Token
 from fleet.node.service import NodeService
 from fleet.stores.sqlite import host_identity
 from fleet.wipe.identity import kernel_boot_id

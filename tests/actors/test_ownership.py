@@ -17,10 +17,11 @@ import ray
 
 from actors import cluster, handles
 from actors.handles import RemoteNode
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
+from fleet.core import errors
+from fleet.core.messages import ClaimOrder, TeardownOrder
 from fleet.door.calling import DoorNode
-from fleet.messages import ClaimOrder, TeardownOrder
 from fleet.node.standing import Patience
 from tests.actors.waiting import until
 from tests.freezing import freeze

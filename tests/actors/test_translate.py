@@ -9,8 +9,8 @@ import pytest
 import ray.exceptions
 
 from actors.translate import StartRefused, kinds, translate, translated
-from fleet import errors
-from fleet.model import Token
+from fleet.core import errors
+from fleet.core.model import Token
 
 FIELDS = {"floor": Token(3, 7), "unit": "GPU-1/0", "problems": ("a", "b")}
 

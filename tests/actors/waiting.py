@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from fleet import errors
+from fleet.core import errors
 
 DEADLINE_S = 60.0
 _PAUSE_S = 0.05

@@ -14,17 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import sqlite
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.claims import Claim, ClaimEvent
-from fleet.clock import SystemClock
-from fleet.evidence import layout, sources, verify
-from fleet.evidence.ledger import Ledger
-from fleet.evidence.parsed import Certificate
-from fleet.journal import schema
-from fleet.journal.journal import Journal, OperationRow
-from fleet.messages import Outcome
-from fleet.model import (
+from fleet.core import sqlite
+from fleet.core.claim_states import Claim, ClaimEvent
+from fleet.core.clock import SystemClock
+from fleet.core.messages import Outcome
+from fleet.core.model import (
     NO_TOKEN,
     ClaimUid,
     Digest,
@@ -36,6 +31,11 @@ from fleet.model import (
     Unit,
     UnitId,
 )
+from fleet.evidence import layout, sources, verify
+from fleet.evidence.ledger import Ledger
+from fleet.evidence.parsed import Certificate
+from fleet.journal import schema
+from fleet.journal.journal import Journal, OperationRow
 from fleet.stores.base import RunRecord, RunState
 from fleet.stores.sqlite import open_stores, store_path
 from tests.scratch import scratch

@@ -17,16 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.bootstrap import FleetPlan
 from fleet.campaign.ports import Requests
 from fleet.campaign.run import Campaign, Scope
 from fleet.coordinator import Coordinator
-from fleet.errors import FleetError
-from fleet.messages import Acceptance, NodeView, ScrubOrder
-from fleet.model import NodeName, RunId
+from fleet.core import errors
+from fleet.core.errors import FleetError
+from fleet.core.messages import Acceptance, NodeView, ScrubOrder
+from fleet.core.model import NodeName, RunId
+from fleet.core.settings import CampaignPolicy, Settings
 from fleet.node.service import NodeService
-from fleet.settings import CampaignPolicy, Settings
 from fleet.stores.base import RunRecord, RunState
 from tests.chaos.story import Life, Point, Story
 from tests.chaos.strikes import Striker, StruckLedger

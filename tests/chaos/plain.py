@@ -25,10 +25,10 @@ from fleet import bootstrap
 from fleet.backends.simulated import backend as simulated
 from fleet.backends.simulated import faults
 from fleet.bootstrap import FleetPlan
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import State, Uuid
+from fleet.core.settings import MIB
 from fleet.evidence import layout
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import State, Uuid
-from fleet.settings import MIB
 from tests.chaos import checks, life
 from tests.chaos.checks import Sample
 from tests.chaos.story import Life, Story, Victim, draw

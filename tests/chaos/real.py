@@ -27,8 +27,8 @@ from typing import Any
 
 from fleet import bootstrap
 from fleet.bootstrap import FleetPlan
-from fleet.model import State
-from fleet.settings import MIB
+from fleet.core.model import State
+from fleet.core.settings import MIB
 from fleet.stores.base import RunState
 from fleet.wipe.identity import start_time
 from tests.chaos import checks

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet.core.model import Digest, UnitId
 from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.evidence.segments import segment_paths
-from fleet.model import Digest, UnitId
 from tests.chaos.story import Point, Side, Strike, Victim
 
 _CHANGES = frozenset({"os.rename", "os.link", "os.remove"})

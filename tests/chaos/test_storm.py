@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from fleet import bootstrap
-from fleet.claims import Claim
-from fleet.clock import SystemClock
-from fleet.messages import ClaimOrder
-from fleet.model import ClaimUid, Token
+from fleet.core.claim_states import Claim
+from fleet.core.clock import SystemClock
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import ClaimUid, Token
 from fleet.stores.sqlite import open_stores, store_path
 from tests.chaos.storm import hosts, plan
 from tests.chaos.storm.exposure import Exposures

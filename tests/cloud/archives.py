@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import filing
 from fleet.evidence.archive import Archive, Reference, Stored
 

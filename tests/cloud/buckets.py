@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from fleet import aws
-from fleet.clock import SystemClock
-from fleet.settings import RetentionMode
+from fleet.core.clock import SystemClock
+from fleet.core.settings import RetentionMode
 from fleet.stores.s3 import Keeping, Patience, S3Archive, open_s3
 from tests.cloud.server import REGION
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
 from fleet.stores.s3 import S3Archive

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.kube.base import Object
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.engine import Engine

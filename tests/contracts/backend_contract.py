@@ -10,9 +10,9 @@ import pytest
 
 from fleet.backends import registry
 from fleet.backends.base import Backend, MemorySession
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
+from fleet.core.model import Accelerator, UnitId, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Accelerator, UnitId, Uuid
 from fleet.wipe.plan import WORD_BYTES
 
 NONCE = bytes(range(32))

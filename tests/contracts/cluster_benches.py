@@ -6,8 +6,8 @@ import secrets
 from pathlib import Path
 from typing import Protocol
 
-from fleet.clock import ManualClock
-from fleet.errors import ApiUnavailable
+from fleet.core.clock import ManualClock
+from fleet.core.errors import ApiUnavailable
 from fleet.kube.base import CLAIMS, Cluster, Name, Object
 from fleet.kube.client import connect
 from fleet.kube.memory.access import Access, Caller

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import errors
 from fleet.campaign.report import ExitReason
-from fleet.clock import Clock, ManualClock
 from fleet.coordinator import Coordinator
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
+from fleet.core import errors
+from fleet.core.clock import Clock, ManualClock
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores.base import Event, LeaseStore, Release, Renewal, RunRecord, RunState
 from fleet.stores.memory import MemoryRunStore
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet import errors
-from fleet.model import NO_TOKEN, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores.base import Event, LeaseStore
 from tests.contracts.lease_store_contract import (
     ask,

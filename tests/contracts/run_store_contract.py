@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import RunId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import RunId
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState, RunStore, Target
 
 START = 1_700_000_000.0

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
     NODES,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import CLAIMS, PODS, Name, PatchKind, name_of, version_of
 from fleet.kube.memory.access import Access, Rule
 from tests.contracts.cluster_benches import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import CLAIMS, SLICES, Change, Event, Name, PatchKind, Selection, name_of
 from fleet.kube.memory.engine import Target
 from tests.contracts.cluster_benches import Bench, claim, slice_of

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fleet.clock import ManualClock
-from fleet.errors import FleetError
+from fleet.core.clock import ManualClock
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.stores.base import HistoryEntry, LeaseStore, Release, Renewal
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience

@@ -12,9 +12,9 @@ import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.binding.claim import read
 from fleet.binding.holding import Holds
+from fleet.core.profiles import Profile
 from fleet.kube.base import CLAIMS, Object
 from fleet.kube.memory.access import Caller
-from fleet.profiles import Profile
 from tests.deploy import test_coordinator, test_rbac, test_rbac_accounts
 from tests.deploy.manifests import ROOT
 from tests.deploy.reviews import Recorded, Recorder, Review, policies, refused

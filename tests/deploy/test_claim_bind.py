@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.memory.access import Access, Caller
 from tests.deploy.manifests import Right, called, rights, role, rules
 from tests.fleet.binding.grounds import Ground

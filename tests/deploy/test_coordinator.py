@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, coordinating, errors
+from fleet import bootstrap, coordinating
 from fleet.binding import alive
 from fleet.binding.alive import Heartbeat
 from fleet.binding.claim import ClaimReading, read
@@ -17,7 +17,13 @@ from fleet.binding.holding import Holds
 from fleet.binding.running import BindingView, Loop
 from fleet.binding.visibility import Visible
 from fleet.cli.main import main
-from fleet.clock import ManualClock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock, SystemClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceView, NodeView, ReasonView
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.profiles import Profile
+from fleet.core.settings import Settings
 from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
 from fleet.kube import identity
@@ -25,12 +31,7 @@ from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import REPEAT_S, Events, Regarding
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceView, NodeView, ReasonView
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from fleet.planning import CoordinatorPlan
-from fleet.profiles import Profile
-from fleet.settings import Settings
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules

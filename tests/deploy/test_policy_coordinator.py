@@ -7,8 +7,8 @@ from copy import deepcopy
 
 import pytest
 
+from fleet.core.profiles import Profile
 from fleet.kube.base import Object
-from fleet.profiles import Profile
 from tests.deploy import test_coordinator
 from tests.deploy.reviews import Recorded, Review, refused
 from tests.deploy.test_account_policies import (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, RunId, UnitId
 from fleet.kube.base import Object
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.engine import Engine
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, RunId, UnitId
 from fleet.stores.base import RUNS_KEPT, RunState
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience

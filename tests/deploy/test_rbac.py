@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import read
 from fleet.binding.holding import Holds
 from fleet.binding.names import MANAGER
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import ClaimOrder
 from fleet.dra.asking import AskedClaim
 from fleet.dra.uncoordinated import ABSENT_S, COMPONENT, Uncoordinated
 from fleet.dra.waiting import Waiting, leaving
@@ -22,7 +23,6 @@ from fleet.kube.base import CLAIMS, EVENTS, LEASES, SLICES, Change, Event, Name
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import REPEAT_S, Events
-from fleet.messages import ClaimOrder
 from node_plugin import wiring
 from node_plugin.pod_events import TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack

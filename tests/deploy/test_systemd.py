@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from fleet.settings import HardwareSettings
+from fleet.core.settings import HardwareSettings
 from node_plugin.__main__ import GRACE_S, _parser
 from node_plugin.children import Child
 from tests.deploy.manifests import ROOT

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.backends.remote import RemoteBackend
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.drivers.host import Host
 from tests.gpu import working
 from tests.gpu.working import Wiped

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim.telling import Say, Telling
 from tests.drivers import pods, slices
 from tests.drivers.host import Gpu

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fleet import errors
 from fleet.cli import reach
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView
+from fleet.core.model import Holder, HolderKind, Token, UnitId
 from fleet.evidence import layout
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceView
-from fleet.model import Holder, HolderKind, Token, UnitId
 from tests.drivers.stage import Part, Stage
 
 THREE = (Part(0, 1), Part(2, 2), Part(4, 4))

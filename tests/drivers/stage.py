@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.settings import HardwareSettings
+from fleet.core.settings import HardwareSettings
 from node_plugin.kubelet_sim.telling import Telling
 from tests.drivers.host import Gpu, Host
 from tests.drivers.parts import MIB

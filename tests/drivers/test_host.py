@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from fleet.pci import address
+from fleet.core.pci import address
 from tests.drivers.caller import Caller
 from tests.drivers.host import Gpu, Host
 from tests.drivers.tree import capability

@@ -12,7 +12,7 @@ from pathlib import Path
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
     EVENTS,

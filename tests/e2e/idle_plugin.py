@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import client
 from fleet.kube.base import CLASSES, NODES, SLICES, Cluster, Name, Object, name_of, uid_of
 from node_plugin.proto import dra_v1_pb2 as v1

@@ -8,16 +8,16 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
 from fleet.cli.main import main
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import ClaimAnswer, DeviceView, NodeView
+from fleet.core.model import HolderKind, Lease
+from fleet.core.settings import Settings
 from fleet.door import paths
 from fleet.door.calling import DoorNode
 from fleet.evidence import layout, parsed
 from fleet.evidence.ledger import Ledger
-from fleet.messages import ClaimAnswer, DeviceView, NodeView
-from fleet.model import HolderKind, Lease
-from fleet.settings import Settings
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from tests.e2e.place import Place

@@ -14,10 +14,11 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet import errors
 from fleet.binding import claim as claims
 from fleet.binding.names import Marks
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.model import RunId
 from fleet.kube import client
 from fleet.kube.base import (
     CLAIMS,
@@ -34,7 +35,6 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
-from fleet.model import RunId
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
 from tests.contracts.run_store_contract import record, result

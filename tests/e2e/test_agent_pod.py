@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.privileges import WORKER
 from fleet.kube.base import CLASSES, PODS, SLICES, Name, Object, name_of
-from fleet.privilege import WORKER
 from tests.drivers.host import Host
 from tests.e2e import workloads
 from tests.e2e.ground import Ground

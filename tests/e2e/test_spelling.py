@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import (
     CLAIMS,

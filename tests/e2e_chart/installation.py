@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.settings import Settings, StoreKind, StoreSettings
 from fleet.kube.base import (
     CLAIMS,
     EVENTS,
@@ -25,7 +26,6 @@ from fleet.kube.base import (
     uid_of,
 )
 from fleet.node.cgroups import CgroupTree
-from fleet.settings import Settings, StoreKind, StoreSettings
 from fleet.stores.opening import StorePlace
 from tests.e2e import workloads
 from tests.e2e.ground import Footing

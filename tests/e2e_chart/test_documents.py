@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.settings import KubernetesSettings
 from fleet.kube.base import CLAIMS, NODES, Cluster, name_of
-from fleet.settings import KubernetesSettings
 from tests import commands
 from tests.document import Typed
 from tests.e2e.polling import eventually

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.bootstrap import NodePlan
 from fleet.cli.main import main
+from fleet.core import errors
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import State
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB, EvidenceSettings, Settings
 from fleet.evidence import layout
 from fleet.evidence.keys import PublicKey
 from fleet.evidence.writer import Writer
-from fleet.messages import ClaimOrder
-from fleet.model import State
-from fleet.profiles import Profile
-from fleet.settings import MIB, EvidenceSettings, Settings
 
 
 def test_without_simulation_an_absent_driver_is_an_error(tmp_path: Path) -> None:

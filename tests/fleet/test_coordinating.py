@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import coordinating, errors
+from fleet import coordinating
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.running import Loop
+from fleet.core import errors
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB
 from fleet.dra.asking import AskedClaim
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
@@ -20,8 +23,6 @@ from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.planning import FleetPlan, plan_fleet
-from fleet.profiles import Profile
-from fleet.settings import MIB
 from tests.fleet.dra.benches import MARKS, Bench, bench, result
 from tests.standin.server import StandIn
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.campaign.ports import CampaignCoordinator
-from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator, CoordinatorView
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.messages import Outcome
+from fleet.core.model import NO_TOKEN, Digest, Holder, Lease, NodeName, RunId, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import Outcome
-from fleet.model import NO_TOKEN, Digest, Holder, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores.base import Release, Renewal, RunState
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import Stores, open_stores

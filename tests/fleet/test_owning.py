@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors, owning
-from fleet.model import Uuid
+from fleet import owning
+from fleet.core import errors
+from fleet.core.model import Uuid
 
 ONE, OTHER = Uuid("GPU-1"), Uuid("GPU-2")
 

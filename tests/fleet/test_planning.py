@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors, planning
+from fleet import bootstrap, planning
 from fleet.bootstrap import NodePlan
+from fleet.core import errors
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB, KubernetesSettings, Settings, WipePolicy
 from fleet.planning import PLAN_FILE, CoordinatorPlan, FleetPlan, plan_fleet
-from fleet.profiles import Profile
-from fleet.settings import MIB, KubernetesSettings, Settings, WipePolicy
 
 SIZE = 2 * MIB
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.admission.tags_claim import Isolation
 from fleet.bootstrap import NodePlan, SimulatedNode
+from fleet.core import errors
+from fleet.core.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.standing import Patience
-from fleet.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from tests.fleet.admission.rights import LIST, ROOT
 from tests.standin.faults import Fault
 from tests.standin.server import StandIn

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from fleet import errors, sqlite
+from fleet.core import errors, sqlite
 from tests.fuzz import EXAMPLES
 
 KEPT = Path(tempfile.gettempdir()) / f"fleet-fuzz-{os.getuid()}"

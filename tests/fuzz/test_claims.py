@@ -11,17 +11,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
 from fleet.binding import claim as binding_claim
 from fleet.binding.looking import Look
 from fleet.binding.service import Binder
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.model import Token
+from fleet.core.settings import WipePolicy
 from fleet.dra import reading as dra
 from fleet.kube import answers
 from fleet.kube.base import CLAIMS, Listing, Name, Object, Resource, Selection, name_of, uid_of
-from fleet.model import Token
 from fleet.repair.gathering import EVERYTHING, read_api
-from fleet.settings import WipePolicy
 from jobs.audit import Evidence, compare
 from tests.fleet.binding.benches import DRIVER, MARKS, NOW, SPACE, Bench
 from tests.fuzz.mutations import DEPTH, documents, spelled

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
-from fleet.claims import ClaimState
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import ClaimAnswer, ClaimOrder, Published, ScrubOrder, TeardownOrder
+from fleet.core.model import Holder, HolderKind, NodeName, Token
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import ClaimAnswer, ClaimOrder, Published, ScrubOrder, TeardownOrder
-from fleet.model import Holder, HolderKind, NodeName, Token
 from tests.fleet.door.conftest import Recorder
 from tests.fuzz.mutations import HOSTILE, documents, spelled, texts
 from tests.fuzz.running import bounded, fuzzed, told

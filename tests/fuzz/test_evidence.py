@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import dsse, key_list, layout, parsed
 from fleet.evidence.copies import SUMS
 from fleet.evidence.export import export

@@ -15,11 +15,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.claims import Claim, ClaimState
-from fleet.journal import mirror, witness
-from fleet.journal.journal import Journal, OperationRow, WorkerRow
-from fleet.journal.opening import Opened, Place, open_or_set_aside
-from fleet.model import (
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import (
     BootId,
     ClaimUid,
     NodeName,
@@ -32,6 +29,9 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.journal import mirror, witness
+from fleet.journal.journal import Journal, OperationRow, WorkerRow
+from fleet.journal.opening import Opened, Place, open_or_set_aside
 from tests.fuzz.mutations import DEPTH, damaged, documents, spelled, texts
 from tests.fuzz.running import bounded, fuzzed
 

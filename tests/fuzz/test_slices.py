@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import answers
 from fleet.kube.base import SLICES, Object
 from fleet.slices.foreign import covered

@@ -16,13 +16,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, RunId, Token, UnitId
 from fleet.kube.base import CONFIGMAPS, Name, Object, Resource
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, RunId, Token, UnitId
 from fleet.stores import dynamodb_sheet, kubernetes_state
 from fleet.stores.kubernetes import NAME, KubernetesStores, open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience

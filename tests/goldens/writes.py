@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import rendering
 from fleet.cdi.names import Kind
+from fleet.core.model import ClaimUid, NodeName, Token, Uuid
 from fleet.evidence import layout, losses
 from fleet.evidence.keys import SigningKey
 from fleet.kube.memory.engine import Engine
-from fleet.model import ClaimUid, NodeName, Token, Uuid
 from node_plugin.proto import dra_v1_pb2, dra_v1beta1_pb2, health_v1alpha1_pb2, registration_pb2
 from tests.fleet.evidence.samples import START, Site, device_named
 from tests.twin.runs import Verdict, run_seed

@@ -21,9 +21,9 @@ from fleet.backends.kmsg import KernelLog
 from fleet.backends.nvidia import cuda, kernels
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.session import WORD, NvidiaSession
-from fleet.clock import SystemClock
-from fleet.errors import FleetError
-from fleet.model import UnitId, Uuid
+from fleet.core.clock import SystemClock
+from fleet.core.errors import FleetError
+from fleet.core.model import UnitId, Uuid
 from fleet.wipe import engine
 from fleet.wipe.plan import WipeOrder
 from tests.gpu.contained import built, held_by_us

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.gpu import place
 from tests.gpu.place import Machine
 from tests.gpu.report import LIMIT_S, REPORT, table

@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.holders import DRIVER_MARK
-from fleet.model import Process, ProcessKind, Uuid
+from fleet.core.model import Process, ProcessKind, Uuid
 from fleet.wipe.identity import MARKER
 
 

@@ -24,10 +24,10 @@ from fleet.backends.nvidia import posture
 from fleet.backends.openers import sees_all
 from fleet.backends.remote import RemoteBackend
 from fleet.backends.sysfs import read_text
-from fleet.errors import DriverAbsent, FleetError
-from fleet.model import Accelerator, Process, ProcessKind
-from fleet.pci import address
-from fleet.settings import HardwareSettings
+from fleet.core.errors import DriverAbsent, FleetError
+from fleet.core.model import Accelerator, Process, ProcessKind
+from fleet.core.pci import address
+from fleet.core.settings import HardwareSettings
 from tests.gpu import working
 from tests.gpu.contained import seen
 from tests.gpu.report import REPORT

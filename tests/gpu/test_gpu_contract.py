@@ -16,8 +16,8 @@ import pytest
 
 from fleet.backends.base import Backend
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.errors import BackendFailed, DeviceLost, DriverAbsent
-from fleet.model import Accelerator
+from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent
+from fleet.core.model import Accelerator
 from fleet.wipe.environment import MPS_PIPES, NOWHERE, VISIBILITY
 from tests.contracts.backend_contract import BackendContract
 from tests.gpu.contained import built

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.core.model import Accelerator
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
 from fleet.health.checks import Finding, Verdict
 from fleet.health.readings import Readings
-from fleet.model import Accelerator
-from fleet.settings import HealthPolicy
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleet.errors import BackendFailed
-from fleet.model import Accelerator, Device
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Accelerator, Device
 from tests.gpu import working
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT

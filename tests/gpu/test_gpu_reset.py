@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleet.backends.base import CanReset
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.gpu import working
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT

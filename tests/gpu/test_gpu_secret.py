@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.gpu import working
 from tests.gpu.place import LEAVING_S, Machine, until
 from tests.gpu.report import REPORT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.gpu import goals, working
 from tests.gpu.place import Machine, stand_in
 from tests.gpu.report import REPORT

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from fleet.backends.base import Coverage
 from fleet.backends.nvidia.access import ON_CHIP_DONE
+from fleet.core.model import Accelerator
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
 from fleet.health.checks import Verdict
-from fleet.model import Accelerator
-from fleet.settings import HealthPolicy
 from fleet.wipe.result import PASSES
 from tests.gpu import goals, working
 from tests.gpu.place import Machine, stand_in

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from fleet.model import Accelerator, Device, Uuid
-from fleet.settings import WipePolicy
+from fleet.core.model import Accelerator, Device, Uuid
+from fleet.core.settings import WipePolicy
 from fleet.wipe import plan
 from fleet.wipe.environment import environment
 from fleet.wipe.identity import MARKER

@@ -9,9 +9,9 @@ import pytest
 from fleet.binding import pledge
 from fleet.binding.claim import read
 from fleet.binding.names import Marks
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.evidence.segments import Damage, Place
-from fleet.messages import DeviceView, NodeView
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.node.lost import lost_unit
 from fleet.repair.facts import Api
 from fleet.repair.troubles import REMEDIES, Trouble

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet import sqlite
+from fleet.core import sqlite
+from fleet.core.model import OperationId
 from fleet.evidence import layout
 from fleet.journal import schema
 from fleet.journal.journal import Journal, OperationRow
-from fleet.model import OperationId
 from jobs import bench_campaign
 
 

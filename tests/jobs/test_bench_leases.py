@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import LeaseHeld
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
+from fleet.core.clock import ManualClock
+from fleet.core.errors import LeaseHeld
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.stores.base import Event
 from fleet.stores.sqlite import open_stores
 from jobs import bench_leases

@@ -10,8 +10,8 @@ import ray
 
 from actors.cluster import Cluster
 from actors.handles import RemoteNode
-from fleet import errors
-from fleet.messages import NodeView
+from fleet.core import errors
+from fleet.core.messages import NodeView
 from jobs.fanout import RayNodes
 
 

@@ -7,7 +7,7 @@ import shlex
 import pytest
 from ray.job_submission import JobDetails, JobStatus, JobType
 
-from fleet import errors
+from fleet.core import errors
 from jobs import submit
 
 

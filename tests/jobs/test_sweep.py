@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.cli import reach
-from fleet.messages import NodeView
+from fleet.core import errors
+from fleet.core.messages import NodeView
 from jobs.sweep import SweepReport, each, run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.http import (
     CONNECTIONS_MAX,
     COSTLY_S,

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.listener import Listener
 from node_plugin.proto import registration_pb2, registration_pb2_grpc
 from node_plugin.registration import Registration

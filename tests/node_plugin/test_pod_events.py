@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.dra.uncoordinated import COMPONENT
 from fleet.kube.base import EVENTS, PODS, Name
 from fleet.kube.memory.cluster import MemoryCluster

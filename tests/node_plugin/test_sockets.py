@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin import sockets
 from node_plugin.sockets import PATH_BYTES_MAX, socket_paths
 

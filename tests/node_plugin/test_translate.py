@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
 from node_plugin import translate
 from node_plugin.proto import dra_v1_pb2 as v1

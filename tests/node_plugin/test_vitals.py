@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.messages import Right
+from fleet.core.messages import Right
 from node_plugin.ports import Standing
 from node_plugin.vitals import (
     SILENCE_MAX_S,

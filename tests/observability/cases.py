@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fleet.binding.running import BindingView
-from fleet.messages import Tally, UnitsView
+from fleet.core.messages import Tally, UnitsView
+from fleet.core.model import State
 from fleet.metrics import of_coordinator, of_node
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_plugin import PLUGIN_METRICS, STARTED
-from fleet.model import State
 from node_plugin.metrics import ClaimFigures
 from tests.alerts import alerts
 from tests.fleet.metrics import views

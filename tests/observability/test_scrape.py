@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from fleet import bootstrap
+from fleet.core.profiles import Profile
 from fleet.metrics import of_coordinator
 from fleet.metrics.catalogue import METRICS, of_series
 from fleet.metrics.metric import Exporter, Kind, Metric
 from fleet.metrics.of_node import TIMESTAMP
-from fleet.profiles import Profile
 from tests.alerts import alerts
 from tests.chaos.kubelet.story import Act, Call, Story
 from tests.chaos.kubelet.theatre import NODE, Theatre

@@ -9,9 +9,9 @@ import pytest
 
 from fleet.cli import page as certificates
 from fleet.cli import run_page
+from fleet.core.messages import Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.messages import Outcome
 from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord
 from tests.fleet.cli.test_page import HOSTILE

@@ -32,9 +32,9 @@ from fleet.binding.facts import UNDER
 from fleet.binding.service import CLAIMS_MAX, RESYNC_S, Binder
 from fleet.binding.watching import Cached
 from fleet.coordinator import Coordinator
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimBrief
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimBrief
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores.memory import MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from tests.fleet.binding import scenes

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet.messages import ScrubOrder
-from fleet.model import Holder, HolderKind, OperationId
-from fleet.profiles import Profile
+from fleet.core.messages import ScrubOrder
+from fleet.core.model import Holder, HolderKind, OperationId
+from fleet.core.profiles import Profile
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.scratch import directory
 

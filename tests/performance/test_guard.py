@@ -18,10 +18,10 @@ import pytest
 
 from fleet import bootstrap
 from fleet.campaign.plan import next_batch
+from fleet.core.profiles import Profile
+from fleet.core.settings import CampaignPolicy
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.profiles import Profile
-from fleet.settings import CampaignPolicy
 from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, survivors
 from tests.fleet.binding.benches import Bench
 from tests.fleet.campaign.test_plan import grid, serving

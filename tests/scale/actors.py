@@ -26,9 +26,9 @@ from actors import cluster, handles
 from actors.handles import RemoteCoordinator, RemoteNode
 from fleet import bootstrap
 from fleet.bootstrap import FleetPlan
-from fleet.errors import FleetError
-from fleet.messages import NodeView
-from fleet.settings import MIB
+from fleet.core.errors import FleetError
+from fleet.core.messages import NodeView
+from fleet.core.settings import MIB
 from jobs.fanout import RayNodes
 from tests.scale import grounds, leases
 

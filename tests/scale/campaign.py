@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.campaign.report import ExitReason
-from fleet.settings import CampaignPolicy
+from fleet.core.settings import CampaignPolicy
 from fleet.stores.sqlite import open_stores
 from tests.scale.driving import Bill, Clock, Line, Order
 from tests.scale.nodes import START

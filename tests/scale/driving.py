@@ -23,12 +23,12 @@ from fleet.campaign import select
 from fleet.campaign.ports import Requests
 from fleet.campaign.run import Campaign, Scope
 from fleet.coordinator import Coordinator
-from fleet.errors import FleetError, RayUnavailable
+from fleet.core.errors import FleetError, RayUnavailable
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Acceptance, DeviceResult, Message, NodeView, Outcome, ScrubOrder
+from fleet.core.model import Lease, NodeName, RunId
+from fleet.core.settings import CampaignPolicy
 from fleet.evidence.ledger import LedgerHead
-from fleet.leases import AcquireRequest
-from fleet.messages import Acceptance, DeviceResult, Message, NodeView, Outcome, ScrubOrder
-from fleet.model import Lease, NodeName, RunId
-from fleet.settings import CampaignPolicy
 from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import Stores, open_stores
 from tests.scale import hosting
@@ -81,7 +81,7 @@ class Bill(Message):
 
 
 class Clock:
-    """`fleet.clock.Clock` whose time the driver sets."""
+    """`fleet.core.clock.Clock` whose time the driver sets."""
 
     def __init__(self, now: float) -> None:
         self.at = now

@@ -20,8 +20,8 @@ from actors import cluster, handles
 from actors.handles import RemoteCoordinator
 from fleet import bootstrap
 from fleet.bootstrap import CoordinatorPlan
-from fleet.clock import SystemClock
-from fleet.settings import Settings, StoreKind
+from fleet.core.clock import SystemClock
+from fleet.core.settings import Settings, StoreKind
 from fleet.stores.opening import StorePlace
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
 from tests.e2e.polling import Hopeless, eventually

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.campaign.targets import POOL, RACK
-from fleet.messages import ScrubOrder
+from fleet.core.messages import ScrubOrder
 from tests.scale.nodes import Events, Node
 
 NODES_PER_RACK = 4

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from actors import cluster, handles
-from fleet.errors import FleetError
-from fleet.model import Holder, HolderKind
-from fleet.settings import StoreKind
+from fleet.core.errors import FleetError
+from fleet.core.model import Holder, HolderKind
+from fleet.core.settings import StoreKind
 from jobs.bench_leases import Leasing, one_round
 from tests.scale import grounds
 from tests.scale.grounds import Ground, cpu_s

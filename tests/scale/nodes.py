@@ -1,9 +1,9 @@
 """A node light enough for twelve thousand of them in one process.
 
-Its devices move by the product's table (`fleet.lifecycle`) and its orders are fenced by the
-product's rule (`fleet.leases.check_token`); an order repeated is not carried out twice. Stood in
-are the rest of the service, the worker that writes memory (a wipe is a span of virtual time), the
-journal (kept in memory) and the ledger (a certificate is a digest of its name).
+Its devices move by the product's table (`fleet.core.unit_states`) and its orders are fenced by the
+product's rule (`fleet.core.leases.check_token`); an order repeated is not carried out twice. Stood
+in are the rest of the service, the worker that writes memory (a wipe is a span of virtual time),
+the journal (kept in memory) and the ledger (a certificate is a digest of its name).
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors, leases, lifecycle
-from fleet.health import reasons
-from fleet.lifecycle import START_GUARD, Change, Event, Fact
-from fleet.messages import (
+from fleet.core import errors, leases, unit_states
+from fleet.core.messages import (
     Acceptance,
     ByteFigures,
     DeviceResult,
@@ -31,7 +29,9 @@ from fleet.messages import (
     ScrubOrder,
     WipeProgress,
 )
-from fleet.model import BootId, Digest, Source, State, Token, Unit, UnitId
+from fleet.core.model import BootId, Digest, Source, State, Token, Unit, UnitId
+from fleet.core.unit_states import START_GUARD, Change, Event, Fact
+from fleet.health import reasons
 from fleet.wipe.result import PASSES
 
 START = 1_800_000_000.0
@@ -173,7 +173,7 @@ class Node:
         leases.check_token([device.unit], token, self.epoch)
         if device.operation:
             raise errors.DeviceBusy(f"{device.name} is worked on by {device.operation}")
-        unit = lifecycle.raise_floor(device.unit, token)
+        unit = unit_states.raise_floor(device.unit, token)
         quarantined = unit.state is State.QUARANTINED
         event = Event.RETEST_STARTED if quarantined else Event.WIPE_STARTED
         self._move(device, unit, event, Change(facts=STARTED, token=token))
@@ -208,7 +208,7 @@ class Node:
         self._tell(device, Outcome.CERTIFIED)
 
     def _move(self, device: Device, unit: Unit, event: Event, change: Change) -> None:
-        device.unit = lifecycle.step(unit, event, now=self.events.now, change=change)
+        device.unit = unit_states.step(unit, event, now=self.events.now, change=change)
 
     def _tell(self, device: Device, outcome: Outcome) -> None:
         well = outcome is Outcome.CERTIFIED

@@ -28,12 +28,12 @@ from pathlib import Path
 from fleet import coordinating
 from fleet.binding.running import Loop
 from fleet.bootstrap import FleetPlan
-from fleet.clock import SystemClock
-from fleet.errors import FleetError, LeaseHeld
+from fleet.core.clock import SystemClock
+from fleet.core.errors import FleetError, LeaseHeld
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube import client
 from fleet.kube.base import NODES, SLICES
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
 from fleet.stores.base import LeaseStore
 from fleet.stores.sqlite import open_stores, store_path
 from tests.e2e.polling import eventually

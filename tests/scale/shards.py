@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from fleet import coordinating
 from fleet.binding.running import Reconciling
 from fleet.coordinator import Coordinator
+from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.planning import CoordinatorPlan
-from fleet.settings import KubernetesSettings, Settings
 from fleet.stores.memory import MemoryRunStore
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner

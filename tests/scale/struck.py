@@ -22,13 +22,13 @@ from typing import Any
 from fleet import bootstrap, plugging
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.bootstrap import FleetPlan, NodePlan
+from fleet.core.model import State
+from fleet.core.settings import MIB, Settings
 from fleet.dra.keeping import Keeper
 from fleet.evidence import layout
 from fleet.kube import client
 from fleet.kube.base import Cluster
-from fleet.model import State
 from fleet.node.service import NodeService
-from fleet.settings import MIB, Settings
 from tests.e2e.polling import eventually
 
 FATAL = 79

@@ -10,9 +10,9 @@ from typing import Any
 
 from fleet.campaign.run import Campaign
 from fleet.coordinator import Coordinator
-from fleet.messages import Outcome
-from fleet.model import RunId
-from fleet.settings import CampaignPolicy
+from fleet.core.messages import Outcome
+from fleet.core.model import RunId
+from fleet.core.settings import CampaignPolicy
 from fleet.stores.sqlite import open_stores
 from tests.scale.driving import Clock, HostedNodes, Means, Metered, NoHeads, Order, campaign_of
 from tests.scale.hosting import Host

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from actors.coordinator_actor import LEASE, REQUESTS, CoordinatorActor
 from fleet import bootstrap
-from fleet.clock import SystemClock
 from fleet.coordinator import Coordinator
-from fleet.errors import EpochForeign, FleetError
+from fleet.core.clock import SystemClock
+from fleet.core.errors import EpochForeign, FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest
-from fleet.messages import ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from jobs.bench_leases import StoreLeasing, one_round

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from fleet import errors
 from fleet.binding.choosing import Choice, NoChoice, choose
 from fleet.binding.deciding import UNUSED_S
 from fleet.binding.orphans import OrphanLeases
 from fleet.binding.quarantines import QuarantineLeases
 from fleet.binding.running import SURVEY_S, Reconciling
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Outcome
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import Call, MemoryCluster
-from fleet.leases import AcquireRequest
-from fleet.messages import Outcome
-from fleet.model import Holder, HolderKind, UnitId
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import BUILTIN, CONDITIONS, DRIVER, MARKS, SPACE, Bench
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from actors.node_actor import NodeActor
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
+from fleet.core import errors
+from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
+from fleet.core.model import Holder, HolderKind
 from fleet.door.calling import DoorNode
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
-from fleet.model import Holder, HolderKind
 from fleet.stores.base import Event
 from tests.actors.test_node_actor import assignment_of
 from tests.actors.waiting import until

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import ClaimUid, State
+from fleet.core.profiles import Profile
 from fleet.dra.asking import AskedClaim
-from fleet.messages import ClaimOrder
-from fleet.model import ClaimUid, State
-from fleet.profiles import Profile
 from tests.fleet.dra.benches import Bench, bench, result
 from tests.fleet.node.conftest import wait_for
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.campaign.verdict import Verdict, verdict
-from fleet.messages import Outcome, ReasonView
+from fleet.core.messages import Outcome, ReasonView
 from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord, RunState
 from tests.fleet.campaign.test_run import Fleet, Gpu, Node, campaign, drive

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.claims import ClaimEvent, ClaimState
-from fleet.lifecycle import Event, Fact
-from fleet.model import State
+from fleet.core.claim_states import ClaimEvent, ClaimState
+from fleet.core.model import State
+from fleet.core.unit_states import Event, Fact
 from tests.simulation import checker
 from tests.simulation.mutation import (
     ONE,

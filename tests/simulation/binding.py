@@ -6,7 +6,7 @@ back, for as long as it likes; meanwhile others decide on the same claim.
 
 from __future__ import annotations
 
-from fleet.claims import ClaimEvent, ClaimFact
+from fleet.core.claim_states import ClaimEvent, ClaimFact
 from tests.simulation import checker, store, wiping
 from tests.simulation.deciding import Situation, decided, situation
 from tests.simulation.rules import Model, closed

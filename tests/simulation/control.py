@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.claims import ClaimEvent
+from fleet.core.claim_states import ClaimEvent
 from tests.simulation import binding, rules, store, wiping
 from tests.simulation.binding import BUSY, IDLE
 from tests.simulation.rules import Model

@@ -27,8 +27,8 @@ from fleet.binding.decisions import (
 )
 from fleet.binding.facts import UNDER, Facts, Rules
 from fleet.binding.names import Marks
-from fleet.messages import ClaimBrief, DeviceResult, DeviceView, NodeView, Outcome, Owed
-from fleet.model import Holder, Lease, UnitId
+from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView, Outcome, Owed
+from fleet.core.model import Holder, Lease, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 from tests.simulation.rules import REASONS, Model, holder_of, token_of
 from tests.simulation.world import CAMPAIGN, NOBODY, World

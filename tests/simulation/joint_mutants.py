@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fleet import claims
-from fleet.claims import ClaimEvent, ClaimFact, ClaimState
-from fleet.table import Row, Table
+from fleet.core import claim_states
+from fleet.core.claim_states import ClaimEvent, ClaimFact, ClaimState
+from fleet.core.table import Row, Table
 from tests.simulation import checker
 from tests.simulation.mutation import ClaimTable, Mutant, flow
 from tests.simulation.rules import Rules
@@ -31,7 +31,7 @@ def abandoning_under_a_record() -> ClaimTable:
     """The table of claims in which a record does not keep a coordinator from closing tokens."""
     recorded: tuple[ClaimState, ...] = tuple(set(ClaimState) - {ClaimState.ABSENT})
     kept: ClaimRows = tuple(Row(state, ClaimEvent.ABANDON, state) for state in recorded)
-    return Table(claims.TABLE.name, (*claims.TABLE.rows, *kept))
+    return Table(claim_states.TABLE.name, (*claim_states.TABLE.rows, *kept))
 
 
 LATE = joint(1, "binding timeout", 1)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fleet import claims, lifecycle
-from fleet.claims import ClaimEvent, ClaimFact, ClaimState
-from fleet.lifecycle import Event, Fact
-from fleet.model import State
-from fleet.table import Table
+from fleet.core import claim_states, unit_states
+from fleet.core.claim_states import ClaimEvent, ClaimFact, ClaimState
+from fleet.core.model import State
+from fleet.core.table import Table
+from fleet.core.unit_states import Event, Fact
 from tests.simulation.rules import Rules
 from tests.simulation.world import Scenario
 
@@ -71,12 +71,12 @@ def redirected(table: UnitTable, event: Event, state: State, to: State) -> UnitT
 def claims_redirected(event: ClaimEvent, state: ClaimState, to: ClaimState) -> ClaimTable:
     """The table of claims in which `event` in `state` always leads to `to`."""
     return Table(
-        claims.TABLE.name,
+        claim_states.TABLE.name,
         tuple(
             replace(row, to=to, requires=frozenset())
             if row.event is event and row.state is state
             else row
-            for row in claims.TABLE.rows
+            for row in claim_states.TABLE.rows
         ),
     )
 
@@ -84,10 +84,10 @@ def claims_redirected(event: ClaimEvent, state: ClaimState, to: ClaimState) -> C
 def unjoined() -> ClaimTable:
     """The table of claims in which a teardown joins nobody."""
     return Table(
-        claims.TABLE.name,
+        claim_states.TABLE.name,
         tuple(
             replace(row, requires=row.requires - {ClaimFact.PREPARE_JOINED})
-            for row in claims.TABLE.rows
+            for row in claim_states.TABLE.rows
         ),
     )
 
@@ -110,7 +110,7 @@ START = (Event.WIPE_STARTED, Event.RETEST_STARTED)
 
 def starting(*facts: Fact) -> UnitTable:
     """The table of units whose wipes and retests start without these facts."""
-    table = lifecycle.TABLE
+    table = unit_states.TABLE
     for event in START:
         table = without(table, event, *facts)
     return table

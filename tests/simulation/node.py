@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet import lifecycle
-from fleet.claims import ClaimEvent
-from fleet.lifecycle import Event
+from fleet.core import unit_states
+from fleet.core.claim_states import ClaimEvent
+from fleet.core.unit_states import Event
 from tests.simulation import preparing, rules, teardown, wiping
 from tests.simulation.rules import Model
 from tests.simulation.world import NOBODY, Moves, Unit, World
@@ -86,7 +86,7 @@ def _set_aside(model: Model, world: World) -> World:
     """
     adopts = model.keeps("floors adopted")
     for index, unit in enumerate(world.units):
-        record = lifecycle.fresh(rules.record_of(unit))
+        record = unit_states.fresh(rules.record_of(unit))
         fresh = Unit(*rules.fields_of(record))
         if unit.published == 2:
             fresh = fresh._replace(reasons="X")

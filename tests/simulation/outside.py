@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.lifecycle import Event
+from fleet.core.unit_states import Event
 from tests.simulation import checker, scheduling, store, wiping
 from tests.simulation.rules import Model
 from tests.simulation.world import Claim, Moves, World

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from fleet import claims, errors, leases, lifecycle
-from fleet.claims import ClaimEvent, ClaimFact, ClaimState
-from fleet.lifecycle import Change, Event, Fact
-from fleet.model import (
+from fleet.core import claim_states as claims
+from fleet.core import errors, leases, unit_states
+from fleet.core.claim_states import ClaimEvent, ClaimFact, ClaimState
+from fleet.core.model import (
     ClaimUid,
     Digest,
     Holder,
@@ -26,8 +26,9 @@ from fleet.model import (
     Token,
     UnitId,
 )
-from fleet.model import Unit as Record
-from fleet.table import Table
+from fleet.core.model import Unit as Record
+from fleet.core.table import Table
+from fleet.core.unit_states import Change, Event, Fact
 from tests.simulation.world import CAMPAIGN, NOBODY, Scenario, Unit, World
 
 EPOCH = 1
@@ -189,7 +190,7 @@ CLAIM_NEWS: dict[ClaimEvent, frozenset[ClaimState]] = {
 class Rules:
     """The protocol (or a broken version of it) that a search runs."""
 
-    units: Table[State, Event, Fact] = lifecycle.TABLE
+    units: Table[State, Event, Fact] = unit_states.TABLE
     claims: Table[ClaimState, ClaimEvent, ClaimFact] = claims.TABLE
     dropped: frozenset[str] = frozenset()
     taken: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
@@ -216,7 +217,7 @@ class Rules:
         token: int = 0,
         **more: str | int,
     ) -> Unit | None:
-        """The unit after `event` by the real `lifecycle.step`; None when the table refuses."""
+        """The unit after `event` by the real `unit_states.step`; None when the table refuses."""
         key = (unit[:JOURNAL], event, facts, token, tuple(more.items()))
         try:
             found = self._units[key]
@@ -231,7 +232,7 @@ class Rules:
 
     def _step(self, unit: Unit, act: Act) -> Journal | None:
         try:
-            moved = lifecycle.step(
+            moved = unit_states.step(
                 record_of(unit), act.event, now=0.0, change=act.change(), table=self.units
             )
         except errors.IllegalTransition:
@@ -395,6 +396,6 @@ def closed(code: int, token: int, closure: int | None) -> bool:
 def raised(floor: int, token: int, *, shut: bool, closing: bool) -> tuple[int, bool]:
     """Floor, and whether it is closed, after an act under `token` or after `token` was closed."""
     record = Record(id=UnitId("unit"), floor=token_of(floor), closed=shut)
-    move = lifecycle.close_floor if closing else lifecycle.raise_floor
+    move = unit_states.close_floor if closing else unit_states.raise_floor
     moved = move(record, token_of(token))
     return moved.floor.counter, moved.closed

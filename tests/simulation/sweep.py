@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from fleet import claims, lifecycle
-from fleet.claims import ClaimFact
-from fleet.lifecycle import Fact
-from fleet.table import Row, Table
+from fleet.core import claim_states, unit_states
+from fleet.core.claim_states import ClaimFact
+from fleet.core.table import Row, Table
+from fleet.core.unit_states import Fact
 from tests.simulation import catalogue, search
 from tests.simulation.joint_mutants import joint
 from tests.simulation.rules import Rules
@@ -138,9 +138,9 @@ def _fact_excuse(row: Row[S, E, F], fact: F) -> str:
 
 def breaks() -> Iterator[Break]:
     """All of them."""
-    for name, units, excuse in row_breaks(lifecycle.TABLE):
+    for name, units, excuse in row_breaks(unit_states.TABLE):
         yield Break(name, Rules(units=units), excuse)
-    for name, records, excuse in row_breaks(claims.TABLE):
+    for name, records, excuse in row_breaks(claim_states.TABLE):
         yield Break(name, Rules(claims=records), excuse)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleet import lifecycle
-from fleet.claims import ClaimEvent, ClaimState
-from fleet.lifecycle import Event, Fact
-from fleet.model import State
+from fleet.core import unit_states
+from fleet.core.claim_states import ClaimEvent, ClaimState
+from fleet.core.model import State
+from fleet.core.unit_states import Event, Fact
 from tests.simulation import checker
 from tests.simulation.mutation import (
     ONE,
@@ -21,7 +21,7 @@ from tests.simulation.mutation import (
 from tests.simulation.rules import Rules
 from tests.simulation.world import Scenario
 
-U = lifecycle.TABLE
+U = unit_states.TABLE
 PREPARED = ClaimState.PREPARED
 ADOPTED = at(ONE, "lab", "journal lost, adopt, force delete", 3)
 WEDGED = at(ONE, "lab", "wipe, clear", 2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.claims import ClaimEvent, ClaimFact
-from fleet.lifecycle import Event, Fact
+from fleet.core.claim_states import ClaimEvent, ClaimFact
+from fleet.core.unit_states import Event, Fact
 from tests.simulation import checker, rules, store, wiping
 from tests.simulation.rules import Model
 from tests.simulation.world import NOBODY, Claim, Moves, World

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from fleet import claims, lifecycle
+from fleet.core import claim_states, unit_states
 from tests.simulation import catalogue, checker
 from tests.simulation.rules import Rules
 from tests.simulation.search import Found, main, search, settled
@@ -35,8 +35,8 @@ def test_every_row_is_searched() -> None:
     taken = frozenset[tuple[str, str, str]]().union(
         *(searched(one)[1] for one in catalogue.SCENARIOS)
     )
-    units = {(str(r.state), str(r.event), str(r.to)) for r in lifecycle.TABLE.rows}
-    records = {(str(r.state), str(r.event), str(r.to)) for r in claims.TABLE.rows}
+    units = {(str(r.state), str(r.event), str(r.to)) for r in unit_states.TABLE.rows}
+    records = {(str(r.state), str(r.event), str(r.to)) for r in claim_states.TABLE.rows}
     assert units - taken == NEVER_TAKEN
     assert records - taken == set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import claims, lifecycle
+from fleet.core import claim_states, unit_states
 from tests.simulation import checker
 from tests.simulation.sweep import Break, breaks, judged
 
@@ -13,7 +13,7 @@ ALL = {broken.name: broken for broken in breaks()}
 
 def test_every_row_and_every_fact_is_dropped_once() -> None:
     """DESIGN 4: each row of both tables, and each fact a row asks for."""
-    units, records = lifecycle.TABLE.rows, claims.TABLE.rows
+    units, records = unit_states.TABLE.rows, claim_states.TABLE.rows
     facts = sum(len(row.requires) for row in units) + sum(len(row.requires) for row in records)
     assert len(ALL) == len(units) + len(records) + facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from fleet.lifecycle import Event, Fact
+from fleet.core.unit_states import Event, Fact
 from tests.simulation import checker, rules
 from tests.simulation.rules import Model
 from tests.simulation.world import Moves, Unit, World

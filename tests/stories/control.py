@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fleet import errors
 from fleet.admission.cel import Selector
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
 from fleet.kube.base import (
     Change,
     Cluster,

@@ -16,7 +16,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
     PODS,

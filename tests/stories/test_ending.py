@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 
+from fleet.core.model import HolderKind
 from fleet.kube.base import CLAIMS, SLICES, Change, Object, uid_of, version_of
-from fleet.model import HolderKind
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import COUNT, FILL, NOT_ZERO, STAY, program
 from tests.stories.latency import measured

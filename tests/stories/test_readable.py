@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.settings import Settings
 from fleet.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, NODES, Name, Selection, uid_of
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
-from fleet.settings import Settings
 from fleet.stores.base import Release
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import client
 from fleet.kube.base import (
     CLAIMS,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading
 from fleet.binding.decisions import PodFact
 from fleet.binding.holding import Holds
@@ -24,13 +23,14 @@ from fleet.binding.trimming import trimmed
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.model import NodeName
+from fleet.core.settings import Settings
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, Change, Cluster, Event, Selection
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.feeds import Feed
 from fleet.kube.memory.refusal import Refusal
-from fleet.model import NodeName
-from fleet.settings import Settings
 from fleet.stores.base import LeaseStore, RunStore
 from tests.twin.clock import Alarm, Timeline, Wall
 from tests.twin.faults import Dice

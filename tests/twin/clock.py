@@ -28,7 +28,7 @@ class Timer:
 
 @dataclass
 class Timeline:
-    """A `fleet.clock.Clock` whose time passes only in `run_until`."""
+    """A `fleet.core.clock.Clock` whose time passes only in `run_until`."""
 
     start: float = START
     each: list[Callable[[Timer], None]] = field(default_factory=list)

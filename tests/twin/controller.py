@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube.base import (
     CLAIMS,
     PODS,

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet import claims, lifecycle
-from fleet.table import Row, Table
+from fleet.core import claim_states, unit_states
+from fleet.core.table import Row, Table
 from tests.twin.kinds import KINDS, NONE
 
-TABLES: tuple[Table[Any, Any, Any], ...] = (lifecycle.TABLE, claims.TABLE)
+TABLES: tuple[Table[Any, Any, Any], ...] = (unit_states.TABLE, claim_states.TABLE)
 IN_FORCE_S = 20.0
 """How long trouble counts as in force after it struck."""
 Key = tuple[str, int]

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, Lease, Token, UnitId
 from fleet.kube.base import (
     Change,
     Cluster,
@@ -20,8 +22,6 @@ from fleet.kube.base import (
     Resource,
     Selection,
 )
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, Lease, Token, UnitId
 from fleet.stores.base import HistoryEntry, LeaseStore, Release, Renewal
 from tests.twin.clock import Timeline
 

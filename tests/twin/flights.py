@@ -11,12 +11,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from fleet import claims, errors, leases, lifecycle
-from fleet.claims import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core import claim_states, errors, leases, unit_states
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceResult, Outcome
+from fleet.core.model import (
+    ClaimUid,
+    Device,
+    Holder,
+    HolderKind,
+    NodeName,
+    OperationId,
+    Token,
+    UnitId,
+)
+from fleet.core.profiles import Profile
 from fleet.evidence.ledger import Ledger
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import ClaimAnswer, ClaimOrder, DeviceResult, Outcome
-from fleet.model import ClaimUid, Device, Holder, HolderKind, NodeName, OperationId, Token, UnitId
 from fleet.node import confirming
 from fleet.node.admitting import NOTE, UNHELD, Admission, held
 from fleet.node.exposing import Exposer
@@ -24,7 +34,6 @@ from fleet.node.losing import TEARDOWN_AT, LossRecorder
 from fleet.node.outbox import Outbox
 from fleet.node.securing import Securing
 from fleet.node.teardown import PUBLISHED_WAIT_S, Teardown, Visibility, settled
-from fleet.profiles import Profile
 from fleet.stores.base import LeaseStore
 from tests.twin.hardware import Hardware, Shelf, Tenants
 from tests.twin.registry import TwinRegistry
@@ -154,7 +163,7 @@ class Holding:
                 if running:
                     raise errors.DeviceBusy(f"{uid} is in use", holder=f"pod:{running[0]}")
             if claim is None:
-                absent = claims.step(ClaimState.ABSENT, ClaimEvent.UNPREPARE)
+                absent = claim_states.step(ClaimState.ABSENT, ClaimEvent.UNPREPARE)
                 return ClaimAnswer(uid=uid, state=absent)
             self._begin_teardown(claim, consumers)
             flight = self._launch_teardown(uid)
@@ -175,10 +184,10 @@ class Holding:
         claim = self.registry.journal.claims.get(uid)
         idle = frozenset({ClaimFact.IDLE}) if self._flying(uid) is None else frozenset()
         units = [unit for name in names for unit in self._units(name)]
-        claims.step(claim.state if claim else ClaimState.ABSENT, ClaimEvent.ABANDON, idle)
+        claim_states.step(claim.state if claim else ClaimState.ABSENT, ClaimEvent.ABANDON, idle)
         with self.registry.commit() as commit:
             for unit in () if behind else units:
-                commit.put_unit(lifecycle.close_floor(commit.unit(unit), token))
+                commit.put_unit(unit_states.close_floor(commit.unit(unit), token))
         for work in self.registry.works():
             mine = set(work.device.units) & set(units)
             if mine and work.token is not None and work.token <= token:
@@ -218,7 +227,7 @@ class Holding:
 
     def _prepared(self, claim: Claim) -> None:
         facts = frozenset({ClaimFact.UNITS_IN_USE, ClaimFact.SPEC_WRITTEN})
-        state = claims.step(claim.state, ClaimEvent.PREPARED, facts)
+        state = claim_states.step(claim.state, ClaimEvent.PREPARED, facts)
         with self.registry.commit() as commit:
             commit.put_claim(replace(commit.claim(claim.uid) or claim, state=state))
 
@@ -227,7 +236,7 @@ class Holding:
         claim = self.registry.journal.claims.get(flight.uid)
         if flight.kind is ClaimEvent.PREPARE and claim is not None:
             if claim.state is ClaimState.PREPARING:
-                claims.step(claim.state, ClaimEvent.PREPARE_FAILED)
+                claim_states.step(claim.state, ClaimEvent.PREPARE_FAILED)
         else:
             self.wake(RETRY_S)
 
@@ -274,7 +283,7 @@ class Holding:
 
     def _begin_teardown(self, claim: Claim, consumers: Sequence[str]) -> None:
         joined = frozenset({ClaimFact.PREPARE_JOINED})
-        state = claims.step(claim.state, ClaimEvent.UNPREPARE, joined)
+        state = claim_states.step(claim.state, ClaimEvent.UNPREPARE, joined)
         known = (*claim.consumers, *(c for c in consumers if c not in claim.consumers))
         begun = {TEARDOWN_AT: repr(self.registry.clock.now()), **claim.attributes}
         torn = replace(claim, state=state, consumers=known, attributes=begun)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from fleet import errors
-from fleet.claims import Claim
-from fleet.clock import Clock
-from fleet.model import (
+from fleet.core import errors
+from fleet.core.claim_states import Claim
+from fleet.core.clock import Clock
+from fleet.core.model import (
     NO_TOKEN,
     Accelerator,
     BootId,

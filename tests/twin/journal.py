@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleet import sqlite
-from fleet.claims import Claim
+from fleet.core import sqlite
+from fleet.core.claim_states import Claim
+from fleet.core.model import ClaimUid, OperationId, Reason, Token, Unit, UnitId
 from fleet.journal import witness
 from fleet.journal.journal import OperationRow, OutboxRow, WorkerRow
-from fleet.model import ClaimUid, OperationId, Reason, Token, Unit, UnitId
 
 BEFORE, AFTER, FULL = "kill-before-commit", "kill-after-commit", "disk-full"
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import NODES, Name
 from tests.twin.node import TwinNode
 from tests.twin.users import Move, Users

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fleet import errors
-from fleet.journal.journal import OperationRow
-from fleet.leases import Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,
@@ -30,7 +29,8 @@ from fleet.messages import (
     ScrubOrder,
     TeardownOrder,
 )
-from fleet.model import ClaimUid, Device, OperationId, Token
+from fleet.core.model import ClaimUid, Device, OperationId, Token
+from fleet.journal.journal import OperationRow
 from fleet.node import confirming, outbox, viewing
 from tests.twin.service import Build, Service
 from tests.twin.wiping import Job

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fleet import errors
 from fleet.binding.ports import Abandonment
-from fleet.leases import Closure
-from fleet.messages import Acceptance, NodeView, ScrubOrder
+from fleet.core import errors
+from fleet.core.leases import Closure
+from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from tests.twin.clock import Timeline
 from tests.twin.faults import Dice, carried_out
 from tests.twin.node import TwinNode

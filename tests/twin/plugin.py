@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
 from fleet.binding.holding import Holds
 from fleet.binding.names import Marks
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
+from fleet.core.settings import Settings
 from fleet.dra.keeping import Keeper
 from fleet.dra.marking import Marking, MarkingRules
 from fleet.dra.orphans import Orphans
@@ -18,7 +19,6 @@ from fleet.dra.serving import ClaimServing, Seat
 from fleet.dra.waiting import Waiting, leaving
 from fleet.kube.base import Change, Cluster, Event, Object
 from fleet.node import outbox
-from fleet.settings import Settings
 from fleet.slices.publisher import Publisher, PublisherTerms
 from tests.twin.clock import Alarm, Timeline
 from tests.twin.node import TwinNode

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet.binding.names import Marks
-from fleet.claims import Claim, ClaimState
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import ClaimUid, Device, Digest, Source, State, Token, Unit, UnitId
+from fleet.core.profiles import Profile
 from fleet.kube.base import Name, Object, Resource
-from fleet.model import ClaimUid, Device, Digest, Source, State, Token, Unit, UnitId
-from fleet.profiles import Profile
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin.clock import Timeline
 from tests.twin.hardware import ZEROS, Falsified, Hardware

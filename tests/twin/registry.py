@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import cast
 
 from fleet.backends.base import Backend
-from fleet.claims import ClaimState
-from fleet.clock import Clock
+from fleet.core.claim_states import ClaimState
+from fleet.core.clock import Clock
+from fleet.core.model import BootId, NodeName, UnitId
 from fleet.journal import journal as durable
 from fleet.journal import mirror, witness
 from fleet.journal.opening import Place
-from fleet.model import BootId, NodeName, UnitId
 from fleet.node.copying import Copies
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry, Work

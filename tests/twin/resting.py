@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fleet.binding.names import Marks
+from fleet.core.messages import DeviceView
+from fleet.core.model import HolderKind, State, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
-from fleet.messages import DeviceView
-from fleet.model import HolderKind, State, UnitId
 from fleet.slices.reading import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.binding.names import Marks
+from fleet.core.model import Device, State
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
-from fleet.model import Device, State
 from fleet.slices.reading import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects

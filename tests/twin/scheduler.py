@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fleet import errors
-from fleet.clock import Clock
+from fleet.core import errors
+from fleet.core.clock import Clock
 from fleet.kube.base import (
     CLAIMS,
     PODS,

@@ -12,19 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from fleet import errors
-from fleet.claims import Claim
+from fleet.core import errors
+from fleet.core.claim_states import Claim
+from fleet.core.messages import DeviceResult, NodeView
+from fleet.core.model import OperationId, State, Unit, Uuid
+from fleet.core.profiles import Profile
+from fleet.core.unit_states import Change, Event
 from fleet.evidence.ledger import Ledger
-from fleet.lifecycle import Change, Event
-from fleet.messages import DeviceResult, NodeView
-from fleet.model import OperationId, State, Unit, Uuid
 from fleet.node import outbox, recovery
 from fleet.node.deciding import Decisions
 from fleet.node.newcomers import Newcomers, is_newcomer
 from fleet.node.outbox import Outbox
 from fleet.node.sweep import retestable
 from fleet.node.tending import Watched, _frees, _is_idle_dirty
-from fleet.profiles import Profile
 from fleet.stores.base import LeaseStore
 from tests.twin.clock import Action, Alarm, Timeline, Timer, Wall
 from tests.twin.flights import Holding

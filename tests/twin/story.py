@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from fleet.core.model import State
 from fleet.kube.base import CLAIMS, PODS, Object, name_of, uid_of
-from fleet.model import State
 from tests.twin import objects
 from tests.twin.kinds import RATES
 from tests.twin.misfortune import Misfortune

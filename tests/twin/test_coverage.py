@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fleet import lifecycle
-from fleet.claims import TABLE as CLAIMS
-from fleet.lifecycle import Event
-from fleet.model import State, Unit, UnitId
+from fleet.core import unit_states
+from fleet.core.claim_states import TABLE as CLAIMS
+from fleet.core.model import State, Unit, UnitId
+from fleet.core.unit_states import Event
 from tests.twin.coverage import IN_FORCE_S, UNREACHABLE, Coverage, Weather, excused, keys
 from tests.twin.kinds import CONTROL, KINDS, MESSAGES, NODES, NONE, RATES
 from tests.twin.misfortune import Misfortune
@@ -27,18 +27,18 @@ def test_rows_are_counted_with_the_trouble_in_force() -> None:
     weather = Weather(lambda: now)
     unit = Unit(UnitId("u"), State.HELD)
     with seen.watching(weather):
-        lifecycle.step(unit, Event.PROVEN_FREE, now=0.0)
+        unit_states.step(unit, Event.PROVEN_FREE, now=0.0)
         weather.where = "n0"
         weather.strike("disk-full", "n0")
-        lifecycle.step(unit, Event.PROVEN_FREE, now=0.0)
+        unit_states.step(unit, Event.PROVEN_FREE, now=0.0)
         now = IN_FORCE_S + 1.0
-        lifecycle.step(unit, Event.PROVEN_FREE, now=0.0)
-    lifecycle.step(unit, Event.PROVEN_FREE, now=0.0)
+        unit_states.step(unit, Event.PROVEN_FREE, now=0.0)
+    unit_states.step(unit, Event.PROVEN_FREE, now=0.0)
     assert seen.triples == {
         ("unit", "HELD", "ProvenFree", NONE): 2,
         ("unit", "HELD", "ProvenFree", "disk-full"): 1,
     }
-    assert not lifecycle.TABLE.observers
+    assert not unit_states.TABLE.observers
     assert not CLAIMS.observers
 
 
@@ -62,7 +62,7 @@ def test_every_excuse_is_for_a_row_that_is_there() -> None:
     """A row that the tables lost, or renamed, excuses nothing."""
     rows = {
         (table.name, str(row.state), str(row.event), str(row.to))
-        for table in (lifecycle.TABLE, CLAIMS)
+        for table in (unit_states.TABLE, CLAIMS)
         for row in table.rows
     }
     assert rows >= UNREACHABLE.keys()

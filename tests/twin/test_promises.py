@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.core.model import ClaimUid, Uuid
 from fleet.kube.base import CLAIMS, uid_of
 from fleet.kube.memory.engine import Target
-from fleet.model import ClaimUid, Uuid
 from tests.twin import objects
 from tests.twin.hardware import Word
 from tests.twin.promises import Broken

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import CLAIMS, PODS, Name
 from tests.twin.world import World
 

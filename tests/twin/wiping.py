@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fleet import errors, lifecycle
+from fleet.core import errors, unit_states
+from fleet.core.messages import DeviceResult, Finding, Outcome
+from fleet.core.model import NO_TOKEN, WORKING, ClaimUid, Device, Reason, Source, State, Unit, Uuid
+from fleet.core.unit_states import START_GUARD, Change, Event, Fact
 from fleet.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
-from fleet.lifecycle import START_GUARD, Change, Event, Fact
-from fleet.messages import DeviceResult, Finding, Outcome
-from fleet.model import NO_TOKEN, WORKING, ClaimUid, Device, Reason, Source, State, Unit, Uuid
 from fleet.node import outcomes
 from fleet.node.registry import Work
 from tests.twin.clock import Action, Timer
@@ -134,7 +134,7 @@ class Wiping:
             commit.put_worker(WorkerRow(self._name(job), job.device.uuid, job.device.units, {}, at))
             if job.token is not None:
                 for unit_id in job.device.units:
-                    commit.put_unit(lifecycle.raise_floor(commit.unit(unit_id), job.token))
+                    commit.put_unit(unit_states.raise_floor(commit.unit(unit_id), job.token))
 
         registry.move(job.device, _starting, Change(facts=facts, token=job.token), also=also)
         for worker, units in self.hardware.workers.items():

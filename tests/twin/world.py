@@ -7,13 +7,13 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from fleet import errors
 from fleet.cli.store import Terms, follow
+from fleet.core import errors
+from fleet.core.model import HolderKind
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Selection, uid_of
 from fleet.kube.memory.engine import Target
 from fleet.kube.memory.kinds import CLAIM_TEMPLATES
 from fleet.kube.memory.removal import Preconditions
-from fleet.model import HolderKind
 from tests.twin import objects
 from tests.twin.assembly import SPACE, Assembly, Plan
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fleet.backends.nvidia import cuda, kernels
 from fleet.backends.nvidia.kernels import Found
-from fleet.errors import BackendFailed, DriverRefused, OutOfMemory
+from fleet.core.errors import BackendFailed, DriverRefused, OutOfMemory
 
 SCRATCH_BYTES = 64 * 1024
 """Device memory of our own, which no pass covers: one frame, overwritten whole before a wipe."""

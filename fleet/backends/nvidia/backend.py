@@ -33,10 +33,10 @@ from fleet.backends.nvidia.identity import Identities
 from fleet.backends.nvidia.inventory import Card, Inventory
 from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.readings import Reader
-from fleet.clock import Clock, SystemClock
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused, FleetError
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, DriverRefused, FleetError
+from fleet.core.model import Accelerator, Device, Process, UnitId, Uuid
 from fleet.health.readings import LogState, Readings
-from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 LOG = logging.getLogger(__name__)
 MPS_WAIT_S = 5.0
@@ -46,7 +46,7 @@ One that needs longer is a holder until the next call finds it gone."""
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`fleet.settings.HardwareSettings` without its kind, and where cards are remembered."""
+    """`fleet.core.settings.HardwareSettings` without its kind, and where cards are remembered."""
 
     root: str = "/"
     kernel_log: str = "/dev/kmsg"

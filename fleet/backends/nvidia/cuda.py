@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from fleet import errors
+from fleet.core import errors
 
 SUCCESS = 0
 OUT_OF_MEMORY = 2

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet import errors
 from fleet.backends import infrastructure, threads
 from fleet.backends.nvidia import nvml
 from fleet.backends.sysfs import read_text
-from fleet.model import Process, ProcessKind
+from fleet.core import errors
+from fleet.core.model import Process, ProcessKind
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fleet.backends.nvidia import nvml
-from fleet.clock import Clock, SystemClock
-from fleet.errors import DriverRefused
-from fleet.model import Uuid
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.errors import DriverRefused
+from fleet.core.model import Uuid
 
 XID = 0x8
 NO_INSTANCE = 0xFFFFFFFF

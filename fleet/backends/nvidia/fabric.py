@@ -13,7 +13,7 @@ from pathlib import Path
 from fleet.backends import sysfs
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.probe import Probe
-from fleet.errors import DriverAbsent
+from fleet.core.errors import DriverAbsent
 
 VENDOR, SWITCH_CLASS = 0x10DE, 0x068000
 """NVSwitches are bridges of the class "other"."""

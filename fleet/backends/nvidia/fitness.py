@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
 from fleet.backends.base import Unfit
 from fleet.backends.nvidia import attributes, cuda, fabric, libraries, nvml
-from fleet.model import Accelerator
+from fleet.core import errors
+from fleet.core.model import Accelerator
 
 PROBE_LIMIT_S = 20.0
 COMPILER = "libnvidia-ptxjitcompiler.so.1"

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fleet import errors
 from fleet.backends.base import DeviceNode, Grant, Instance
 from fleet.backends.nvidia import libraries, nodes
 from fleet.backends.nvidia.nodes import Listed
 from fleet.cdi import hostpaths
-from fleet.model import Device
+from fleet.core import errors
+from fleet.core.model import Device
 
 ENVIRONMENT = {"NVIDIA_VISIBLE_DEVICES": "void"}
 KERNEL_LOG = DeviceNode("/dev/kmsg", "c", 1, 11, shared=True)

@@ -28,7 +28,7 @@ from fleet.backends import infrastructure
 from fleet.backends.base import DeviceNode, Instance
 from fleet.backends.nvidia import mps, nodes, nvml, occupancy
 from fleet.backends.nvidia.inventory import Card
-from fleet.model import Process, ProcessKind
+from fleet.core.model import Process, ProcessKind
 from fleet.wipe.identity import MARKER
 
 DRIVER_MARK = "nvidia driver, "

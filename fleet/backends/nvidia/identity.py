@@ -23,7 +23,7 @@ from typing import Any
 
 from fleet.backends import coding
 from fleet.backends.sysfs import Function
-from fleet.model import Accelerator, Uuid
+from fleet.core.model import Accelerator, Uuid
 
 LOG = logging.getLogger(__name__)
 _UNNAMED = uuid.UUID("6a0b6bd4-6d0f-5f1f-9a26-0d5c2d1c4b0e")

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors
 from fleet.backends.base import Instance
 from fleet.backends.nvidia import layout, nvml
 from fleet.backends.nvidia.layout import Placement, Profile
-from fleet.model import Uuid
+from fleet.core import errors
+from fleet.core.model import Uuid
 
 GONE = frozenset({nvml.NOT_FOUND, nvml.NOT_SUPPORTED})
 """Codes by which the driver says that something is not there (any more)."""

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import pci
 from fleet.backends import sysfs
 from fleet.backends.nvidia import attributes, identity, layout, nodes, nvml
 from fleet.backends.nvidia.identity import Identities, Known
 from fleet.backends.nvidia.probe import Probe
-from fleet.errors import BackendFailed, DeviceLost, DriverAbsent, DriverRefused, FleetError
-from fleet.model import Accelerator, Uuid
+from fleet.core import pci
+from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent, DriverRefused, FleetError
+from fleet.core.model import Accelerator, Uuid
 
 LOG = logging.getLogger(__name__)
 VENDOR = 0x10DE

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
+from fleet.core.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 
 NONE = 0xFFFFFFFF
 """What NVML says for "no instance": of a process, or of an event of the whole GPU."""

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
 from fleet.backends.base import Mount
 from fleet.backends.sysfs import read_text
 from fleet.cdi import hostpaths
+from fleet.core import errors
 
 VERSION = "proc/driver/nvidia/version"
 LIBRARIES = "/usr/local/nvidia/lib64"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors, pci
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.nvml import Library
-from fleet.model import Uuid
+from fleet.core import errors, pci
+from fleet.core.model import Uuid
 
 AMPERE = 7
 LINKS_MAX = 36

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from fleet.backends.nvidia.cuda import POLL_S
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 from fleet.health.readings import Readings
 
 LIMIT_S = 30.0

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import errors
 from fleet.backends.base import Instance
 from fleet.backends.nvidia import layout, nvml
 from fleet.backends.nvidia.instances import GONE, Found, Table
 from fleet.backends.nvidia.layout import Placement, Profile
-from fleet.model import Device, Uuid
+from fleet.core import errors
+from fleet.core.model import Device, Uuid
 
 _PAUSE_S, _PAUSE_GROWTH = 0.2, 4
 """First pause, s, between two tries to remove what is in use, and by what each next is longer: five

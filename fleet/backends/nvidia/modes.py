@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
 from fleet.backends.nvidia.nvml import Library
 from fleet.backends.sysfs import read_text
+from fleet.core import errors
 
 LOG = logging.getLogger(__name__)
 NOTES = "run/fleetscrub/gpu-modes"

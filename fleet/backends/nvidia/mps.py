@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
 from fleet.backends import tool
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.daemons import (
@@ -38,7 +37,8 @@ from fleet.backends.nvidia.daemons import (
     is_alive,
 )
 from fleet.backends.nvidia.nvml import Library
-from fleet.model import Process, ProcessKind
+from fleet.core import errors
+from fleet.core.model import Process, ProcessKind
 
 _PIPE_FILES = frozenset({"control", "control_lock", "control_privileged", "log", f"{CONTROL}.pid"})
 _LOG_FILES = frozenset({"control.log", "server.log"})

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors
 from fleet.backends.base import DeviceNode
 from fleet.backends.sysfs import PCI_DEVICES, device_numbers, read_text
-from fleet.pci import address as canonical
+from fleet.core import errors
+from fleet.core.pci import address as canonical
 
 CONTROL_MINOR = 255
 MODESET_MINOR = 254

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from fleet import errors
+from fleet.core import errors
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4

@@ -32,14 +32,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet import errors
 from fleet.backends import infrastructure
 from fleet.backends.base import NOBODY_SEEN, DeviceNode
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.nvml import Library
 from fleet.backends.openers import Opener, openers
 from fleet.backends.sysfs import read_text
-from fleet.model import Process, ProcessKind
+from fleet.core import errors
+from fleet.core.model import Process, ProcessKind
 
 NO_INSTANCE = 0xFFFFFFFF
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.backends.nvidia import nvml
-from fleet.errors import DeviceLost, DriverRefused
+from fleet.core.errors import DeviceLost, DriverRefused
 
 _UNSIGNED = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 """Member of a field's value by its type (NVML_VALUE_TYPE_*); doubles are none of our readings."""

@@ -28,11 +28,11 @@ from fleet.backends.nvidia.identity import Identities
 from fleet.backends.nvidia.inventory import Card
 from fleet.backends.nvidia.probe import Answers, Probe
 from fleet.backends.sysfs import Function, Life
-from fleet.clock import Clock
-from fleet.errors import DeviceLost
+from fleet.core.clock import Clock
+from fleet.core.errors import DeviceLost
+from fleet.core.model import Uuid
 from fleet.health import kernel_log, tables
 from fleet.health.readings import LogState, Readings
-from fleet.model import Uuid
 
 RECOVERY_ACTION, RESET_STATUS, DRAIN_AND_RESET_STATUS = 230, 226, 227
 MEMORY_TEMPERATURE = 82

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fleet import errors
 from fleet.backends import infrastructure, pci_reset, tool
 from fleet.backends.base import ResetOutcome
 from fleet.backends.nvidia import clients, libraries, linkage, modes, nvml
@@ -35,9 +34,10 @@ from fleet.backends.nvidia.linkage import Card
 from fleet.backends.nvidia.modes import Modes
 from fleet.backends.nvidia.nvml import Library
 from fleet.backends.sysfs import Function
+from fleet.core import errors
+from fleet.core.model import Process
+from fleet.core.pci import slot
 from fleet.health.readings import Readings
-from fleet.model import Process
-from fleet.pci import slot
 
 TOOL_LIMIT_S = 80.0
 """Time, s, the tool gets: below what the caller gives a reset as a whole."""

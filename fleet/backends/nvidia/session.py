@@ -27,9 +27,9 @@ from fleet.backends.base import Coverage, Mismatch, Progress
 from fleet.backends.nvidia import cuda, kernels, load
 from fleet.backends.nvidia.access import Access, HostAccess, KernelAccess, Piece
 from fleet.backends.nvidia.kernels import Found
-from fleet.errors import BackendFailed, DeviceLost, DriverRefused, FleetError, InputInvalid
+from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused, FleetError, InputInvalid
+from fleet.core.model import UnitId, UnitSpec, Uuid
 from fleet.health.readings import Readings
-from fleet.model import UnitId, UnitSpec, Uuid
 from fleet.wipe.allocation import take_all
 
 VISIBILITY = "CUDA_VISIBLE_DEVICES"

@@ -11,9 +11,9 @@ from fleet.backends.nvidia.inventory import Card
 from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.probe import Probe
 from fleet.backends.nvidia.session import Target
-from fleet.errors import BackendFailed, DeviceUnknown
+from fleet.core.errors import BackendFailed, DeviceUnknown
+from fleet.core.model import Accelerator, UnitId
 from fleet.health.readings import Readings
-from fleet.model import Accelerator, UnitId
 
 
 def target(

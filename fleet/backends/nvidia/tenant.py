@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from fleet.backends.nvidia import cuda
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
 from fleet.wipe.allocation import take_all
 
 BLOCK = 64

@@ -20,10 +20,10 @@ from fleet.backends.pcie.inventory import Slot
 from fleet.backends.pcie.obstacles import obstacles
 from fleet.backends.pcie.readings import readings
 from fleet.backends.pcie.scrubbing import scrub_of
-from fleet.clock import Clock, SystemClock
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown
+from fleet.core.model import Accelerator, Device, Process, UnitId, Uuid
 from fleet.health.readings import LogState, Readings
-from fleet.model import Accelerator, Device, Process, UnitId, Uuid
 
 DEFAULT_METHODS = ("flr", "device_specific")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.backends.sysfs import PCI_DEVICES, Function, device_numbers, read_text
-from fleet.pci import address as canonical
+from fleet.core.pci import address as canonical
 
 ENTRIES = ("sys/class/drm/*/dev", "sys/devices/platform/amdgpu_xcp*/drm/*/dev")
 TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"

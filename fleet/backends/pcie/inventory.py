@@ -24,7 +24,7 @@ from pathlib import Path
 from fleet.backends.nvidia.identity import Identities, Known, marks, unnamed
 from fleet.backends.pcie.catalogue import Part, is_integrated, part_of
 from fleet.backends.sysfs import Function, Ids, Life, discover, read_text
-from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
+from fleet.core.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 
 _SERIALS = uuid.UUID("3f1a7f57-4f0c-5b5e-8b1c-7b6f8f6c2d94")
 """Namespace of identities made from serial numbers."""

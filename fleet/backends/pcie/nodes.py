@@ -19,8 +19,8 @@ from fleet.backends.base import DeviceNode, Grant
 from fleet.backends.pcie import drm
 from fleet.backends.pcie.catalogue import Part
 from fleet.backends.sysfs import Function, device_numbers, read_text
-from fleet.errors import BackendFailed, DeviceLost
-from fleet.pci import address as canonical
+from fleet.core.errors import BackendFailed, DeviceLost
+from fleet.core.pci import address as canonical
 
 PASSTHROUGH = "vfio-pci"
 KFD = "/dev/kfd"

@@ -9,8 +9,8 @@ from fleet.backends.openers import Opener, Wanted, openers
 from fleet.backends.pcie.catalogue import Part
 from fleet.backends.pcie.nodes import KFD, nodes_of, reaching, render_nodes
 from fleet.backends.sysfs import Function, discover, read_text
-from fleet.errors import BackendFailed
-from fleet.model import Process
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Process
 
 HIVE = "xgmi_hive_info/xgmi_hive_id"
 

@@ -14,7 +14,7 @@ from fleet.backends.kmsg import KernelLog
 from fleet.backends.pcie.inventory import driver_version
 from fleet.backends.pcie.obstacles import obstacles
 from fleet.backends.sysfs import Aer, Function, Life, read_text
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
 from fleet.health import kernel_log
 from fleet.health.readings import Readings
 

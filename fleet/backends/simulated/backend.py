@@ -29,10 +29,10 @@ from fleet.backends.simulated.readings import after_reset, readings
 from fleet.backends.simulated.registers import Client, Fault, Register, Registers
 from fleet.backends.simulated.session import SimulatedSession
 from fleet.backends.simulated.struck import DISTURBING, StruckSession
-from fleet.clock import Clock, SystemClock
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
+from fleet.core.clock import Clock, SystemClock
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
+from fleet.core.model import Accelerator, BootId, Device, Process, ProcessKind, UnitId, Uuid
 from fleet.health.readings import LogState, Readings
-from fleet.model import Accelerator, BootId, Device, Process, ProcessKind, UnitId, Uuid
 
 _HANG_STEP_S = 0.05
 

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from fleet.backends.simulated.registers import Fault
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.backends.simulated.memory import Memory
-from fleet.errors import DeviceLost
-from fleet.model import Device
+from fleet.core.errors import DeviceLost
+from fleet.core.model import Device
 
 DIRECTORY = "/dev/fleetsim"
 """Where a container finds its simulated devices."""

@@ -17,8 +17,8 @@ import shutil
 from pathlib import Path
 
 from fleet.backends.simulated.memory import Memory, UnitFile
-from fleet.errors import BackendFailed
-from fleet.model import Accelerator
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Accelerator
 
 _BLOCK_BYTES = 16 << 20
 

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.errors import DeviceLost, InputInvalid, OutOfMemory
-from fleet.model import Accelerator, UnitId, UnitSpec
+from fleet.core.errors import DeviceLost, InputInvalid, OutOfMemory
+from fleet.core.model import Accelerator, UnitId, UnitSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from functools import cache
 from pathlib import Path
 
 from fleet.backends import infrastructure, threads
-from fleet.errors import BackendFailed
-from fleet.model import Process, ProcessKind
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Process, ProcessKind
 
 _PROC = "/proc"
 _LOOKS = 3

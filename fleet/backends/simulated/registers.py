@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fleet.backends.simulated.memory import Memory, Stretch
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 
 BLOCK = 64
 _WORDS = BLOCK // 8

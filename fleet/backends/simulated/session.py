@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from fleet.backends.base import Coverage, Mismatch, Progress
 from fleet.backends.simulated import layout
 from fleet.backends.simulated.memory import Allocator, Chunk, Mapping, Memory
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import UnitSpec
 from fleet.health.readings import Readings
-from fleet.model import UnitSpec
 from fleet.wipe import pattern
 from fleet.wipe.allocation import take_all
 

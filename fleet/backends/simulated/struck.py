@@ -15,9 +15,9 @@ from fleet.backends.simulated.memory import Allocator, Memory
 from fleet.backends.simulated.readings import count
 from fleet.backends.simulated.registers import Fault, Registers
 from fleet.backends.simulated.session import SimulatedSession
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
+from fleet.core.model import UnitSpec
 from fleet.health.readings import Readings
-from fleet.model import UnitSpec
 from fleet.wipe.plan import WORD_BYTES
 
 DISTURBING = frozenset(

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import DriverAbsent, InputInvalid
-from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
+from fleet.core.errors import DriverAbsent, InputInvalid
+from fleet.core.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 
 GRAIN = 64 * 1024
 """Sizes and offsets of units are multiples of this, bytes: the smallest block drivers hand out."""

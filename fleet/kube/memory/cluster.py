@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fleet.clock import SystemClock
-from fleet.errors import ApiForbidden, ApiInvalid, ApiUnavailable, FleetError, InputInvalid
+from fleet.core.clock import SystemClock
+from fleet.core.errors import ApiForbidden, ApiInvalid, ApiUnavailable, FleetError, InputInvalid
 from fleet.kube import paths
 from fleet.kube.answers import verdict
 from fleet.kube.base import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.clock import Clock, SystemClock
+from fleet.core.clock import Clock, SystemClock
 from fleet.kube.base import Listing, Name, Object, Resource, Selection
 from fleet.kube.memory import bodies, decoding, patches, refusal
 from fleet.kube.memory.access import Access, Caller, Wish

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from fleet.errors import ApiUnavailable, FleetError
+from fleet.core.errors import ApiUnavailable, FleetError
 
 VERBS = ("get", "list", "watch", "create", "replace", "apply", "patch", "delete")
 

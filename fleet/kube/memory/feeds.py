@@ -6,7 +6,7 @@ import json
 import threading
 from dataclasses import dataclass
 
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from fleet.kube.base import Change, Object, Selection
 from fleet.kube.memory.history import Entry
 from fleet.kube.memory.kinds import Kind

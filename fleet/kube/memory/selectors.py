@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.labels import selector
 from fleet.kube.base import Object, Resource
 from fleet.kube.memory.refusal import bad_request
-from fleet.labels import selector
 
 Match = Callable[[Object], bool]
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fleet.clock import Clock
+from fleet.core.clock import Clock
 from fleet.kube.base import CLAIMS, Name, Object, Resource, name_of
 from fleet.kube.memory import refusal, times
 from fleet.kube.memory.access import Access, Caller, status_causes

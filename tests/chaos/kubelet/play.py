@@ -24,8 +24,8 @@ from typing import Any
 
 from fleet import bootstrap, plugging
 from fleet.bootstrap import FleetPlan
+from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.planning import plan_fleet
-from fleet.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from tests.chaos import checks
 from tests.chaos.kubelet import records, roles, world
 from tests.chaos.kubelet.roles import Site

@@ -18,7 +18,7 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from fleet.profiles import Profile
+from fleet.core.profiles import Profile
 from tests.chaos import checks
 from tests.chaos.kubelet import records
 from tests.chaos.kubelet.story import Act, Call, Story

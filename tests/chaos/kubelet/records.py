@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fleet.bootstrap import specs_of
 from fleet.cdi.directory import SpecDirectory
-from fleet.claims import ClaimState
+from fleet.core.claim_states import ClaimState
+from fleet.core.model import ClaimUid, HolderKind, State, UnitId
 from fleet.evidence import layout
-from fleet.model import ClaimUid, HolderKind, State, UnitId
 from fleet.planning import NodePlan
 from tests.chaos.checks import NodeSample, Sample
 

@@ -18,9 +18,7 @@ from typing import Any, TypeVar
 
 from fleet import plugging
 from fleet.bootstrap import NodePlan
-from fleet.door.answering import HandOver
-from fleet.dra.ports import Node
-from fleet.messages import (
+from fleet.core.messages import (
     ClaimAnswer,
     ClaimOrder,
     DeviceView,
@@ -29,6 +27,8 @@ from fleet.messages import (
     Published,
     TeardownOrder,
 )
+from fleet.door.answering import HandOver
+from fleet.dra.ports import Node
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience
 from tests.chaos.kubelet.story import Who

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.profiles import Profile
+from fleet.core.profiles import Profile
 from tests.chaos.story import Point, Side, Strike, Victim
 
 DEVICES = 2

@@ -9,10 +9,10 @@ import pytest
 
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan
-from fleet.claims import Claim, ClaimState
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import ClaimUid, State, Token
 from fleet.evidence import layout
-from fleet.messages import ClaimOrder
-from fleet.model import ClaimUid, State, Token
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.kubelet import records

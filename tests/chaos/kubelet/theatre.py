@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
+from fleet.core import errors
+from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.planning import NodePlan, plan_fleet
-from fleet.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from tests.actors.trees import Rays
 from tests.chaos import checks
 from tests.chaos.kubelet.roles import Site

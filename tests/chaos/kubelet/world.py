@@ -16,14 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.errors import FleetError
+from fleet.core import errors
+from fleet.core.errors import FleetError
+from fleet.core.messages import NodeView
+from fleet.core.model import State
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.messages import NodeView
-from fleet.model import State
 from tests.chaos.kubelet.roles import Site, arm
 from tests.chaos.kubelet.story import Act, Call, Story, Who
 from tests.standin.server import StandIn

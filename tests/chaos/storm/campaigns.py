@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
 from fleet.stores.base import RunRecord, RunState
 from tests.chaos.storm.system import System
 

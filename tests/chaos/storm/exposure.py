@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
-from fleet.claims import ClaimState
-from fleet.model import ClaimUid, Token, Unit
-from fleet.profiles import Profile
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.model import ClaimUid, Token, Unit
+from fleet.core.profiles import Profile
 from fleet.stores.dynamodb import DynamodbStores
 from tests.chaos.storm.log import Story
 from tests.chaos.storm.reading import NodeDisk, Records

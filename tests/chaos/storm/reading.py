@@ -10,15 +10,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import errors, sqlite
-from fleet.claims import Claim
+from fleet.core import errors, sqlite
+from fleet.core.claim_states import Claim
+from fleet.core.model import ClaimUid, Digest, Unit, UnitId
 from fleet.evidence import layout
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate, contradictions
 from fleet.journal import schema
 from fleet.journal.journal import Journal
-from fleet.model import ClaimUid, Digest, Unit, UnitId
 from tests.chaos.storm.site import Place
 
 PAUSE_S = 0.1

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan
+from fleet.core.profiles import Profile
+from fleet.core.settings import MIB
+from fleet.core.settings_file import load
 from fleet.evidence import layout
 from fleet.planning import plan_fleet
-from fleet.profiles import Profile
-from fleet.settings import MIB
-from fleet.settings_file import load
 from tests.chaos.life import MARKER
 from tests.chaos.plain import hardware, strike_slow
 from tests.chaos.storm.hosts import Disk

@@ -21,10 +21,10 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from fleet.core.profiles import Profile
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.planning import NodePlan
-from fleet.profiles import Profile
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.s3 import S3Archive
 from tests.actors.trees import Rays
@@ -212,7 +212,7 @@ class System:
     @cached_property
     def _stores(self) -> DynamodbStores:
         from fleet import aws
-        from fleet.clock import SystemClock
+        from fleet.core.clock import SystemClock
         from fleet.stores.dynamodb import open_dynamodb_stores
         from fleet.stores.dynamodb_table import Patience
 

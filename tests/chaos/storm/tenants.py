@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.errors import FleetError
 from fleet.dra.asking import AskedClaim
-from fleet.errors import FleetError
 from fleet.kube.base import CLAIMS, Name, uid_of
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.connection import V1, Connection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fleet import errors
-from fleet.model import NO_TOKEN, State, Token, UnitId
+from fleet.core import errors
+from fleet.core.model import NO_TOKEN, State, Token, UnitId
 from tests.chaos.storm.log import Story
 from tests.chaos.storm.reading import NodeDisk, Records
 from tests.chaos.storm.system import System

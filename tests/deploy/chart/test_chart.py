@@ -70,7 +70,7 @@ def test_helm_lint_is_clean(name: str) -> None:
 
 
 def test_the_schema_is_fresh() -> None:
-    """What settings there are is written down once, in `fleet.settings`."""
+    """What settings there are is written down once, in `fleet.core.settings`."""
     stale = "run: python -m tests.deploy.chart.values_schema"
     assert values_schema.PATH.read_text() == values_schema.text(), stale
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet import privilege
+from fleet.core import privileges
 from fleet.kube.base import Object
 from tests.deploy.chart import rendering
 from tests.deploy.chart.rendering import VARIANTS, Values, containers, pods
@@ -67,7 +67,7 @@ def test_nobody_is_privileged(values: Values) -> None:
             assert found["readOnlyRootFilesystem"] is True, where
             assert found["capabilities"]["drop"] == ["ALL"], where
             added = set(found["capabilities"].get("add", ()))
-            given = privilege.WORKER if container["name"] in OWNERS else privilege.PLUGIN
+            given = privileges.WORKER if container["name"] in OWNERS else privileges.PLUGIN
             assert added == set(given), where
             assert "procMount" not in found, where
 

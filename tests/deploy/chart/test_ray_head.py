@@ -13,9 +13,9 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from actors.cluster import POD_IP
 from fleet.binding.alive import Heartbeat
 from fleet.binding.view import BindingView
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
+from fleet.core.messages import Right
 from fleet.kube.base import Object
-from fleet.messages import Right
 from tests.deploy.chart import commands, rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
 

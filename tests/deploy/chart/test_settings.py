@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import SettingsInvalid
-from fleet.settings import Settings
-from fleet.settings_file import load
+from fleet.core.errors import SettingsInvalid
+from fleet.core.settings import Settings
+from fleet.core.settings_file import load
 from tests.deploy.chart import rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, Values, containers, pods
 

@@ -2,7 +2,8 @@
 
     python -m tests.deploy.chart.values_schema      # writes values.schema.json
 
-The part about the product's settings is made from `fleet.settings`, without what the chart decides.
+The part about the product's settings is made from `fleet.core.settings`, without what the chart
+decides.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import json
 from typing import Any
 
-from fleet.settings import Settings
+from fleet.core.settings import Settings
 from tests.deploy.manifests import ROOT
 
 Schema = dict[str, Any]

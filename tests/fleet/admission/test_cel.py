@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.admission.cel import LENGTH_MAX, Selector, qualified
+from fleet.core import errors
 from tests.fleet.admission import corpus
 from tests.fleet.binding.scenes import DRIVER, device, entry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.admission.ground import PARAMETERS, Ground, told
-from fleet.settings import KubernetesSettings
+from fleet.core.settings import KubernetesSettings
 
 
 def test_the_defaults_are_those_of_the_product() -> None:

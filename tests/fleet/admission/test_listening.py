@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.admission.listening import Certificates, TlsServer
-from fleet.listener import Requests
+from fleet.core import errors
+from fleet.core.listener import Requests
 from tests.fleet.admission.certificates import Ca
 
 HOST = "127.0.0.1"

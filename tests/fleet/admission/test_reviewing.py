@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet import errors
 from fleet.admission.reviewing import (
     LENGTH_MAX,
     MESSAGE_MAX,
@@ -20,6 +19,7 @@ from fleet.admission.reviewing import (
     Subject,
 )
 from fleet.admission.tags import TagKeysUnreadable
+from fleet.core import errors
 from tests.fleet.admission.reviews import claim, devices, exactly, review, template
 from tests.fleet.admission.rights import NOW, SPACE
 

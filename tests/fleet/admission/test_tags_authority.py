@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.admission import tags
 from fleet.admission.tags import Use
 from fleet.admission.tags_authority import Authority, Right
+from fleet.core import errors
 from fleet.dra.configuration import Deallocation
 from fleet.evidence import layout
 from fleet.journal.lock import OwnerLock

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.admission import tags_list
 from fleet.admission.tags import TagKeysUnreadable
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.evidence import dsse
 from tests.fleet.admission.rights import ISSUER, KEYS, LIST, NOW, ROOT, STRANGER, tag
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.children import Children
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.registers import Fault
+from fleet.core import errors
 from fleet.wipe.identity import marked
 from tests.crowding import crowded
 from tests.drivers.host import Host

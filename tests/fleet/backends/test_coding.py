@@ -8,7 +8,7 @@ import pytest
 
 from fleet.backends import coding
 from fleet.backends.base import DeviceNode, Grant, Instance, Mount, ResetOutcome
-from fleet.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
+from fleet.core.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
 
 GPU = Uuid("GPU-1")
 UNITS = (UnitId("GPU-1/m0"), UnitId("GPU-1/m1"))

@@ -15,7 +15,7 @@ import pytest
 
 from fleet.backends import infrastructure
 from fleet.backends.infrastructure import kind
-from fleet.model import Process, ProcessKind
+from fleet.core.model import Process, ProcessKind
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.openers import Opener, openers, sees_all
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 from tests.drivers.pci_tree import PciTree
 from tests.fleet.backends.hiding import WAYS, hiding
 

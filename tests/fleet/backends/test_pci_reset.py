@@ -16,8 +16,8 @@ import pytest
 from fleet.backends import pci_reset
 from fleet.backends.pci_reset import NOTES, Terms
 from fleet.backends.sysfs import Function, Ids
-from fleet.errors import BackendFailed, DeviceLost
-from fleet.model import Process, ProcessKind
+from fleet.core.errors import BackendFailed, DeviceLost
+from fleet.core.model import Process, ProcessKind
 from tests.drivers.pci_tree import GAUDI2, H100, SWITCH, TPU_V5E, Card, Kernel, PciTree
 
 PORT, PLACE = "0000:20:00.0", "0000:3b:00.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.backends import registry
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from tests.fleet.wipe.orders import node
 
 

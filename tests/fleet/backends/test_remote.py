@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.base import Backend, CanDivide, CanPartition, CanReset
 from fleet.backends.remote import RemoteBackend
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.model import Device, Uuid
+from fleet.core import errors
+from fleet.core.model import Device, Uuid
 from fleet.wipe.identity import is_dying
 from tests.fleet.wipe.orders import node
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.backends import sysfs
 from fleet.backends.sysfs import Aer, Bar, Function, Ids, Life, Link
-from fleet.errors import DriverAbsent
+from fleet.core.errors import DriverAbsent
 from tests.drivers.pci_tree import GAUDI2, GIB, H100, SWITCH, TPU_V5E, PciTree
 
 PORT, PLACE = "0000:20:00.0", "0000:3b:00.0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.charge import Charge
 from fleet.binding.claim import ClaimReading, read
@@ -19,16 +18,12 @@ from fleet.binding.service import Binder
 from fleet.binding.surroundings import BinderTerms, Surroundings
 from fleet.binding.visibility import Visible
 from fleet.binding.watching import Cached
-from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
-from fleet.evidence.ledger import LedgerHead
-from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind, uid_of
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
-from fleet.labels import selector
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.labels import selector
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimBrief,
     DeviceResult,
@@ -39,9 +34,14 @@ from fleet.messages import (
     ReasonView,
     ScrubOrder,
 )
-from fleet.model import Holder, HolderKind, Lease, NodeName, Token
-from fleet.profiles import Profile
-from fleet.settings import Unexposed, WipePolicy
+from fleet.core.model import Holder, HolderKind, Lease, NodeName, Token
+from fleet.core.profiles import Profile
+from fleet.core.settings import Unexposed, WipePolicy
+from fleet.evidence.ledger import LedgerHead
+from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind, uid_of
+from fleet.kube.memory.access import Access, Caller, Rule
+from fleet.kube.memory.cluster import MemoryCluster
+from fleet.kube.memory.engine import Engine
 from fleet.slices.rendering import Terms, render
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.allocating import Allocator, AllocatorTerms
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.names import Marks
 from fleet.binding.ports import Abandonment
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
+from fleet.core.profiles import Profile
+from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Token, UnitId
-from fleet.profiles import Profile
-from fleet.settings import WipePolicy
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore
 from tests.fleet.binding.scenes import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.binding.offers import Scene
+from fleet.core.messages import DeviceView, NodeView, ReasonView
+from fleet.core.profiles import Profile
 from fleet.kube.base import Object
-from fleet.messages import DeviceView, NodeView, ReasonView
-from fleet.profiles import Profile
 from fleet.slices.rendering import Terms, render
 
 DRIVER = "gpu.fleetscrub.dev"

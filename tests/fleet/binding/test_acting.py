@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.acting import AGAIN_S, Writer
 from fleet.binding.decisions import Fault
+from fleet.core import errors
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.memory.access import Rule
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.benches import BARE, MARKS, NOW, Bench
 
 LEASE = Lease(frozenset({UnitId("x/all")}), Holder(HolderKind.CLAIM, "u"), Token(1, 5))

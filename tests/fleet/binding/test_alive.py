@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.binding import alive
 from fleet.binding.alive import LATE_S, LEASE, Alive, Heartbeat, Observer, Signs
 from fleet.binding.running import BindingView
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import Right
 from fleet.kube.base import LEASES, Cluster, Name, PatchKind
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.messages import Right
 
 NOW = 1_700_000_000.0
 SPACE = "fleetscrub"

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.allocating import Allocator, AllocatorTerms
 from fleet.binding.allocation import BUILTIN_FINALIZER
 from fleet.binding.claim import read
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.pledge import Pledge
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Outcome
+from fleet.core.model import Holder, HolderKind, UnitId
+from fleet.core.profiles import Profile
+from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, Name, Object, uid_of
-from fleet.leases import AcquireRequest
-from fleet.messages import Outcome
-from fleet.model import Holder, HolderKind, UnitId
-from fleet.profiles import Profile
-from fleet.settings import WipePolicy
 from tests.fleet.binding.benches import Bench
 from tests.fleet.binding.grounds import MARKS, POD, Ground
 from tests.fleet.binding.scenes import SPACE, claim, device_class, request

@@ -9,8 +9,8 @@ from fleet.binding.allocation import BUILTIN_FINALIZER
 from fleet.binding.choosing import Choice, choose
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
+from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Object
-from fleet.profiles import RULES, Profile
 from tests.fleet.binding.scenes import (
     DRIVER,
     NOW,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.bodies import MESSAGE_MAX, Told, Word
 from fleet.binding.claim import read
 from fleet.binding.names import MANAGER
+from fleet.core import errors
 from fleet.kube.base import CLAIMS, Object
 from tests.fleet.binding.benches import MARKS, NOW, Bench
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import coordinating, errors
+from fleet import coordinating
 from fleet.binding.charge import Charge, ChargedNodes, labels_of
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.names import Marks
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.labels import selector
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES, Name, Object, PatchKind, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.labels import selector
 from tests.fleet.binding.benches import SPACE, Bench, shared
 from tests.fleet.binding.test_running import Some, view
 

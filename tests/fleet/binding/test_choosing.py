@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.choosing import Choice, NoChoice, choose
-from fleet.messages import NodeView
+from fleet.core import errors
+from fleet.core.messages import NodeView
 from tests.fleet.binding.scenes import (
     DRIVER,
     NOW,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
 from fleet.binding.claim import read
 from fleet.binding.names import Marks
+from fleet.core import errors
 from fleet.kube.base import Object
 from tests.fleet.binding.scenes import DRIVER, SPACE, result
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.conditions import RESYNC_S, RebootConditions
 from fleet.binding.watching import Cached
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.health.reboots import REMEDIES
 from fleet.kube.base import NODES, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.messages import DeviceView, NodeView, ReasonView
 
 NOW = 1_700_000_000.0
 READY = {

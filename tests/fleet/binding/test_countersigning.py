@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet import errors
 from fleet.binding.countersigning import AGAIN_S, PERIOD_S, Countersigning, in_thread
+from fleet.core import errors
+from fleet.core.model import NodeName
 from fleet.evidence.ledger import LedgerHead
-from fleet.model import NodeName
 
 HEAD = LedgerHead(1, "a" * 64, {})
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet import errors
 from fleet.binding.coverage import EVENTS_MAX, NAMED_MAX, REASON, Coverage
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.labels import selector
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import Kind, Regarding
-from fleet.labels import selector
 from tests.fleet.binding.test_running import Some, view
 
 

@@ -28,9 +28,9 @@ from fleet.binding.decisions import (
 )
 from fleet.binding.facts import Facts, Rules
 from fleet.binding.names import Marks
+from fleet.core.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Finding, Outcome, Owed
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import Object
-from fleet.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Finding, Outcome, Owed
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 
 MARKS = Marks(DRIVER)

@@ -11,9 +11,9 @@ from fleet.binding.explaining import ClaimStory, explain, operations
 from fleet.binding.facts import Rules
 from fleet.binding.names import Marks
 from fleet.binding.pledge import Pledge
+from fleet.core.messages import ClaimBrief, DeviceResult, NodeView, Outcome
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import Object
-from fleet.messages import ClaimBrief, DeviceResult, NodeView, Outcome
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.scenes import DRIVER, NOW, allocated, claim, device, reason, result, view
 
 MARKS = Marks(DRIVER)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from weakref import ref
 
 from fleet.binding.facts import _KNOWN, Facts, devices_of
-from fleet.messages import ClaimBrief, Owed
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core.messages import ClaimBrief, Owed
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.benches import NOW, SPACE, Bench
 from tests.fleet.binding.scenes import device, view
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.allocation import BUILTIN_FINALIZER
 from fleet.binding.choosing import Choice, choose
@@ -12,11 +11,12 @@ from fleet.binding.giving import Giving, Overtaken
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.pledge import LIFETIME_S
 from fleet.binding.proving import Proven
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, Name, uid_of, version_of
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from tests.fleet.binding.grounds import MARKS, POD, Ground, Leases
 from tests.fleet.binding.scenes import device, scene, view
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.holding import TORN_DOWN, Holds
 from fleet.binding.names import MANAGER, Marks
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import CLAIMS, PODS, Name, Object, PatchKind, uid_of
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import errors
 from fleet.binding.informing import SURVEY_MAX, QuarantineNotices
 from fleet.binding.names import Marks
+from fleet.core import errors
+from fleet.core.messages import ClaimBrief, DeviceView, NodeView, ReasonView
+from fleet.core.model import State
 from fleet.kube.base import Object
 from fleet.kube.telling import Kind, Regarding
-from fleet.messages import ClaimBrief, DeviceView, NodeView, ReasonView
-from fleet.model import State
 
 DRIVER = "gpu.fleetscrub.dev"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.leasing import ClaimLeases
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimBrief, NodeView
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimBrief, NodeView
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding.benches import Bench
 
 

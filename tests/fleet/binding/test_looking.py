@@ -7,14 +7,14 @@ from math import inf
 
 import pytest
 
-from fleet import errors
 from fleet.binding import pledge
 from fleet.binding.looking import FORGOTTEN_S, Case, touched
 from fleet.binding.tracking import Track
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimBrief, Owed
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, PatchKind
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimBrief, Owed
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import MARKS, SPACE, Bench, terms
 

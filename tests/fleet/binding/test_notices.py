@@ -6,7 +6,7 @@ import pytest
 
 from fleet.binding import notices
 from fleet.binding.notices import Notice
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, PODS, Name, Selection
 from fleet.kube.memory.cluster import MemoryCluster

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fleet.binding import pledge
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.orphans import PAUSE_MAX, OrphanLeases
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimBrief
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, Name, PatchKind
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimBrief
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from tests.fleet.binding.benches import MARKS, SPACE, Bench, shared
 
 

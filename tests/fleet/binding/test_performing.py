@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.deciding import UNUSED_S
 from fleet.binding.performing import REFUSED_S
 from fleet.binding.undoing import UNDONE_NODE_MAX
+from fleet.core import errors
+from fleet.core.messages import Acceptance
+from fleet.core.settings import Unexposed
 from fleet.kube.base import CLAIMS, PODS
-from fleet.messages import Acceptance
-from fleet.settings import Unexposed
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import MARKS, Bench
 

@@ -7,7 +7,7 @@ import pytest
 from fleet.binding import pledge
 from fleet.binding.names import Marks
 from fleet.binding.pledge import LIFETIME_S, Pledge
-from fleet.model import Lease, Token
+from fleet.core.model import Lease, Token
 from tests.fleet.binding.scenes import DRIVER, NOW
 
 MARKS = Marks(DRIVER)

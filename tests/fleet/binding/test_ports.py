@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet import errors
 from fleet.binding.ports import Abandonment, Nodes
+from fleet.core import errors
 from tests.fleet.binding.benches import Bench
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.leasing import ClaimLeases
 from fleet.binding.proving import TRIES, Patience, Proven, Proving, Unproven
-from fleet.messages import NodeView, Outcome
-from fleet.model import UnitId
-from fleet.settings import WipePolicy
+from fleet.core import errors
+from fleet.core.messages import NodeView, Outcome
+from fleet.core.model import UnitId
+from fleet.core.settings import WipePolicy
 from tests.fleet.binding.grounds import Ground, Leases
 
 FIRST, SECOND = "GPU-n1-gpu-0", "GPU-n1-gpu-1"

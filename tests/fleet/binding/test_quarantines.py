@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from fleet import errors
 from fleet.binding.quarantines import VIEW_AGE_MAX_S, QuarantineLeases
-from fleet.clock import ManualClock
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceView, NodeView
-from fleet.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore
 

@@ -8,9 +8,9 @@ from fleet.binding import bodies
 from fleet.binding.bodies import Told, Word
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.receipt import WORDS, Standing, receipt, written
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import Token
 from fleet.kube.base import Object
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import Token
 from tests.fleet.binding.benches import CONDITIONS, MARKS, NOW
 from tests.fleet.binding.scenes import DRIVER, allocated, result
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.binding.running import (
     PAUSE_MAX_S,
     PERIOD_S,
@@ -22,16 +21,17 @@ from fleet.binding.running import (
     Views,
 )
 from fleet.binding.watching import Cached
-from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.kube.rights import Rights
-from fleet.messages import DeviceView, NodeView
-from fleet.model import NodeName, Token, UnitId
 from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.fleet.kube.test_rights import Reviewed

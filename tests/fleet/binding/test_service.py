@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet import errors
 from fleet.binding.deciding import MARGIN_S, UNUSED_S, WATCHED_S
 from fleet.binding.decisions import Undo, Wait
 from fleet.binding.facts import Rules
@@ -14,12 +13,13 @@ from fleet.binding.holding import Holds
 from fleet.binding.looking import Case
 from fleet.binding.service import LET_GO_SHARE, RESYNC_S, WAIT_TOLD_S, words
 from fleet.binding.tracking import Track
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Outcome
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
 from fleet.kube.memory.engine import Target
-from fleet.leases import AcquireRequest
-from fleet.messages import Outcome
-from fleet.model import Holder, HolderKind, UnitId
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import BARE, BUILTIN, MARKS, SPACE, STEP_S, Bench
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.binding.surroundings import BinderTerms, in_turn
-from fleet.settings import KubernetesSettings, Settings
+from fleet.core.settings import KubernetesSettings, Settings
 
 
 @pytest.mark.parametrize(("word", "until"), [("with-hold", False), ("until-verified", True)])

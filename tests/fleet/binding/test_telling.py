@@ -6,7 +6,7 @@ from fleet.binding.claim import read
 from fleet.binding.decisions import PodFact
 from fleet.binding.names import Marks
 from fleet.binding.telling import Telling
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.telling import Events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet.binding.decisions import BUSY_S
 from fleet.binding.tracking import LEAP_S, STUCK_S, UNDOING_MAX_S, Agenda, Track, Watch
-from fleet.model import Token
+from fleet.core.model import Token
 
 
 def test_another_token_begins_anew() -> None:

@@ -13,7 +13,7 @@ from fleet.binding.claim import read
 from fleet.binding.names import Marks
 from fleet.binding.trimming import trimmed, trimmed_node
 from fleet.binding.watching import Cached
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.dra import reading as dra
 from fleet.kube.base import CLAIMS, NODES, Object, Selection
 from fleet.kube.cluster import Answer, KubernetesCluster, Request

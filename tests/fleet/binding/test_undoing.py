@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.undoing import (
     UNDONE_MAX,
     UNDONE_NODE_MAX,
@@ -13,8 +12,9 @@ from fleet.binding.undoing import (
     Undoing,
     codes_of,
 )
-from fleet.messages import Outcome
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.messages import Outcome
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import Bench
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding.visibility import Visible
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import NODES, SLICES, Name, Object, Selection, name_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine

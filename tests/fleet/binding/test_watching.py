@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.binding.watching import QUIET_MAX_S, Cached
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import (
     CLAIMS,
     Change,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
 from fleet.binding import wishes
+from fleet.core import errors
 from fleet.kube.base import Object
 from tests.fleet.binding.scenes import claim, device_class, request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.campaign.breaker import SPELLS, Breaker, Stance
-from fleet.settings import CampaignPolicy
+from fleet.core.settings import CampaignPolicy
 
 POLICY = CampaignPolicy(breaker_failures=3, breaker_fraction=0.5, breaker_window_s=100)
 

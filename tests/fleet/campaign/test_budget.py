@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.campaign.budget import Accelerator, Floors, Service, Standing, in_service, limit, used
-from fleet.messages import DeviceView, NodeView
-from fleet.settings import CampaignPolicy
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.settings import CampaignPolicy
 
 
 def service(**standings: Standing) -> Service:

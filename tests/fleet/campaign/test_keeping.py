@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from fleet import errors
 from fleet.campaign.keeping import APPENDED_MAX, Keeping
 from fleet.campaign.ports import CampaignCoordinator
-from fleet.messages import DeviceResult, Outcome
+from fleet.core import errors
+from fleet.core.messages import DeviceResult, Outcome
 
 
 class Store:

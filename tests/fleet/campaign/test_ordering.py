@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.campaign.ordering import PATIENCE_TTLS, RETRY_S, Ordering
 from fleet.campaign.report import Phase
 from fleet.campaign.targets import target_of
 from fleet.campaign.track import Track
-from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
-from fleet.settings import CampaignPolicy, WipePolicy
+from fleet.core import errors
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core.settings import CampaignPolicy, WipePolicy
 from fleet.stores.base import Release, Renewal
 
 POLICY = CampaignPolicy(lease_ttl_s=60)

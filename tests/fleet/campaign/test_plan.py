@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fleet.campaign.budget import Accelerator, Service, Standing, limit, used
 from fleet.campaign.plan import Line, Room, next_batch, plan
 from fleet.campaign.targets import Target
-from fleet.model import NO_TOKEN
-from fleet.settings import CampaignPolicy
+from fleet.core.model import NO_TOKEN
+from fleet.core.settings import CampaignPolicy
 
 
 def target(node: str, uuid: str, rack: str = "", pool: str = "p") -> Target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.campaign.report import REMEDIES, ExitReason, RunReport, Sums, exit_code
-from fleet.messages import ByteFigures, DeviceResult, Outcome
+from fleet.core.messages import ByteFigures, DeviceResult, Outcome
 
 
 def row(outcome: Outcome, uuid: str = "g") -> DeviceResult:

@@ -8,8 +8,8 @@ from fleet.campaign.report import Phase
 from fleet.campaign.roster import Roster
 from fleet.campaign.targets import Target
 from fleet.campaign.track import Track, finding
-from fleet.messages import ByteFigures, DeviceResult, Outcome
-from fleet.model import NO_TOKEN
+from fleet.core.messages import ByteFigures, DeviceResult, Outcome
+from fleet.core.model import NO_TOKEN
 from fleet.wipe.result import PASSES
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet import errors, leases
 from fleet.campaign import select
 from fleet.campaign.breaker import Stance
 from fleet.campaign.report import ExitReason, Phase, RunReport
 from fleet.campaign.run import Campaign, Scope
 from fleet.campaign.scope import Agreement
-from fleet.errors import FleetError
-from fleet.leases import AcquireRequest
-from fleet.messages import (
+from fleet.core import errors, leases
+from fleet.core.errors import FleetError
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import (
     Acceptance,
     ByteFigures,
     DeviceResult,
@@ -30,8 +30,8 @@ from fleet.messages import (
     ScrubOrder,
     WipeProgress,
 )
-from fleet.model import Holder, HolderKind, Lease, State, Token, UnitId
-from fleet.settings import CampaignPolicy
+from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
+from fleet.core.settings import CampaignPolicy
 from fleet.stores.base import Release, Renewal
 
 GIB = 1 << 30

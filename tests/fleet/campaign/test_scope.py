@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.campaign.scope import Scope
-from fleet.messages import DeviceResult, Outcome
+from fleet.core.messages import DeviceResult, Outcome
 
 
 def result(uuid: str, outcome: Outcome, operation: str = "") -> DeviceResult:

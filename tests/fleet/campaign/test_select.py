@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
 from fleet.campaign.select import ALL, parse
-from fleet.messages import DeviceView, NodeView
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView
 
 DEVICE = DeviceView(
     uuid="GPU-1",

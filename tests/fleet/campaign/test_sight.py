@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.campaign.sight import ACTIVE_MAX, FIRST_LOOKS_MAX, LOOK_EVERY_S, LOOKS_MAX, Sight
-from fleet.messages import DeviceView, NodeView
+from fleet.core.messages import DeviceView, NodeView
 
 
 def view(node: str, state: str = "CLEAN") -> NodeView:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.campaign.targets import choose, target_of, touched
-from fleet.messages import DeviceView, NodeView
-from fleet.model import Token
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import Token
 
 
 def device(uuid: str, units: str, state: str = "DIRTY", claim: str = "") -> DeviceView:

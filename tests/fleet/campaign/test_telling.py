@@ -14,9 +14,9 @@ from fleet.campaign.report import ExitReason, Phase
 from fleet.campaign.roster import Roster
 from fleet.campaign.targets import Target
 from fleet.campaign.track import Track
-from fleet.messages import ByteFigures, Outcome, WipeProgress
-from fleet.model import NO_TOKEN
-from fleet.settings import CampaignPolicy
+from fleet.core.messages import ByteFigures, Outcome, WipeProgress
+from fleet.core.model import NO_TOKEN
+from fleet.core.settings import CampaignPolicy
 
 
 def track(uuid: str, node: str = "n", **changed: Any) -> Track:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.campaign.report import Phase
 from fleet.campaign.targets import target_of
 from fleet.campaign.track import Track, error_of, late, unfit
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.messages import (
     Acceptance,
     DeviceResult,
     DeviceView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.campaign.verdict import COVERED, WORDS, Verdict, counted, verdict
-from fleet.messages import Outcome
+from fleet.core.messages import Outcome
 from tests.fleet.reports.records import certified, failed, lost
 
 

@@ -9,8 +9,8 @@ import pytest
 from fleet.backends.base import Grant, Mount
 from fleet.cdi import files
 from fleet.cdi.directory import SpecDirectory
-from fleet.claims import Claim, ClaimState
-from fleet.model import BootId, ClaimUid, Token, Uuid
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import BootId, ClaimUid, Token, Uuid
 from tests.fleet.cdi.writing import CLAIMS, NULL
 
 UID, OTHER = CLAIMS

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.cdi import files
 from fleet.cdi.directory import SpecDirectory
 from fleet.cdi.scan import scan
-from fleet.model import ClaimUid, Uuid
+from fleet.core import errors
+from fleet.core.model import ClaimUid, Uuid
 from tests.fleet.cdi.conftest import DEVICES, FILE, OTHER, UID, UNSYNCED, claim, grants
 from tests.fleet.cdi.test_scan import text
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
 from fleet.cdi.names import (
     FILE_LENGTH_MAX,
     NAME_LENGTH_MAX,
@@ -18,7 +17,8 @@ from fleet.cdi.names import (
     is_uid,
     kind_problems,
 )
-from fleet.model import ClaimUid
+from fleet.core import errors
+from fleet.core.model import ClaimUid
 
 KIND = Kind("accelerator.acme.corp", "gpu")
 UIDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", fullmatch=True).map(ClaimUid)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fleet.backends.base import DeviceNode, Grant
 from fleet.cdi.directory import SpecDirectory
-from fleet.claims import Claim, ClaimState
-from fleet.model import BootId, ClaimUid, Token, Uuid
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import BootId, ClaimUid, Token, Uuid
 
 CLAIMS = (
     ClaimUid("0b1c2d3e-aaaa-4bbb-8ccc-000000000001"),

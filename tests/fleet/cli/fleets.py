@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimOrder, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.settings import Settings
 from fleet.node.service import NodeService
-from fleet.settings import Settings
 
 WAIT_S = 30.0
 

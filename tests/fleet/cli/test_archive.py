@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli import archive as naming
-from fleet.clock import SystemClock
-from fleet.errors import InputInvalid
+from fleet.core.clock import SystemClock
+from fleet.core.errors import InputInvalid
 from fleet.evidence import filing
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator

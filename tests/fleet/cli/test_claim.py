@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fleet import errors
 from fleet.binding.statements import REASON
 from fleet.cli.claim import ClaimStoryAnswer, _render_story
 from fleet.cli.main import build
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import ClaimOrder
 from fleet.kube.base import CLAIMS, CLASSES, Name
 from fleet.kube.telling import Events, Regarding
-from fleet.messages import ClaimOrder
 from tests.fleet.binding.scenes import device_class
 from tests.fleet.test_coordinating import Host, host
 

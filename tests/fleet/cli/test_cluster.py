@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.bootstrap import plan_fleet
 from fleet.cli.cluster import surroundings
+from fleet.core import errors
+from fleet.core.settings import MIB, KubernetesSettings, Settings
 from fleet.kube import identity
 from fleet.kube.base import NAMESPACES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.planning import record_kubeconfig
-from fleet.settings import MIB, KubernetesSettings, Settings
 from tests.standin.server import StandIn
 
 

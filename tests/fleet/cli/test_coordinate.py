@@ -10,9 +10,9 @@ import time
 
 from typer.testing import CliRunner
 
-from fleet import errors
 from fleet.binding import alive
 from fleet.cli.main import build
+from fleet.core import errors
 from fleet.planning import record_kubeconfig
 from tests.fleet.test_coordinating import Host, host
 

@@ -10,7 +10,7 @@ import pytest
 
 from fleet import bootstrap, planning
 from fleet.cli.main import main
-from fleet.settings import HardwareSettings, Settings
+from fleet.core.settings import HardwareSettings, Settings
 from tests.drivers.pci_tree import TPU_V5E, PciTree
 
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from fleet.cli.evidence import app
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
 from fleet.evidence import layout
 from tests.fleet.evidence.samples import Site, device_named, rewrite
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.evidence import app
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import ClaimUid
 from fleet.evidence import layout
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.losses import Look, LossLog
-from fleet.model import ClaimUid
 from tests.fleet.evidence.test_losses import DEVICE, LOSS, NOW
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.cli import markup
+from fleet.core import errors
 from tests.fleet.cli.test_page import HOSTILE, Parsed
 
 

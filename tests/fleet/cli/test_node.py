@@ -11,11 +11,11 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
 from tests.fleet.cli.fleets import certify, occupy
 from tests.fleet.evidence.samples import Site
 from tests.standin.server import StandIn

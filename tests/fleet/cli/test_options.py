@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.cli.options import operator_name, parse_size, state_directory
+from fleet.core import errors
 
 
 @pytest.mark.parametrize(

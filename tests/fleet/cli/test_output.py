@@ -23,8 +23,8 @@ from fleet.cli.output import (
     emit_error,
     error_console,
 )
-from fleet.errors import DeviceUnknown
-from fleet.messages import Moment
+from fleet.core.errors import DeviceUnknown
+from fleet.core.messages import Moment
 from tests.fleet.cli.fleets import certify
 
 

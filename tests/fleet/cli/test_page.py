@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from fleet.cli import page
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import Digest
 from fleet.evidence import by_hand, layout
 from fleet.evidence.sources import collect
-from fleet.model import Digest
 from tests.fleet.evidence.samples import Site, Verdict, device_named, rewrite
 
 HOSTILE = '</td><script>alert(1)</script><img src="https://x.example/a.png" onerror=x>\u202e\x1b[2J'

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors, hardware, planning
+from fleet import bootstrap, hardware, planning
 from fleet.backends.remote import RemoteBackend
 from fleet.cli import places
 from fleet.cli.places import GpuMemory, Memory, Place
-from fleet.messages import DeviceView
-from fleet.settings import HardwareKind, HardwareSettings, Settings
+from fleet.core import errors
+from fleet.core.messages import DeviceView
+from fleet.core.settings import HardwareKind, HardwareSettings, Settings
 from tests.drivers.host import Gpu, Host
 from tests.fleet.wipe.orders import one_file
 

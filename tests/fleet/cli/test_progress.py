@@ -10,7 +10,7 @@ from rich.console import Console
 from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
 from fleet.cli.output import PlainConsole
 from fleet.cli.progress import Bars, Lines, choose, overview
-from fleet.messages import Outcome
+from fleet.core.messages import Outcome
 
 
 def status(phase: Phase, *, at: float, done: int = 0, step: str = "") -> CampaignStatus:

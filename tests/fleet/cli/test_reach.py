@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.cli import reach
 from fleet.cli.main import main
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.evidence import layout
 from fleet.journal.lock import OwnerLock
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimOrder
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from tests.fleet.cli.fleets import occupy
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fleet.campaign.report import ExitReason, RunReport, Sums
 from fleet.cli.reporting import render
-from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
+from fleet.core.messages import ByteFigures, DeviceResult, Finding, Outcome
 
 GOOD_RESULT = DeviceResult(
     node="node-0",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fleet.cli import run_page
-from fleet.messages import Finding, Outcome
+from fleet.core.messages import Finding, Outcome
 from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord
 from tests.fleet.cli.test_page import HOSTILE, Parsed

@@ -10,9 +10,9 @@ import pytest
 from fleet import bootstrap
 from fleet.campaign.report import ExitReason
 from fleet.cli.main import main
+from fleet.core.messages import DeviceResult, Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.messages import DeviceResult, Outcome
 from fleet.stores.base import RunRecord
 from tests.fleet.cli.fleets import certify
 from tests.fleet.reports.records import BEGIN, certified, failed

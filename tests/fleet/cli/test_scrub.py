@@ -14,7 +14,7 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
-from fleet.messages import DeviceResult, Outcome
+from fleet.core.messages import DeviceResult, Outcome
 from fleet.stores.base import RunRecord
 from tests.fleet.cli.fleets import certify
 

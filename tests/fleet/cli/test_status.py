@@ -18,9 +18,9 @@ from fleet.binding.alive import Heartbeat
 from fleet.binding.running import BindingView
 from fleet.cli.main import main
 from fleet.cli.status import judge
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
+from fleet.core.messages import DeviceView, NodeView, Right
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.messages import DeviceView, NodeView, Right
 from fleet.node import kubelet_checkpoint
 from tests.fleet.cli.fleets import certify
 from tests.fleet.cli.test_cluster import served_state

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from fleet import errors
 from fleet.cli.store import Terms, app, follow
-from fleet.clock import SystemClock
-from fleet.messages import DeviceView, NodeView
-from fleet.model import NO_TOKEN, Token
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.model import NO_TOKEN, Token
 from fleet.stores.base import Event
 from fleet.stores.sqlite import Stores, open_stores, store_path
 from tests.cloud.server import REGION, CloudServer

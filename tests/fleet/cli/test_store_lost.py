@@ -12,10 +12,10 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
+from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.kube.base import CONFIGMAPS, Name
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.stores.kubernetes import NAME
 from fleet.stores.sqlite import open_stores, store_path
 from tests.fleet.cli.fleets import occupy

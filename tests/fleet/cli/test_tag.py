@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fleet import errors
 from fleet.admission import tags
 from fleet.admission.tags import TagKeysUnreadable
 from fleet.cli.main import build
+from fleet.core import errors
 
 runner = CliRunner()
 APP = build()

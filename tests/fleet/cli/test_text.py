@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.cli import quarantine, status, text
-from fleet.messages import DeviceView, NodeView, ReasonView, Replication
+from fleet.core.messages import DeviceView, NodeView, ReasonView, Replication
 
 HOSTILE = "t\x1b[2J\n\x1b]0;pwn"
 

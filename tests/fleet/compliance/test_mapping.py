@@ -10,7 +10,7 @@ import pytest
 
 from fleet.compliance import mapping
 from fleet.compliance.mapping import LEDGER, Answer, Requirement, requirements, values
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.evidence import parsed
 from fleet.evidence.certificate import Reset, issue
 from fleet.evidence.keys import SigningKey

@@ -12,11 +12,11 @@ import pytest
 
 from fleet.compliance.mapping import requirement
 from fleet.compliance.report import Asked, ComplianceReport, Period, compare, known
+from fleet.core.model import Device, Digest
 from fleet.evidence.certificate import Reset
 from fleet.evidence.export import export
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.model import Device, Digest
 from tests.fleet.evidence.samples import Site, device_named, reset_of, rewrite
 
 REAL: dict[str, Any] = {"backend": "nvidia", "simulated": False}

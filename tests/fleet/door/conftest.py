@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.claims import ClaimState
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import (
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import (
     Acceptance,
     ClaimAnswer,
     ClaimOrder,
@@ -26,7 +24,9 @@ from fleet.messages import (
     Published,
     ScrubOrder,
 )
-from fleet.model import Holder, HolderKind, NodeName, Token
+from fleet.core.model import Holder, HolderKind, NodeName, Token
+from fleet.door.calling import DoorNode
+from fleet.door.serving import Door
 from fleet.node.sweep import Seen
 from tests.fleet.node.conftest import lab
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
+from fleet.core import errors
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import DeviceView, Outcome
+from fleet.core.model import Holder, HolderKind, NodeName
 from fleet.door.calling import DoorNode
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import DeviceView, Outcome
-from fleet.model import Holder, HolderKind, NodeName
 from tests.fleet.node.conftest import Lab
 
 

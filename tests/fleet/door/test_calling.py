@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.registers import Fault
+from fleet.core import errors
+from fleet.core.messages import ClaimAnswer, ClaimOrder, TeardownOrder
+from fleet.core.model import State, Uuid
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimAnswer, ClaimOrder, TeardownOrder
-from fleet.model import State, Uuid
 from tests.fleet.door.conftest import Recorder
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.owning import owner

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.binding.ports import Abandonment
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.leases import Closure
+from fleet.core.messages import NodeView, ScrubOrder
 from fleet.door.calling import DoorNode
 from fleet.door.nodes import HUNG_S, DoorNodes
 from fleet.door.serving import Door
-from fleet.leases import Closure
-from fleet.messages import NodeView, ScrubOrder
 from tests.fleet.door.conftest import Recorder, refused
 
 ORDER = ScrubOrder.model_validate(

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
+from fleet.core import errors
+from fleet.core.messages import ClaimOrder, Owed, Published, TeardownOrder
 from fleet.door import paths, wire
 from fleet.door.calling import DoorNode
 from fleet.door.serving import Door
-from fleet.messages import ClaimOrder, Owed, Published, TeardownOrder
 from tests.fleet.door.conftest import Recorder, refused
 from tests.fleet.node.conftest import Lab, wait_for
 

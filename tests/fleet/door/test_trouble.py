@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
 from fleet.door import trouble
 from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from fleet import errors, sqlite
+from fleet.core import errors, sqlite
+from fleet.core.model import Token
 from fleet.door import wire
-from fleet.model import Token
 
 KINDS = sorted(
     (

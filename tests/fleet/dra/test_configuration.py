@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.settings import ResetPolicy, WipePolicy
+from fleet.core.settings_parse import Problem
 from fleet.dra.configuration import (
     API_VERSION,
     KIND,
@@ -23,8 +25,6 @@ from fleet.dra.configuration import (
     parsed,
     statement,
 )
-from fleet.settings import ResetPolicy, WipePolicy
-from fleet.settings_parse import Problem
 
 VALID = {"apiVersion": API_VERSION, "kind": KIND}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.dra.health import Health, HealthVerdict, verdict, verdicts
-from fleet.messages import DeviceView, NodeView, ReasonView
 
 
 def device(uuid: str = "GPU-0", **changes: object) -> DeviceView:

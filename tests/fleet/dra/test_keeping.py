@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
 from fleet.binding.visibility import Visible
+from fleet.core import errors
+from fleet.core.messages import Published
+from fleet.core.model import State, Uuid
+from fleet.core.settings import Unexposed
 from fleet.dra.asking import AskedClaim
 from fleet.dra.health import Health, HealthVerdict
 from fleet.dra.keeping import Keeper
 from fleet.kube.base import SLICES
-from fleet.messages import Published
-from fleet.model import State, Uuid
-from fleet.settings import Unexposed
 from fleet.slices.reporting import PublishReport
 from fleet.slices.takeover import Record, taken_over
 from tests.fleet.dra.benches import DRIVER, Bench, bench

@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
 from fleet.binding.claim import ClaimReading, read
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView, Owed
+from fleet.core.model import State
+from fleet.core.profiles import Profile
+from fleet.core.settings import Finalizing
 from fleet.dra.asking import AskedClaim
 from fleet.dra.marking import (
     HOLD_BUDGET_S,
@@ -23,10 +27,6 @@ from fleet.dra.marking import (
 from fleet.kube.base import CLAIMS, Object, Resource
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.rights import REVIEWS
-from fleet.messages import DeviceView, NodeView, Owed
-from fleet.model import State
-from fleet.profiles import Profile
-from fleet.settings import Finalizing
 from tests.fleet.dra.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
 from tests.fleet.node.conftest import wait_for
 

@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import ClaimAnswer, Owed, TeardownOrder
+from fleet.core.model import State
 from fleet.dra.asking import AskedClaim
 from fleet.dra.orphans import Orphans
 from fleet.dra.ports import Node
 from fleet.kube import answers
 from fleet.kube.base import Listing, Name, Object, Resource
-from fleet.messages import ClaimAnswer, Owed, TeardownOrder
-from fleet.model import State
 from tests.fleet.dra.benches import MARKS, NODE, SPACE, Bench, bench, result
 from tests.fleet.node.conftest import wait_for
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.reading import Consumer, Result, read
 
 DRIVER = "gpu.example.com"

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.admission.tags import TagKeys, TagKeysUnreadable, seconds_of
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_list import without_key
+from fleet.core import errors
+from fleet.core.model import HolderKind, State
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.configuration import API_VERSION, KIND
 from fleet.dra.serving import ENDED, ClaimServing
@@ -27,7 +29,6 @@ from fleet.evidence.verify import verify
 from fleet.kube import answers
 from fleet.kube.base import Name, Object, Resource
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.model import HolderKind, State
 from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
 from tests.fleet.dra.benches import DRIVER, NODE, SPACE, Bench, bench, result
 

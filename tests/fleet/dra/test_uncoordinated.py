@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.binding.alive import LATE_S, LEASE, Alive, key_of
 from fleet.binding.view import BindingView
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import Right
 from fleet.dra.uncoordinated import (
     ABSENT_S,
     BAD_PERIOD_S,
@@ -24,7 +25,6 @@ from fleet.dra.uncoordinated import (
 )
 from fleet.kube.base import EVENTS, LEASES, Name, Object, PatchKind
 from fleet.kube.telling import Events
-from fleet.messages import Right
 from tests.fleet.dra.benches import MARKS, SPACE, Bench, bench, result
 
 OURS = "fleetscrub"

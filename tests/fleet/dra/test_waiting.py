@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.dra.waiting import (
     FAIR_S,
     HOLDER_WAIT_S,

@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.backends.base import Coverage, ResetScrub
-from fleet.evidence import kept_list, layout
-from fleet.evidence.certificate import Attested, Issued, Reset, issue
-from fleet.evidence.heads import HeadsLog
-from fleet.evidence.keys import SigningKey
-from fleet.evidence.ledger import Ledger
-from fleet.evidence.sources import collect
-from fleet.evidence.verify import verify
-from fleet.health.readings import Readings
-from fleet.model import (
+from fleet.core.model import (
     BootId,
     Device,
     Digest,
@@ -28,6 +20,14 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.evidence import kept_list, layout
+from fleet.evidence.certificate import Attested, Issued, Reset, issue
+from fleet.evidence.heads import HeadsLog
+from fleet.evidence.keys import SigningKey
+from fleet.evidence.ledger import Ledger
+from fleet.evidence.sources import collect
+from fleet.evidence.verify import verify
+from fleet.health.readings import Readings
 from fleet.wipe.result import PASSES, Kind, Pass, WipeResult
 
 START = 1_700_000_000.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import filing
 from fleet.evidence.archive import Archive
 from fleet.evidence.dsse import digest_of

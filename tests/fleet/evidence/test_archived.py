@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.clock import ManualClock
+from fleet.core.errors import EvidenceInvalid, InputInvalid
+from fleet.core.model import Digest, NodeName
 from fleet.evidence import archived, dsse, filing, heads, key_list, layout, parsed
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
@@ -23,7 +24,6 @@ from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import Replicator
 from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import Report, verify
-from fleet.model import Digest, NodeName
 from fleet.stores.base import RunRecord, RunState
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site, device_named

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import Digest
 from fleet.evidence import by_hand
 from fleet.evidence.export import export
 from fleet.evidence.sources import collect
-from fleet.model import Digest
 from tests.fleet.evidence.samples import Site
 
 GOOD = "Signature Verified Successfully"

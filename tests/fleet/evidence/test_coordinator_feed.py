@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.evidence import filing, kept_list, key_list, layout
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.replicating import Replicator

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse
 from fleet.evidence.keys import SigningKey
 from tests.fleet.evidence.samples import START

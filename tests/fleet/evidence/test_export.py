@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse
 from fleet.evidence.export import export
 from fleet.evidence.keys import KeyRing

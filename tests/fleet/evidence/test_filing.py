@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import EvidenceInvalid, InputInvalid
+from fleet.core.errors import EvidenceInvalid, InputInvalid
+from fleet.core.model import ClaimUid, RunId
 from fleet.evidence import filing, parsed
 from fleet.evidence.dsse import digest_of
 from fleet.evidence.keys import SigningKey
-from fleet.model import ClaimUid, RunId
 from tests.fleet.evidence.samples import Site, device_named
 
 DIGEST = digest_of(b"x")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet.core.model import UnitId
 from fleet.evidence.findings import Doubt, Report
-from fleet.model import UnitId
 from tests.fleet.evidence.samples import START
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import EvidenceInvalid, InputInvalid, NotOwner
+from fleet.core.clock import ManualClock
+from fleet.core.errors import EvidenceInvalid, InputInvalid, NotOwner
+from fleet.core.model import Digest, NodeName, UnitId
 from fleet.evidence import dsse, heads, layout
 from fleet.evidence.heads import HeadsLog, countersign
 from fleet.evidence.key_list import Named
 from fleet.evidence.ledger import LedgerHead
-from fleet.model import Digest, NodeName, UnitId
 from tests.fleet.evidence.samples import START, Site, codes, rewrite
 
 HEAD = LedgerHead(1, "a" * 64, {UnitId("u"): Digest("sha256:" + "1" * 64)})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fleet.core.model import Digest, NodeName
 from fleet.evidence import layout
 from fleet.evidence.export import export
 from fleet.evidence.heads import HeadsLog
 from fleet.evidence.key_list import Named
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.model import Digest, NodeName
 from tests.fleet.evidence.samples import START, Site
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import EvidenceInvalid
+from fleet.core.clock import ManualClock
+from fleet.core.errors import EvidenceInvalid
 from fleet.evidence import kept_list, layout
 from fleet.evidence.heads import Countersigner, HeadsLog
 from fleet.evidence.key_list import Listed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import dsse, key_list, layout
 from fleet.evidence.export import export
 from fleet.evidence.key_list import Kept, KeyList, Listed, Named

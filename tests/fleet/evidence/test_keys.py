@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fleet
-from fleet.errors import KeyUnusable
+from fleet.core.errors import KeyUnusable
 from fleet.evidence.keys import KeyRing, PublicKey, SigningKey
 
 _MAKE = """

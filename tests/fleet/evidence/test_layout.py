@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.evidence import layout
 
 

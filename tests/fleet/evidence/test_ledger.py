@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 import fleet
-from fleet.errors import (
+from fleet.core.errors import (
     EvidenceInvalid,
     EvidenceRefused,
     InputInvalid,
     LedgerUnavailable,
     NotOwner,
 )
+from fleet.core.model import Device, Digest, UnitId
 from fleet.evidence import parsed
 from fleet.evidence.ledger import Ledger, LedgerHead
-from fleet.model import Device, Digest, UnitId
 from tests.fleet.evidence.samples import Site, codes, device_named, rewrite, speed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
 from fleet.evidence import layout
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import read_cursor

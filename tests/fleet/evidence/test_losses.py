@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import EvidenceInvalid, LedgerUnavailable
+from fleet.core.errors import EvidenceInvalid, LedgerUnavailable
+from fleet.core.model import ClaimUid, Digest, NodeName, Reason, Source, Token, UnitId, Uuid
 from fleet.evidence import dsse, losses
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.losses import Loss, LossLog, LostDevice
-from fleet.model import ClaimUid, Digest, NodeName, Reason, Source, Token, UnitId, Uuid
 from tests.crowding import exhausted
 
 NOW = 1_700_000_000.25

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import LedgerUnavailable
+from fleet.core.clock import ManualClock
+from fleet.core.errors import LedgerUnavailable
+from fleet.core.model import ClaimUid, NodeName
 from fleet.evidence import archived, layout
 from fleet.evidence.export import export
 from fleet.evidence.ledger_feed import LedgerFeed
@@ -18,7 +19,6 @@ from fleet.evidence.losses import LossLog, file_name
 from fleet.evidence.replicating import Replicator
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import Report, verify
-from fleet.model import ClaimUid, NodeName
 from tests.cloud.archives import MemoryArchive
 from tests.crowding import exhausted
 from tests.fleet.evidence.samples import Site

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
 from fleet.evidence import dsse, parsed
 from fleet.evidence.certificate import PREDICATE_TYPE, issue
 from fleet.evidence.keys import SigningKey

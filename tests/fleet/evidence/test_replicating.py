@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.evidence import filing, layout
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.replicating import AGAIN_S, BACKOFF_MAX_S, REFUSED_S, Replicator

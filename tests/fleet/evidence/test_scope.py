@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fleet.backends.base import Coverage
+from fleet.core.model import Process, ProcessKind
 from fleet.evidence import scope
-from fleet.model import Process, ProcessKind
 from tests.fleet.evidence.samples import device_named, wipe_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import LedgerUnavailable
+from fleet.core.errors import LedgerUnavailable
 from fleet.evidence.dsse import canonical
 from fleet.evidence.segments import Damage, Entry, Place, Reader, segment_paths
 from fleet.evidence.writer import Writer

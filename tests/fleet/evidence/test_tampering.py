@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Digest, NodeName, UnitId
 from fleet.evidence import copies, dsse, kept_list, layout, parsed
 from fleet.evidence.certificate import PREDICATE_TYPE
 from fleet.evidence.dsse import digest_of
@@ -25,7 +26,6 @@ from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import GENESIS, next_chain, spell_line
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.model import Digest, NodeName, UnitId
 from tests.fleet.evidence.samples import START, Site, rewrite
 
 Predicate = dict[str, Any]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import EvidenceInvalid
+from fleet.core.errors import EvidenceInvalid
+from fleet.core.model import Device, NodeName, Token
 from fleet.evidence import dsse, heads, layout
 from fleet.evidence.certificate import PREDICATE_TYPE
 from fleet.evidence.dsse import digest_of
@@ -23,7 +24,6 @@ from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.segments import GENESIS, Damage, Sequence, next_chain, spell_line
 from fleet.evidence.sources import Trust, collect, heads_log, take_heads
 from fleet.evidence.verify import verify
-from fleet.model import Device, NodeName, Token
 from tests.fleet.evidence.samples import Site, codes, device_named, rewrite
 
 Change = Callable[[list[bytes]], list[bytes]]

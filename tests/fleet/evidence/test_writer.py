@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import LedgerUnavailable, NotOwner
+from fleet.core.errors import LedgerUnavailable, NotOwner
 from fleet.evidence.dsse import canonical
 from fleet.evidence.segments import segment_paths
 from fleet.evidence.writer import Writer

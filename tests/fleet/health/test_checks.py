@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.core.model import Source
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks, reasons
 from fleet.health.checks import CHECKS, Action, Finding, Verdict, judge, needs_reset, passed
 from fleet.health.readings import COUNTERS, Logged, Readings
 from fleet.health.xids import Severity
-from fleet.model import Source
-from fleet.settings import HealthPolicy
 
 POLICY = HealthPolicy()
 GOOD = Readings(

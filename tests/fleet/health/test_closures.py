@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fleet.backends.kmsg import KernelLog
+from fleet.core.settings import HealthPolicy
 from fleet.health import closures, kernel_log
 from fleet.health.checks import Verdict, judge
 from fleet.health.closures import EVERYTHING, RESET, open_only
 from fleet.health.readings import Logged, LogPlace, Readings
-from fleet.settings import HealthPolicy
 
 CASE = Path(__file__).parents[2] / "corpus/B58-kmsg-replay"
 GPU = "0000:1b:00.0"

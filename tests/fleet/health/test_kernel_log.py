@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.health import kernel_log
 from fleet.health.kernel_log import Fact, Kind, records
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Source
 from fleet.health import reasons
-from fleet.model import Source
 from fleet.wipe.result import Failure
 
 NEVER_BY_RULE = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.core.messages import ReasonView
+from fleet.core.model import Reason, Source
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks, reasons
 from fleet.health.readings import Readings
 from fleet.health.reboots import needs_reboot
-from fleet.messages import ReasonView
-from fleet.model import Reason, Source
 from fleet.node.viewing import reason as view_of
-from fleet.settings import HealthPolicy
 
 
 def found(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
 from fleet.health.checks import Verdict
 from fleet.health.readings import Readings
-from fleet.settings import HealthPolicy
 
 POLICY = HealthPolicy()
 IDLE = Readings(

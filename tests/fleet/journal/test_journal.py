@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import sqlite
-from fleet.claims import Claim, ClaimState
-from fleet.journal import records, schema
-from fleet.journal.journal import Journal, OperationRow, WorkerRow
-from fleet.model import (
+from fleet.core import sqlite
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import (
     BootId,
     ClaimUid,
     OperationId,
@@ -24,6 +22,8 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.journal import records, schema
+from fleet.journal.journal import Journal, OperationRow, WorkerRow
 
 FIXTURES = Path(__file__).parent / "fixtures"
 UNIT = Unit(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.journal.lock import Owner, OwnerLock, read_owner
 from fleet.wipe.identity import start_time
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import Reason, Source, UnitId
 from fleet.journal import mirror
 from fleet.journal.mirror import Remembered
-from fleet.model import Reason, Source, UnitId
 
 REASONS = {
     UnitId("u1"): frozenset(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors, sqlite
+from fleet.core import errors, sqlite
+from fleet.core.model import NodeName, State, Unit, UnitId
 from fleet.journal import witness
 from fleet.journal.opening import Opened, Place, open_or_set_aside
-from fleet.model import NodeName, State, Unit, UnitId
 
 UNIT = Unit(id=UnitId("GPU-1/all"))
 

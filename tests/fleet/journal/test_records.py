@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import sqlite
+from fleet.core import sqlite
+from fleet.core.model import NO_TOKEN, Reason, Source, State, Token, Unit, UnitId
 from fleet.journal import records
-from fleet.model import NO_TOKEN, Reason, Source, State, Token, Unit, UnitId
 
 REASONS = st.frozensets(
     st.builds(

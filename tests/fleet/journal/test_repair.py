@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.claims import Claim, ClaimState
-from fleet.journal import mirror
-from fleet.journal.journal import OperationRow
-from fleet.journal.opening import Opened, Place, open_or_set_aside
-from fleet.model import (
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import (
     BootId,
     ClaimUid,
     Digest,
@@ -28,6 +25,9 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.journal import mirror
+from fleet.journal.journal import OperationRow
+from fleet.journal.opening import Opened, Place, open_or_set_aside
 
 BOOT = BootId("boot-1")
 CERTIFICATE = Digest("sha256:" + "1" * 64)

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import answers
 from fleet.kube.base import CLAIMS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import client
 from fleet.kube.base import CLAIMS, Change, Cluster, Event, Name, Object, PatchKind
 from fleet.kube.cluster import KubernetesCluster

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import (
     CLAIMS,
     CLASSES,

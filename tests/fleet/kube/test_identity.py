@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import identity
 from fleet.kube.base import NAMESPACES, NODES, Name, Resource
 from fleet.kube.memory.access import Access, Caller, Rule

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
 from fleet.binding.watching import Cached
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube import nesting
 from fleet.kube.base import CLAIMS, SLICES, Name, Resource
 from fleet.kube.cluster import Answer, KubernetesCluster, Request

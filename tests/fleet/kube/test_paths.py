@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import paths
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Selection
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube import renewing
 from fleet.kube.renewing import Attempt, RenewedCredential
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Cluster, Object
 from fleet.kube.retrying import PAUSE_MAX_S, Settled, settle
 

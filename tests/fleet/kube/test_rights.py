@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import Right
 from fleet.kube.base import CLAIMS, EVENTS, NODES, Cluster, Name, Object, PatchKind, Resource
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.kube.rights import REVIEWS, Rights
-from fleet.messages import Right
 from tests.contracts.cluster_benches import claim
 
 USER = "system:serviceaccount:fleetscrub:fleet-coordinator"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS, NODES, PODS, Name, Object, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube import tokens
 from fleet.kube.tokens import TokenFile, usable
 

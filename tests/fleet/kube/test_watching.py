@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube import watching
 from fleet.kube.base import Change, Event, Listing, Object
 from fleet.kube.watching import Act, Step, Watching

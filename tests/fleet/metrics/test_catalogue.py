@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.metrics.catalogue import BY_NAME, METRICS, metric, of_series
 from fleet.metrics.metric import NODES, Kind, Metric
 

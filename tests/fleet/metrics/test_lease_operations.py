@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.metrics import lease_operations
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.binding.running import BindingView
 from fleet.campaign.report import ExitReason
-from fleet.messages import DeviceResult, Outcome
+from fleet.core.messages import DeviceResult, Outcome
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_coordinator import COORDINATOR_METRICS, OF_SOME, samples, unreachable
 from fleet.stores.base import RunRecord, RunState, Target

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleet.messages import ClaimBrief, NodeView, Replication
+from fleet.core.messages import ClaimBrief, NodeView, Replication
+from fleet.core.model import State
 from fleet.metrics.metric import Kind
 from fleet.metrics.of_node import NODE_METRICS, TIMESTAMP, evidence, samples, timestamp
-from fleet.model import State
 from tests.fleet.metrics.views import GIB, NOW, device, node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.messages import ByteFigures, Outcome, Tally
+from fleet.core.messages import ByteFigures, Outcome, Tally
 from fleet.metrics.tallies import BOUNDS_S, certified, ended
 
 FIGURES = ByteFigures(total=100, reserved=10, covered=89, residual=1)

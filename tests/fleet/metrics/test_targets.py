@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet.core.model import State
 from fleet.metrics.targets import TARGETS_S, is_late
-from fleet.model import State
 
 
 def test_late_is_longer_than_the_target() -> None:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from fleet.coordinator import CoordinatorView
-from fleet.messages import DeviceView, NodeView, Outcome, ReasonView, Tally, UnitsView, WipeProgress
-from fleet.model import State
+from fleet.core.messages import (
+    DeviceView,
+    NodeView,
+    Outcome,
+    ReasonView,
+    Tally,
+    UnitsView,
+    WipeProgress,
+)
+from fleet.core.model import State
 
 NOW = 1_000_000.0
 GIB = 1 << 30

@@ -14,22 +14,23 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.backends.simulated import clients, faults
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.memory import Memory
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, State, Token, Unit, UnitId, Uuid
+from fleet.core.settings import MIB, KubernetesSettings, Settings
+from fleet.core.sqlite import open_database
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
 from fleet.journal import schema
 from fleet.journal.journal import Journal
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, State, Token, Unit, UnitId, Uuid
 from fleet.node.service import NodeService
-from fleet.settings import MIB, KubernetesSettings, Settings
-from fleet.sqlite import open_database
 from tests.fleet.node.trees import POD, Tree
 from tests.scratch import directory
 

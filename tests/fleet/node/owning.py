@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from tests.freezing import freeze
 
 END_S = 20.0

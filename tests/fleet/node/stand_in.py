@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
+from fleet.core.model import BootId, Device, Digest, NodeName, State, Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.journal import opening
 from fleet.journal.opening import Place
-from fleet.model import BootId, Device, Digest, NodeName, State, Uuid
 from fleet.node.bounded import BoundedCalls
 from fleet.node.dividing import Dividing
 from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
 from fleet.node.validating import Validator
-from fleet.settings import HealthPolicy
 from tests.drivers.building import libraries
 from tests.drivers.host import Gpu, Host
 

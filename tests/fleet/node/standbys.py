@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet import bootstrap, plugging
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
+from fleet.core.messages import TeardownOrder
 from fleet.door.calling import DoorNode
-from fleet.messages import TeardownOrder
 from fleet.node.standing import Patience, Standby
 from tests.fleet.node.conftest import Lab, wait_for
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet import errors
-from fleet.claims import Claim, ClaimState
-from fleet.messages import Outcome
-from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.messages import Outcome
+from fleet.core.model import ClaimUid, Digest, Holder, HolderKind, State, Uuid
+from fleet.core.profiles import Profile
+from fleet.core.settings import ResetPolicy, WipePolicy
 from fleet.node.admitting import demand_of
-from fleet.profiles import Profile
-from fleet.settings import ResetPolicy, WipePolicy
 from tests.fleet.node.conftest import OPS, Lab, wait_for
 from tests.fleet.node.trees import OTHER, POD
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.node.bounded import BoundedCalls
 from tests import threads
 

@@ -8,10 +8,10 @@ from importlib import metadata
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import Outcome
+from fleet.core.model import Digest, State, UnitId
 from fleet.health.readings import Readings
-from fleet.messages import Outcome
-from fleet.model import Digest, State, UnitId
 from fleet.node import dividing
 from fleet.node.certifying import software_version
 from tests.fleet.node.conftest import Lab

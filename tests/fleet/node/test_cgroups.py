@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import CgroupsUnreadable, InputInvalid
+from fleet.core.errors import CgroupsUnreadable, InputInvalid
 from fleet.node.cgroups import DEEPEST, MOST, CgroupTree
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree
 from tests.fleet.wipe.orders import eventually

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
-from fleet.claims import Claim, ClaimEvent, ClaimState
-from fleet.messages import Outcome
-from fleet.model import BootId, ClaimUid, Digest, OperationId, State, Token, Unit, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimEvent, ClaimState
+from fleet.core.messages import Outcome
+from fleet.core.model import BootId, ClaimUid, Digest, OperationId, State, Token, Unit, Uuid
 from fleet.node.admitting import WIPE
 from fleet.node.cleaning import Cleaner
 from fleet.node.flights import Flight

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet import errors
-from fleet.messages import Published, Right
-from fleet.model import Token
+from fleet.core import errors
+from fleet.core.messages import Published, Right
+from fleet.core.model import Token
 from fleet.node.condition import LOOK_PERIOD_S, Condition, _shortage
 from fleet.stores.base import Release
 from tests.fleet.node.conftest import Lab

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
-from fleet.leases import AcquireRequest
-from fleet.model import ClaimUid, Holder, HolderKind, Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import ClaimUid, Holder, HolderKind, Lease, Token, UnitId
 from fleet.node import confirming
 from fleet.stores.memory import MemoryLeaseStore
 

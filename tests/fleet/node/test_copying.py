@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import Reason, Source
 from fleet.health import reasons
 from fleet.journal import mirror
-from fleet.model import Reason, Source
 from tests.fleet.node.conftest import Lab, wait_for
 
 FAULT = reasons.make("remap-failed", Source.HEALTH, detail="seen", since=1.0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
-from fleet.messages import Outcome
-from fleet.model import State
+from fleet.core import errors
+from fleet.core.messages import Outcome
+from fleet.core.model import State
 from tests.fleet.node.conftest import Lab, wait_for
 
 

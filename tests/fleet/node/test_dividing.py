@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.simulated import backend as simulated
-from fleet.claims import Claim, ClaimState
-from fleet.model import BootId, ClaimUid, OperationId, State, Token
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import BootId, ClaimUid, OperationId, State, Token
+from fleet.core.settings import MIB
 from fleet.node import dividing, viewing
 from fleet.node.registry import Work
-from fleet.settings import MIB
 from tests.drivers.host import Host
 from tests.fleet.node import stand_in
 from tests.fleet.node.stand_in import Ground, machine

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.claims import Claim, ClaimState
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import BootId, ClaimUid, OperationId, State, Token, Uuid
+from fleet.core.profiles import Profile
 from fleet.evidence.certificate import issue
 from fleet.journal.journal import WorkerRow
-from fleet.model import BootId, ClaimUid, OperationId, State, Token, Uuid
 from fleet.node.exposing import Exposer
 from fleet.node.registry import Work
-from fleet.profiles import Profile
 from tests.fleet.evidence.samples import Site, reset_of
 from tests.fleet.node.conftest import Lab
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.model import Token, Unit, UnitId
 from fleet.metrics.of_node import REFUSALS
-from fleet.model import Token, Unit, UnitId
 from fleet.node.fencing import Fence
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from fleet import bootstrap
 from fleet.bootstrap import CoordinatorPlan, NodePlan
-from fleet.leases import AcquireRequest
-from fleet.messages import DeviceResult, DeviceView, Outcome, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceResult, DeviceView, Outcome, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.core.settings import HardwareSettings, Settings
 from fleet.node.service import NodeService
-from fleet.settings import HardwareSettings, Settings
 from tests.drivers.building import libraries
 from tests.drivers.host import Gpu, Host
 from tests.fleet.node.conftest import wait_for

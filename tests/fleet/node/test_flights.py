@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from fleet import errors
-from fleet.claims import ClaimEvent
-from fleet.messages import ClaimAnswer
-from fleet.model import ClaimUid, Device, OperationId, UnitId, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import ClaimEvent
+from fleet.core.messages import ClaimAnswer
+from fleet.core.model import ClaimUid, Device, OperationId, UnitId, Uuid
 from fleet.node.flights import Flight, Flights
 from fleet.node.registry import Work
 

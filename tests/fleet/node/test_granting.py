@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
-from fleet.claims import Claim, ClaimState
-from fleet.model import ClaimUid, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import ClaimUid, Uuid
 from fleet.node.granting import grants
 from tests.fleet.node.conftest import OPS, Lab, wait_for
 from tests.fleet.node.parting import parting

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
 from fleet.backends.simulated import clients
-from fleet.claims import ClaimEvent, ClaimState
-from fleet.leases import ClosedBy, Closure
-from fleet.messages import ClaimOrder, Outcome
-from fleet.model import (
+from fleet.core import errors
+from fleet.core.claim_states import ClaimEvent, ClaimState
+from fleet.core.leases import ClosedBy, Closure
+from fleet.core.messages import ClaimOrder, Outcome
+from fleet.core.model import (
     NO_TOKEN,
     Digest,
     Holder,
@@ -25,9 +25,9 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.profiles import Profile
 from fleet.node.flights import Flight
 from fleet.node.holding import Holding
-from fleet.profiles import Profile
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.parting import parting
 

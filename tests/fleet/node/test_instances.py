@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.backends.base import Instance
-from fleet.model import BootId, UnitId, Uuid
+from fleet.core.model import BootId, UnitId, Uuid
 from fleet.node import instances
 from fleet.node.instances import Record
 

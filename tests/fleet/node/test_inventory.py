@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import bootstrap, errors, planning
+from fleet import bootstrap, planning
 from fleet.bootstrap import NodePlan
-from fleet.door.calling import DoorNode
-from fleet.evidence import layout
-from fleet.messages import ClaimOrder, NodeView
-from fleet.node.service import NodeService
-from fleet.profiles import Profile
-from fleet.settings import (
+from fleet.core import errors
+from fleet.core.messages import ClaimOrder, NodeView
+from fleet.core.profiles import Profile
+from fleet.core.settings import (
     MIB,
     HardwareSettings,
     HealthPolicy,
@@ -27,6 +25,9 @@ from fleet.settings import (
     NodeSettings,
     Settings,
 )
+from fleet.door.calling import DoorNode
+from fleet.evidence import layout
+from fleet.node.service import NodeService
 from tests.drivers.host import Host
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.node.trees import POD, Tree

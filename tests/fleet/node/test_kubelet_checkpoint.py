@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import CheckpointUnreadable
+from fleet.core.errors import CheckpointUnreadable
 from fleet.node import kubelet_checkpoint
 from tests.fleet.node.trees import checkpoint_text
 

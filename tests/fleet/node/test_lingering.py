@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet.backends.base import DeviceNode, Grant
-from fleet.model import Device
+from fleet.core.model import Device
 from fleet.node.lingering import UNKNOWN, Lingering
 from tests.fleet.node.conftest import Lab
 

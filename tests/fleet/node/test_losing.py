@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.messages import Published
+from fleet.core.model import State
 from fleet.evidence import layout
 from fleet.evidence.losses import Record
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.messages import Published
-from fleet.model import State
 from tests.fleet.node.conftest import Lab
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.claims import ClaimState
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, OperationId, State
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, OperationId, State
 from fleet.node.lost import LOOK_PERIOD_S, MARK_TTL_S, lost_unit
 from fleet.node.registry import Work
 from fleet.repair.forgetting import Parting, forget

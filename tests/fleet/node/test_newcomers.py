@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from fleet import errors
-from fleet.leases import AcquireRequest
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease, State, Token
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, State, Token
 from fleet.node.newcomers import AGAIN_S, SHARE, Newcomers
 from fleet.node.ports import Leases
 from tests.fleet.node.conftest import Lab, wait_for

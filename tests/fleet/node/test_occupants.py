@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.model import State
+from fleet.core.model import State
 from tests.fleet.node.conftest import Lab
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from fleet.messages import ClaimOrder, Owed
-from fleet.model import NO_TOKEN, Holder, HolderKind, Lease
+from fleet.core.messages import ClaimOrder, Owed
+from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease
 from fleet.node.outbox import RELEASE
 from tests.fleet.node.conftest import Lab
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors, lifecycle
+from fleet.core import errors, unit_states
+from fleet.core.messages import Outcome
+from fleet.core.model import WORKING, OperationId, Process, ProcessKind, Source, State, Unit, UnitId
+from fleet.core.unit_states import Event
 from fleet.health import reasons
-from fleet.lifecycle import Event
-from fleet.messages import Outcome
-from fleet.model import (
-    WORKING,
-    OperationId,
-    Process,
-    ProcessKind,
-    Source,
-    State,
-    Unit,
-    UnitId,
-)
 from fleet.node import outcomes
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab
@@ -31,7 +22,7 @@ def test_a_broken_wipe_leaves_every_working_state_and_no_other(state: State) -> 
     event = outcomes.breaking_event(Unit(UnitId("u"), state))
     assert (event is not None) == (state in WORKING)
     if event is not None:
-        assert lifecycle.TABLE.accepts(state, event)
+        assert unit_states.TABLE.accepts(state, event)
 
 
 def test_a_cut_wipe_is_no_fault_until_the_third_in_a_row() -> None:
@@ -48,7 +39,7 @@ def test_fault_seen_is_chosen_only_where_the_table_has_it() -> None:
     for state in State:
         event = outcomes.fault_event(Unit(UnitId("u"), state))
         assert event in (Event.FAULT_SEEN, None)
-        assert (event is None) != lifecycle.TABLE.accepts(state, Event.FAULT_SEEN)
+        assert (event is None) != unit_states.TABLE.accepts(state, Event.FAULT_SEEN)
 
 
 def test_errors_are_told_with_their_remedy_and_code() -> None:

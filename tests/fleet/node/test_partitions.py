@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.simulated import backend as simulated
-from fleet.claims import Claim, ClaimState
-from fleet.clock import SystemClock
-from fleet.journal import opening
-from fleet.journal.opening import Place
-from fleet.model import (
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.clock import SystemClock
+from fleet.core.model import (
     BootId,
     ClaimUid,
     Device,
@@ -27,10 +25,12 @@ from fleet.model import (
     State,
     Token,
 )
+from fleet.core.settings import MIB
+from fleet.journal import opening
+from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry, Work
-from fleet.settings import MIB
 from tests.fleet.node.parting import STEPS, Killed, PartingBackend
 
 

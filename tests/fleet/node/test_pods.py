@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.simulated import clients
-from fleet.claims import Claim, ClaimState
-from fleet.clock import ManualClock
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.clock import ManualClock
+from fleet.core.model import BootId, ClaimUid, Device, NodeName, Token, Uuid
+from fleet.core.settings import HealthPolicy
+from fleet.core.sqlite import open_database
 from fleet.journal import schema
 from fleet.journal.journal import Journal
 from fleet.journal.opening import Place
-from fleet.model import BootId, ClaimUid, Device, NodeName, Token, Uuid
 from fleet.node.bounded import BoundedCalls
 from fleet.node.cgroups import CgroupTree
 from fleet.node.pods import PodTenants
 from fleet.node.registry import Registry
 from fleet.node.tenancy import ProcessTenants
 from fleet.node.validating import Validator
-from fleet.settings import HealthPolicy
-from fleet.sqlite import open_database
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree, checkpoint_text
 from tests.fleet.wipe.orders import eventually, node
 

@@ -15,15 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors, sqlite
 from fleet.backends.simulated.registers import Client
-from fleet.claims import ClaimState
-from fleet.journal import schema
-from fleet.journal.journal import OperationRow, WorkerRow
-from fleet.leases import AcquireRequest
-from fleet.lifecycle import INTERRUPTIONS_MAX
-from fleet.messages import ClaimOrder, Outcome
-from fleet.model import (
+from fleet.core import errors, sqlite
+from fleet.core.claim_states import ClaimState
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder, Outcome
+from fleet.core.model import (
     ClaimUid,
     Digest,
     Holder,
@@ -34,6 +31,9 @@ from fleet.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.unit_states import INTERRUPTIONS_MAX
+from fleet.journal import schema
+from fleet.journal.journal import OperationRow, WorkerRow
 from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.parting import parting

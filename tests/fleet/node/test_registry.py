@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.base import Backend
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.core import errors
+from fleet.core.model import Accelerator, OperationId, Source, State, Uuid
+from fleet.core.unit_states import Change, Event, Fact
 from fleet.health import reasons
 from fleet.journal import mirror, witness
-from fleet.lifecycle import Change, Event, Fact
-from fleet.model import Accelerator, OperationId, Source, State, Uuid
 from fleet.node.registry import Registry, Work
 from tests.fleet.node.conftest import Lab, wait_for
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import sqlite
-from fleet.health import reasons
-from fleet.journal import schema
-from fleet.journal.journal import Journal
-from fleet.model import (
+from fleet.core import sqlite
+from fleet.core.model import (
     Accelerator,
     ClaimUid,
     Device,
@@ -24,6 +21,9 @@ from fleet.model import (
     UnitSpec,
     Uuid,
 )
+from fleet.health import reasons
+from fleet.journal import schema
+from fleet.journal.journal import Journal
 from fleet.node import relayout
 
 GPU = Uuid("GPU-11111111-2222-3333-4444-555555555555")

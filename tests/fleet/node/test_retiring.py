@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.test_teardown import lose_hardware
 

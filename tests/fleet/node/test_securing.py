@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.claims import ClaimState
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import ClaimOrder
-from fleet.model import NO_TOKEN, ClaimUid, Holder, HolderKind, Lease, NodeName, State, Token
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import NO_TOKEN, ClaimUid, Holder, HolderKind, Lease, NodeName, State, Token
 from fleet.node.ports import Leases
 from fleet.node.securing import Securing
 from fleet.stores.base import Release

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import bootstrap, errors
+from fleet import bootstrap
 from fleet.bootstrap import SimulatedNode
-from fleet.leases import AcquireRequest
-from fleet.lifecycle import close_floor
-from fleet.messages import Outcome, ScrubOrder
-from fleet.model import Holder, HolderKind, Lease, OperationId, State, Token, UnitId, Uuid
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Outcome, ScrubOrder
+from fleet.core.model import Holder, HolderKind, Lease, OperationId, State, Token, UnitId, Uuid
+from fleet.core.unit_states import close_floor
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab, wait_for
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fleet import bootstrap, errors
-from fleet.clock import SystemClock
+from fleet import bootstrap
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import ClaimOrder
 from fleet.door.answering import HandOver
 from fleet.door.calling import DoorNode
-from fleet.messages import ClaimOrder
 from fleet.node.service import NodeService
 from fleet.node.standing import Standby
 from tests.fleet.node.conftest import Lab, wait_for

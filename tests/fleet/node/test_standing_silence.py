@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap, errors
-from fleet.clock import ManualClock
+from fleet import bootstrap
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.door.answering import HandOver
 from fleet.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import sqlite
+from fleet.core import sqlite
+from fleet.core.model import BootId, UnitId, Uuid
 from fleet.journal import schema
 from fleet.journal.journal import Journal
-from fleet.model import BootId, UnitId, Uuid
 from fleet.node import stays
 from fleet.node.stays import Stay
 

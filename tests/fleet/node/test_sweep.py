@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from fleet.backends.simulated import clients, faults
+from fleet.core.messages import Outcome
+from fleet.core.model import ClaimUid, OperationId, Source, State, Unit, UnitId, Uuid
+from fleet.core.unit_states import Change
 from fleet.health import reasons
-from fleet.lifecycle import Change
-from fleet.messages import Outcome
-from fleet.model import ClaimUid, OperationId, Source, State, Unit, UnitId, Uuid
 from fleet.node import sweep
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab, wait_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.messages import Outcome, Tally
+from fleet.core.messages import Outcome, Tally
 from fleet.node import tallying
 from tests.fleet.node.conftest import Lab
 

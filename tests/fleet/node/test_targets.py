@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.model import Accelerator, Device, UnitId, UnitSpec, Uuid
+from fleet.core.model import Accelerator, Device, UnitId, UnitSpec, Uuid
 from fleet.node import targets
 from tests.fleet.node.conftest import Lab
 

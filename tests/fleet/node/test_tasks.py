@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.backends.base import Coverage
-from fleet.messages import DeviceResult, Outcome
-from fleet.model import Device, OperationId, UnitId, Uuid
+from fleet.core.messages import DeviceResult, Outcome
+from fleet.core.model import Device, OperationId, UnitId, Uuid
+from fleet.core.settings import WipePolicy
 from fleet.node.registry import Work
 from fleet.node.tasks import Stopped, WipeTask
-from fleet.settings import WipePolicy
 from fleet.wipe.result import Kind, WipeResult
 
 DEVICE = Device(Uuid("G"), "gpu-0", Uuid("G"), (UnitId("G/all"),), 1024)

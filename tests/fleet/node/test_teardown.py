@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from fleet import errors
-from fleet.claims import ClaimState
-from fleet.messages import ClaimAnswer, Outcome, Published
-from fleet.model import State, UnitId, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import ClaimState
+from fleet.core.messages import ClaimAnswer, Outcome, Published
+from fleet.core.model import State, UnitId, Uuid
 from fleet.node.teardown import Visibility
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.parting import parting

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
-from fleet.claims import Claim, ClaimState
-from fleet.model import BootId, ClaimUid, Token, Uuid
+from fleet.core import errors
+from fleet.core.claim_states import Claim, ClaimState
+from fleet.core.model import BootId, ClaimUid, Token, Uuid
 from fleet.node.tenancy import ProcessTenants
 from tests.fleet.node.conftest import Lab
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet import errors
 from fleet.backends.base import ResetOutcome, ResetScrub
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.core import errors
+from fleet.core.model import Uuid
+from fleet.core.settings import ResetPolicy
 from fleet.health.readings import Readings
-from fleet.model import Uuid
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
-from fleet.settings import ResetPolicy
 from fleet.wipe.result import Failure, Kind, WipeResult
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.parting import parting

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.messages import ClaimBrief
-from fleet.model import State
+from fleet.core import errors
+from fleet.core.messages import ClaimBrief
+from fleet.core.model import State
 from fleet.node import viewing
 from fleet.node.registry import Registry
 from tests.fleet.node.conftest import Lab, wait_for

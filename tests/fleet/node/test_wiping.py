@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from fleet.backends.simulated import memory
-from fleet.lifecycle import INTERRUPTIONS_MAX, close_floor
-from fleet.messages import Outcome
-from fleet.model import ClaimUid, Digest, Holder, HolderKind, State, Token, UnitId, Uuid
-from fleet.settings import ResetPolicy
+from fleet.core.messages import Outcome
+from fleet.core.model import ClaimUid, Digest, Holder, HolderKind, State, Token, UnitId, Uuid
+from fleet.core.settings import ResetPolicy
+from fleet.core.unit_states import INTERRUPTIONS_MAX, close_floor
 from fleet.wipe.plan import WipeOrder
 from fleet.wipe.workers import Spawner, Worker
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet import errors
 from fleet.binding import bodies
 from fleet.binding.claim import ClaimReading, read
 from fleet.binding.holding import Holds
 from fleet.binding.names import MANAGER, Marks
 from fleet.binding.ports import Abandonment
-from fleet.clock import ManualClock
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest, ClosedBy, Closure
+from fleet.core.messages import ClaimBrief, DeviceView, NodeView, ReasonView, Replication
+from fleet.core.model import ClaimUid, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.leases import AcquireRequest, ClosedBy, Closure
-from fleet.messages import ClaimBrief, DeviceView, NodeView, ReasonView, Replication
-from fleet.model import ClaimUid, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find
 from fleet.repair.fixing import Hands, Outcome, fix

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from fleet import errors
 from fleet.binding.charge import Charge
 from fleet.binding.watching import Cached
+from fleet.core import errors
+from fleet.core.labels import selector
+from fleet.core.messages import NodeView
 from fleet.kube.base import CLAIMS, NODES, SLICES, Name
-from fleet.labels import selector
-from fleet.messages import NodeView
 from fleet.repair.absence import LOOK_S, AbsentNodes
 from tests.fleet.repair.conftest import Site
 from tests.fleet.repair.test_forgetting import parting

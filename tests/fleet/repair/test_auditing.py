@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet.core.messages import ClaimBrief
 from fleet.kube.base import CLAIMS
-from fleet.messages import ClaimBrief
 from fleet.repair.auditing import Compared, compare
 from fleet.repair.troubles import Trouble
 from tests.fleet.repair.conftest import SETTLE_S, Site

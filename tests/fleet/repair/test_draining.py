@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet import errors
-from fleet.messages import DeviceView, NodeView, ReasonView, Replication
+from fleet.core import errors
+from fleet.core.messages import DeviceView, NodeView, ReasonView, Replication
 from fleet.repair.draining import drain, settled
 from tests.fleet.repair.conftest import FakeNode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.messages import ClaimBrief, NodeView
+from fleet.core.messages import ClaimBrief, NodeView
 from fleet.repair.facts import Api, accelerator_of, hold_nodes, homes, presumed, records
 from tests.fleet.repair.conftest import MARKS, Site
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fleet.binding import pledge
 from fleet.binding.facts import ALLOCATOR
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind
 from fleet.repair.finding import Orphan, covering, find
 from fleet.slices import takeover
 from tests.fleet.repair.conftest import MARKS, SETTLE_S, Site

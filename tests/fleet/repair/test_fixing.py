@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind
 from fleet.kube.base import CLAIMS, NODES, SLICES, Name, Selection
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind
 from fleet.repair.finding import Kind, find
 from fleet.repair.fixing import fix
 from tests.fleet.repair.conftest import Site

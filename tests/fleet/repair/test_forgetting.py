@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fleet import errors
 from fleet.coordinator import Coordinator
+from fleet.core import errors
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import NODES, SLICES, Name, Selection
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
 from fleet.node.lost import lost_unit
 from fleet.repair.forgetting import Forgotten, Parting, forget, life
 from fleet.stores.base import Release

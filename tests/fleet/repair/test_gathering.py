@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import NODES, Name
 from fleet.repair.gathering import gather, is_ready
 from tests.fleet.repair.conftest import FakeSpecs, Site

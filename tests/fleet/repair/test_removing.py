@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fleet.binding.alive import Alive
 from fleet.binding.running import BindingView
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import Replication
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import NODES, SLICES, Name, Selection
-from fleet.leases import AcquireRequest
-from fleet.messages import Replication
-from fleet.model import Holder, HolderKind, UnitId
 from fleet.repair.finding import Kind
 from fleet.repair.gathering import conditions_of
 from fleet.repair.removing import around, everything, obstacles, remove, returned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.messages import ByteFigures, DeviceResult, Finding, Outcome
+from fleet.core.messages import ByteFigures, DeviceResult, Finding, Outcome
 from fleet.stores.base import RunRecord, RunState
 
 BEGIN = 1_700_000_000.0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fleet.campaign.verdict import Verdict
+from fleet.core.messages import Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.messages import Outcome
 from fleet.reports.run import NOT_FOUND, Read, by_node, figures, quantile, rates, standing
 from fleet.stores.base import RunState
 from tests.fleet.evidence.samples import Site

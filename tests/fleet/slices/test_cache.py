@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import ApiNotFound, ApiUnavailable
+from fleet.core.errors import ApiNotFound, ApiUnavailable
 from fleet.kube.base import NODES, SLICES, Change, Event, Name, name_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.slices.cache import NodeSlices

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.messages import DeviceView
+from fleet.core.messages import DeviceView
 from fleet.slices.counters import COUNTERS_MAX, Key, consumption, keys, offered_keys, sets
 from fleet.slices.rendering import names
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import BackendFailed, StoreUnavailable
-from fleet.messages import DeviceView
+from fleet.core.errors import BackendFailed, StoreUnavailable
+from fleet.core.messages import DeviceView
 from fleet.slices.exclusivity import RENEW_PERIOD_S, RETRY_PERIOD_S, Exclusivity, HostLocks
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.messages import DeviceView
+from fleet.core.messages import DeviceView
 from fleet.slices.foreign import covered, is_simulated, own_marks
 
 OURS = "gpu.example.com"

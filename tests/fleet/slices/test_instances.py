@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
+from fleet.core.messages import NodeView
 from fleet.kube.base import Change, Event
-from fleet.messages import NodeView
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.reporting import PublishReport

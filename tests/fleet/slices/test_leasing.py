@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.stores.memory import MemoryLeaseStore
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
+from fleet.core.messages import DeviceView, NodeView, ReasonView
+from fleet.core.settings_parse import parse
 from fleet.kube.base import NODES, SLICES, Name, Object, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.messages import DeviceView, NodeView, ReasonView
-from fleet.settings_parse import parse
 from fleet.slices.gate import GateRules
 from fleet.slices.merge import TAINTS_MAX, merged_device, merged_slice, merged_taints
 from fleet.slices.publisher import Publisher, PublisherTerms

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.messages import DeviceView, LostDevice, NodeView, ReasonView
-from fleet.profiles import Profile
+from fleet.core.messages import DeviceView, LostDevice, NodeView, ReasonView
+from fleet.core.profiles import Profile
 from fleet.slices.comparing import Feature
 from fleet.slices.gate import GateRules
 from fleet.slices.offering import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.slices.counters import SETS_MAX, sets
 from fleet.slices.pool import (
     DEVICES_MAX,

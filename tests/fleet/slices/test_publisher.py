@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.errors import ApiConflict, ApiFailed, ApiForbidden, ApiInvalid, ApiUnavailable
+from fleet.core.clock import ManualClock
+from fleet.core.errors import ApiConflict, ApiFailed, ApiForbidden, ApiInvalid, ApiUnavailable
+from fleet.core.messages import DeviceView, NodeView, ReasonView
+from fleet.core.settings_parse import parse
 from fleet.kube.base import NODES, SLICES, Change, Event, Name, Object, Selection, name_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine, Target
@@ -21,8 +23,6 @@ from fleet.kube.memory.gates import (
     PARTITIONABLE,
     Features,
 )
-from fleet.messages import DeviceView, NodeView, ReasonView
-from fleet.settings_parse import parse
 from fleet.slices.comparing import Feature
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.publisher import Publisher, PublisherTerms

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.messages import DeviceView, NodeView
-from fleet.profiles import Profile
+from fleet.core.messages import DeviceView, NodeView
+from fleet.core.profiles import Profile
 from fleet.slices.rendering import (
     AGENT,
     Terms,

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from fleet.errors import ApiInvalid
+from fleet.core.errors import ApiInvalid
 from fleet.slices.comparing import Feature
 from fleet.slices.reporting import PublishReport, Trouble
 

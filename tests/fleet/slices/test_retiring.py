@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.messages import DeviceView, NodeView
+from fleet.core.messages import DeviceView, NodeView
 from fleet.slices.retiring import WHY, barred
 from tests.fleet.slices.test_publisher import Bench
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import ApiConflict, ApiUnavailable
+from fleet.core.errors import ApiConflict, ApiUnavailable
+from fleet.core.messages import ReasonView
 from fleet.kube.base import SLICES, Object
-from fleet.messages import ReasonView
 from fleet.slices.gate import GateRules
 from fleet.slices.merge import TAINTS_MAX
 from fleet.slices.pool import Delete, Update

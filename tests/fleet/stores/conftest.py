@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fleet import aws
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.stores import dynamodb_founding
 from fleet.stores.dynamodb import DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_table import Patience

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fleet import bootstrap
 from fleet.campaign.report import ExitReason
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
+from fleet.core.model import NodeName, RunId
+from fleet.core.settings import EvidencePolicy, EvidenceSettings, Settings
 from fleet.evidence import archived, layout
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.verify import verify
-from fleet.model import NodeName, RunId
-from fleet.settings import EvidencePolicy, EvidenceSettings, Settings
 from fleet.stores import archiving
 from fleet.stores.base import RunRecord
 from fleet.stores.opening import StorePlace

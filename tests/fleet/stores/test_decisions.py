@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores import decisions
 
 TIMES = st.floats(min_value=0, max_value=4e9)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
-from fleet.model import NO_TOKEN, Lease, UnitId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.model import NO_TOKEN, Lease, UnitId
 from fleet.stores import dynamodb_founding, dynamodb_sheet
 from fleet.stores.base import Release, Renewal
 from fleet.stores.dynamodb import DynamodbStores

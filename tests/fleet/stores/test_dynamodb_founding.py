@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore import exceptions
 
-from fleet import errors
-from fleet.model import Token
+from fleet.core import errors
+from fleet.core.model import Token
 from fleet.stores import dynamodb_founding
 from fleet.stores.dynamodb_founding import FORGET_AT, TAGS
 from fleet.stores.dynamodb_sheet import HEAD_KEY

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
-from fleet.model import RunId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.model import RunId
 from fleet.stores.base import RunState, Target
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.dynamodb_runs import DEVICES_AT_ONCE, DynamodbRunStore

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
-from fleet.model import Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.model import Lease, Token, UnitId
 from fleet.stores import decisions
 from fleet.stores.dynamodb_sheet import (
     LEASE,

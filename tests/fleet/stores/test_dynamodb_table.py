@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from botocore import exceptions
 
-from fleet import aws, errors
+from fleet import aws
 from fleet.aws import Kind
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.stores import dynamodb_founding
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.dynamodb_sheet import HEAD_KEY, key_of

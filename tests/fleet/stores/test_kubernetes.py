@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock, SystemClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock, SystemClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.kube.base import CONFIGMAPS, Cluster, Name, Object
 from fleet.kube.client import connect
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.leases import AcquireRequest
-from fleet.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores import kubernetes_state
 from fleet.stores.base import Release, Renewal
 from fleet.stores.kubernetes import NAME, KubernetesLeaseStore, open_kubernetes_stores

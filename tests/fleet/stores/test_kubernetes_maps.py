@@ -7,8 +7,8 @@ import gzip
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.kube.base import CONFIGMAPS, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.kubernetes_maps import (

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import Outcome
+from fleet.core.model import RunId
 from fleet.kube.base import CONFIGMAPS, Cluster, Name, Selection
 from fleet.kube.client import connect
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.messages import Outcome
-from fleet.model import RunId
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState, Target
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import PLAIN_BYTES, Patience, size_of

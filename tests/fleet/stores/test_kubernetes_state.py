@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
-from fleet.model import Lease, Token, UnitId
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.model import Lease, Token, UnitId
 from fleet.stores import decisions, kubernetes_state
 from fleet.stores.kubernetes_state import (
     BUCKET_LEASES,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
-from fleet.clock import SystemClock
-from fleet.model import Token
-from fleet.settings import Settings
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.model import Token
+from fleet.core.settings import Settings
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import store_path

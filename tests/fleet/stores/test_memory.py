@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import errors
-from fleet.clock import ManualClock
+from fleet.core import errors
+from fleet.core.clock import ManualClock
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.contracts.lease_store_contract import START, LeaseStoreContract
 from tests.contracts.reinstating_contract import ReinstatingContract

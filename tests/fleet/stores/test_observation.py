@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.model import Lease, Token
+from fleet.core.model import Lease, Token
 from fleet.stores.observation import UNSTATED_S, Observation, Term
 from tests.contracts.lease_store_contract import START, OwnClock, campaign, claim, units
 

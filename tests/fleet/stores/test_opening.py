@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, errors, plugging
+from fleet import bootstrap, plugging
 from fleet.bootstrap import CoordinatorPlan, FleetPlan
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import Lease, RunId
+from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.dra.ports import Node
 from fleet.kube.base import CONFIGMAPS, Name
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.messages import ClaimOrder
-from fleet.model import Lease, RunId
-from fleet.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace

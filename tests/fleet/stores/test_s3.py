@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.aws import Kind
+from fleet.core import errors
+from fleet.core.settings import UploadChecksum
 from fleet.evidence import filing
 from fleet.evidence.dsse import digest_of
-from fleet.settings import UploadChecksum
 from fleet.stores.s3 import S3Archive, open_s3
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
 from tests.cloud.lossy import Fault, Lossy

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
+from fleet.core.settings import RetentionMode
 from fleet.evidence import filing
-from fleet.settings import RetentionMode
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
 from tests.cloud.lossy import Lossy
 from tests.cloud.server import CloudServer

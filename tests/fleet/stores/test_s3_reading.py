@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.evidence import filing
 from fleet.evidence.dsse import digest_of
 from fleet.stores import s3_reading

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors, sqlite
-from fleet.clock import Clock, ManualClock, SystemClock
-from fleet.model import NO_TOKEN, Lease, Token, UnitId
+from fleet.core import errors, sqlite
+from fleet.core.clock import Clock, ManualClock, SystemClock
+from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.stores.base import HISTORY_KEPT, Release
 from fleet.stores.sqlite import (
     SCHEMA,
@@ -211,9 +211,9 @@ def test_the_history_is_bounded(stores: Stores) -> None:
 WORKER = """
 import json, sys
 from pathlib import Path
-from fleet.clock import SystemClock
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.clock import SystemClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.stores.base import Release, Renewal
 from fleet.stores.sqlite import open_stores
 
@@ -238,7 +238,7 @@ json.dump(got, sys.stdout)
 VICTIM = """
 import sys
 from pathlib import Path
-from fleet.clock import SystemClock
+from fleet.core.clock import SystemClock
 from fleet.stores.sqlite import open_stores
 
 stores = open_stores(Path(sys.argv[1]), clock=SystemClock())

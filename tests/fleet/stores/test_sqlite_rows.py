@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import sqlite
-from fleet.clock import ManualClock
-from fleet.leases import AcquireRequest
-from fleet.model import Holder, HolderKind, UnitId
+from fleet.core import sqlite
+from fleet.core.clock import ManualClock
+from fleet.core.leases import AcquireRequest
+from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.stores.sqlite import Stores, open_stores
 from tests.contracts.lease_store_contract import START
 from tests.contracts.run_store_contract import RUN, record, result

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.model import RunId
+from fleet.core.clock import ManualClock
+from fleet.core.model import RunId
 from fleet.stores.base import RUNS_KEPT, RunState
 from fleet.stores.sqlite import Stores, open_stores
 from fleet.stores.sqlite_runs import SqliteRunStore

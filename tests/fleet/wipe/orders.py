@@ -11,9 +11,9 @@ from pathlib import Path
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.backend import SimulatedBackend, create
 from fleet.backends.simulated.memory import Memory, UnitFile
-from fleet.clock import SystemClock
-from fleet.model import Device, UnitId
-from fleet.settings import WipePolicy
+from fleet.core.clock import SystemClock
+from fleet.core.model import Device, UnitId
+from fleet.core.settings import WipePolicy
 from fleet.wipe import engine, plan
 from fleet.wipe.result import WipeResult
 

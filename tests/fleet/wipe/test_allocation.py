@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.errors import OutOfMemory
+from fleet.core.errors import OutOfMemory
 from fleet.wipe.allocation import take_all
 
 GIB = 1 << 30

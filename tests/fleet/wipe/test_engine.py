@@ -14,10 +14,10 @@ from fleet.backends.base import Coverage, Grant, MemorySession, Mismatch, Progre
 from fleet.backends.simulated import clients, memory
 from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.backends.simulated.session import SimulatedSession
-from fleet.clock import ManualClock, SystemClock
-from fleet.errors import BackendFailed, OutOfMemory
+from fleet.core.clock import ManualClock, SystemClock
+from fleet.core.errors import BackendFailed, OutOfMemory
+from fleet.core.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Accelerator, Device, Process, ProcessKind, UnitId, UnitSpec, Uuid
 from fleet.wipe import engine
 from fleet.wipe.allocation import take_all
 from fleet.wipe.plan import WipeOrder

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.backends.base import Coverage
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
+from fleet.core.model import UnitId, Uuid
+from fleet.core.settings import WipePolicy
 from fleet.health.readings import Readings
-from fleet.model import UnitId, Uuid
-from fleet.settings import WipePolicy
 from fleet.wipe import plan
 
 GIB = 1 << 30

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fleet.backends.base import Coverage, Mismatch, ResetScrub
+from fleet.core.model import Process, ProcessKind, UnitId, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Process, ProcessKind, UnitId, Uuid
 from fleet.wipe.result import PASSES, Failure, Kind, Pass, WipeResult
 
 GOOD = WipeResult(

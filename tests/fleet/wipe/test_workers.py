@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 from fleet.wipe.identity import WorkerIdentity, end, survivors
 from fleet.wipe.result import Failure
 from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker

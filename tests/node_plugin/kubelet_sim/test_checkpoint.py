@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.node import kubelet_checkpoint
 from node_plugin.kubelet_sim import checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim
 from node_plugin.kubelet_sim.connection import (
     HEALTH,

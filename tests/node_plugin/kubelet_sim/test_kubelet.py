@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import Object
 from fleet.node import kubelet_checkpoint
 from node_plugin.kubelet_sim.cgroups import PodCgroups

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.errors import PluginUnavailable
 from fleet.dra.asking import AskedClaim
-from fleet.errors import PluginUnavailable
 from fleet.kube.base import Object
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.connection import Answer

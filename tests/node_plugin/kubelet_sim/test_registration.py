@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim.connection import V1, V1BETA1
 from node_plugin.kubelet_sim.registration import PluginRegistry
 from node_plugin.kubelet_sim.timings import Timings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.kube.base import Object
 from node_plugin.kubelet_sim import checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.runtime import Runtime
 

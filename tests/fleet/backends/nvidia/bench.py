@@ -8,7 +8,7 @@ from typing import Any
 from fleet.backends.nvidia import layout
 from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.nvml import Library
-from fleet.model import Accelerator, Device, Uuid
+from fleet.core.model import Accelerator, Device, Uuid
 from tests.drivers.host import Gpu
 
 

@@ -14,8 +14,8 @@ import pytest
 from fleet.backends.base import Grant
 from fleet.backends.nvidia import cuda
 from fleet.backends.nvidia.session import MPS_PIPES, VISIBILITY, NvidiaSession, Target, open_session
+from fleet.core.model import Accelerator, Device, Process, UnitId, UnitSpec, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Accelerator, Device, Process, UnitId, UnitSpec, Uuid
 from fleet.wipe.environment import NOWHERE
 from fleet.wipe.plan import WipeOrder
 from tests.drivers.building import libraries

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fleet import errors
 from fleet.backends.nvidia import nvml
+from fleet.core import errors
 
 Answer = Any
 

@@ -15,7 +15,7 @@ from fleet.backends.nvidia.access import (
     KernelAccess,
     Piece,
 )
-from fleet.errors import BackendFailed, DriverRefused
+from fleet.core.errors import BackendFailed, DriverRefused
 from tests.fleet.backends.nvidia.one_gpu import MIB, NONCE, OneGpu
 
 SIZE = 48 * 1024

@@ -14,8 +14,8 @@ import pytest
 from fleet.backends import registry
 from fleet.backends.base import Backend, CanPartition, CanReset
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
-from fleet.model import Device, ProcessKind, UnitId, Uuid
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
+from fleet.core.model import Device, ProcessKind, UnitId, Uuid
 from tests.drivers.host import Gpu, Host
 
 

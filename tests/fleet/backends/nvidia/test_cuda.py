@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import errors
 from fleet.backends.nvidia import cuda
+from fleet.core import errors
 from tests.fleet.backends.nvidia.one_gpu import MIB, OneGpu
 
 ROOT = Path(__file__).parents[4]
@@ -61,7 +61,7 @@ def test_gpus_8_1_no_library_is_a_driver_absent() -> None:
     """gpus-8.1: without libcuda all modules load, and the first call says that the driver is
     absent, which is neither "no devices" nor a failed call."""
     program = (
-        "from fleet.backends.nvidia import cuda; from fleet.errors import DriverAbsent\n"
+        "from fleet.backends.nvidia import cuda; from fleet.core.errors import DriverAbsent\n"
         "driver = cuda.Driver()\ndriver.preload()\ntry: driver.only_device()\n"
         "except DriverAbsent as error: raise SystemExit(error.detail)"
     )

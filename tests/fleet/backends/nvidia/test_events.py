@@ -5,8 +5,8 @@ from __future__ import annotations
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.events import KEPT, EventStream, unlogged
+from fleet.core.model import Uuid
 from fleet.health.readings import Readings
-from fleet.model import Uuid
 from tests.drivers.host import Gpu, Host
 
 

@@ -10,8 +10,8 @@ from fleet.backends.base import Grant, Instance
 from fleet.backends.nvidia import grants
 from fleet.cdi import hostpaths, rendering
 from fleet.cdi.names import Kind
-from fleet.errors import BackendFailed, DeviceLost, DriverAbsent
-from fleet.model import ClaimUid, Device, UnitId, Uuid
+from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent
+from fleet.core.model import ClaimUid, Device, UnitId, Uuid
 from tests.fleet.backends.nvidia import hosttree
 
 

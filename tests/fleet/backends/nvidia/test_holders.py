@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.model import ProcessKind, Uuid
-from fleet.pci import address
+from fleet.core.model import ProcessKind, Uuid
+from fleet.core.pci import address
 from fleet.wipe.identity import MARKER
 from tests.drivers.host import Gpu, Host
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.backends.nvidia import identity, layout
 from fleet.backends.nvidia.identity import Identities, Known
 from fleet.backends.sysfs import PCI_DEVICES, Function
-from fleet.model import Accelerator, Uuid
+from fleet.core.model import Accelerator, Uuid
 
 SLOT, OTHER_SLOT = "0000:3b:00.0", "0000:5e:00.0"
 CARD, OTHER_CARD = Uuid("GPU-a0"), Uuid("GPU-a1")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import errors
 from fleet.backends.nvidia import layout
-from fleet.model import Uuid
+from fleet.core import errors
+from fleet.core.model import Uuid
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia.bench import Bench
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.errors import BackendFailed, DeviceLost, DriverAbsent, DriverRefused
+from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent, DriverRefused
+from fleet.core.model import Accelerator, Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.health.checks import judge, reasons_of
-from fleet.model import Accelerator, Uuid
-from fleet.settings import HealthPolicy
 from tests.drivers.host import Host
 
 GIB = 1 << 30

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.backends.nvidia import cuda, kernels
-from fleet.errors import DriverRefused
+from fleet.core.errors import DriverRefused
 from tests.fleet.backends.nvidia.one_gpu import OneGpu
 
 ROOT = Path(__file__).parents[4]

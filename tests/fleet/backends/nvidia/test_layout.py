@@ -6,7 +6,7 @@ import pytest
 
 from fleet.backends.nvidia import layout
 from fleet.backends.nvidia.layout import Placement, Profile
-from fleet.model import Accelerator, Uuid
+from fleet.core.model import Accelerator, Uuid
 
 GPU = Uuid("GPU-00000000-0000-4000-8000-0000000000a0")
 TOTAL = 85_520_809_984

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.backends.nvidia import libraries
 from fleet.cdi import hostpaths
-from fleet.errors import BackendFailed, DriverAbsent
+from fleet.core.errors import BackendFailed, DriverAbsent
 from tests.fleet.backends.nvidia import hosttree
 
 

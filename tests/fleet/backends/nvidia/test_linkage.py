@@ -10,8 +10,8 @@ import pytest
 
 from fleet.backends.nvidia import linkage, nvml
 from fleet.backends.nvidia.linkage import Card
-from fleet.errors import DeviceLost, DriverRefused
-from fleet.model import Uuid
+from fleet.core.errors import DeviceLost, DriverRefused
+from fleet.core.model import Uuid
 from tests.fleet.backends.nvidia.scripted import Scripted, refuse
 
 VOLTA, AMPERE, UNKNOWN = 5, 7, 0xFFFFFFFF

@@ -8,11 +8,11 @@ import pytest
 
 from fleet.backends.nvidia import fabric
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
+from fleet.core.model import Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.health.checks import Verdict, judge
 from fleet.health.readings import Readings
-from fleet.model import Uuid
-from fleet.settings import HealthPolicy
 from tests.drivers.host import Gpu, Host
 
 

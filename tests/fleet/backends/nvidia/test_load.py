@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.backends.nvidia import load
-from fleet.errors import BackendFailed, DeviceLost, DriverRefused
+from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused
 from fleet.health.readings import Readings
 
 FOUND = Readings(at=1.0, under_load=True)

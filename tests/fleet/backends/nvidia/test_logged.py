@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.core.model import Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.health.checks import Finding, Verdict, judge, passed
-from fleet.model import Uuid
-from fleet.settings import HealthPolicy
 from tests.drivers.host import Gpu, Host
 
 CORPUS = Path(__file__).parents[3] / "corpus"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fleet.backends.nvidia.backend import NvidiaBackend
+from fleet.core.model import Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.health.checks import Verdict, judge
 from fleet.health.readings import Readings, risen
-from fleet.model import Uuid
-from fleet.settings import HealthPolicy
 from tests.drivers.host import Gpu, Host
 
 POLICY = HealthPolicy()

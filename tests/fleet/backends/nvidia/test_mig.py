@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fleet import errors
 from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.mig import Mig, Mode
-from fleet.clock import SystemClock
+from fleet.core import errors
+from fleet.core.clock import SystemClock
+from fleet.core.model import BootId, NodeName, UnitId
 from fleet.journal import opening
 from fleet.journal.opening import Place
-from fleet.model import BootId, NodeName, UnitId
 from fleet.node.bounded import BoundedCalls
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry

@@ -11,8 +11,8 @@ import pytest
 from fleet.backends.nvidia import mps, nvml
 from fleet.backends.nvidia.daemons import CONTROL, PIPE_VARIABLE, SERVER, Daemon, find
 from fleet.backends.nvidia.mps import Policy
-from fleet.errors import BackendFailed, DriverRefused
-from fleet.model import Process, ProcessKind
+from fleet.core.errors import BackendFailed, DriverRefused
+from fleet.core.model import Process, ProcessKind
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.scripted import Scripted, refuse
 

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.backends.base import DeviceNode
 from fleet.backends.nvidia import nodes
-from fleet.errors import BackendFailed, DriverAbsent
+from fleet.core.errors import BackendFailed, DriverAbsent
 from tests.fleet.backends.nvidia import hosttree
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fleet.backends.nvidia import nvml
-from fleet.errors import DeviceLost, DriverAbsent, DriverRefused
+from fleet.core.errors import DeviceLost, DriverAbsent, DriverRefused
 from tests.drivers.host import Gpu, Host
 
 
@@ -39,7 +39,7 @@ def test_8_1_without_a_library_everything_imports(tmp_path: Path) -> None:
     """gpus-8.1: no driver on the machine: imports work, and the first question is answered so."""
     program = (
         "from fleet.backends import registry\n"
-        "from fleet.errors import DriverAbsent\n"
+        "from fleet.core.errors import DriverAbsent\n"
         f"backend = registry.build('nvidia', {{'root': {str(tmp_path)!r}}})\n"
         "try:\n    backend.inventory()\n"
         "except DriverAbsent as error:\n    raise SystemExit(error.exit_code)\n"

@@ -11,8 +11,8 @@ import pytest
 
 from fleet.backends.nvidia import nodes, nvml, occupancy
 from fleet.backends.nvidia.occupancy import NO_INSTANCE
-from fleet.errors import BackendFailed, DeviceLost, DriverRefused
-from fleet.model import Process, ProcessKind
+from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused
+from fleet.core.model import Process, ProcessKind
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree
 from tests.fleet.backends.nvidia.hosttree import OTHER_MOUNTS

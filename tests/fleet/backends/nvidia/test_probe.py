@@ -8,7 +8,7 @@ import pytest
 
 from fleet.backends.nvidia import nvml
 from fleet.backends.nvidia.probe import Answers, Probe, flag
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
 from tests.drivers.host import Gpu, Host
 
 

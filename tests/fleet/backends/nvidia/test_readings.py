@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
+from fleet.core.model import Uuid
+from fleet.core.settings import HealthPolicy
 from fleet.health import tables
 from fleet.health.checks import Verdict, judge, needs_reset, passed
 from fleet.health.readings import Readings
-from fleet.model import Uuid
-from fleet.settings import HealthPolicy
 from tests.drivers.host import Gpu, Host
 
 POLICY = HealthPolicy()

@@ -19,9 +19,9 @@ from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.linkage import Card
 from fleet.backends.nvidia.resetting import Terms
 from fleet.backends.remote import RemoteBackend
-from fleet.errors import BackendFailed, DeviceLost, Wedged
+from fleet.core.errors import BackendFailed, DeviceLost, Wedged
+from fleet.core.model import Process, ProcessKind, Uuid
 from fleet.health.readings import Readings
-from fleet.model import Process, ProcessKind, Uuid
 from fleet.wipe.identity import start_time
 from tests.drivers.host import Host
 from tests.fleet.backends.nvidia import hosttree

@@ -15,10 +15,10 @@ from fleet.backends.base import Mismatch
 from fleet.backends.nvidia import cuda, kernels, nvml
 from fleet.backends.nvidia.access import ON_CHIP_DONE, SCRATCH_BYTES, KernelAccess, Piece
 from fleet.backends.nvidia.session import NvidiaSession, open_session
-from fleet.clock import SystemClock
-from fleet.errors import BackendFailed, DeviceLost, DriverRefused, InputInvalid, OutOfMemory
+from fleet.core.clock import SystemClock
+from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused, InputInvalid, OutOfMemory
+from fleet.core.model import UnitId, UnitSpec, Uuid
 from fleet.health.readings import Readings
-from fleet.model import UnitId, UnitSpec, Uuid
 from fleet.wipe import engine
 from fleet.wipe.result import Failure, WipeResult
 from tests.drivers.building import libraries

@@ -11,9 +11,9 @@ from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.backends.nvidia.inventory import Card
 from fleet.backends.nvidia.mig import Mig
 from fleet.backends.nvidia.session import Target
-from fleet.errors import BackendFailed, DeviceUnknown
+from fleet.core.errors import BackendFailed, DeviceUnknown
+from fleet.core.model import UnitId, Uuid
 from fleet.health.readings import Readings
-from fleet.model import UnitId, Uuid
 from tests.drivers.host import Gpu, Host
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleet.backends.pcie.backend import PcieBackend
 from fleet.backends.sysfs import Function
-from fleet.model import Accelerator
+from fleet.core.model import Accelerator
 from tests.drivers.pci_tree import SWITCH, Card, Kernel, PciTree
 
 PORT = "0000:20:00.0"

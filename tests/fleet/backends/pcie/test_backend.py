@@ -14,14 +14,14 @@ from fleet import bootstrap
 from fleet.backends import registry
 from fleet.backends.base import CanReset, CanScrubByReset
 from fleet.backends.pcie.backend import PcieBackend
-from fleet.clock import ManualClock
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnfit, InputInvalid
+from fleet.core.clock import ManualClock
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnfit, InputInvalid
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import ClaimOrder
+from fleet.core.model import Holder, HolderKind, Lease, UnitId
+from fleet.core.settings import HardwareKind, HardwareSettings, Settings, WipePolicy
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.leases import AcquireRequest
-from fleet.messages import ClaimOrder
-from fleet.model import Holder, HolderKind, Lease, UnitId
-from fleet.settings import HardwareKind, HardwareSettings, Settings, WipePolicy
 from fleet.wipe import engine, plan
 from fleet.wipe.result import Failure, Kind, WipeResult
 from tests.drivers.pci_tree import GAUDI2, MI300X, TPU_V4, TPU_V5E

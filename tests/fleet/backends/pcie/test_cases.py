@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.base import ResetScrub
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
-from fleet.settings import HealthPolicy
 from tests.drivers.pci_tree import CONSOLE, GAUDI2, GIB, H100, MI300X, Card
 from tests.fleet.backends.pcie.benches import Bench, address, bench
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.pcie.backend import PcieBackend
-from fleet.errors import DeviceLost, DeviceUnknown, DriverAbsent
-from fleet.model import Uuid
+from fleet.core.errors import DeviceLost, DeviceUnknown, DriverAbsent
+from fleet.core.model import Uuid
 from tests.drivers.pci_tree import CONSOLE, GAUDI2, GIB, H100, MI300X, TPU_V4, TPU_V5E
 from tests.fleet.backends.pcie.benches import PORT, Bench, address, bench
 

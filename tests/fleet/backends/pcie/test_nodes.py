@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.base import DeviceNode, Grant
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
 from tests.drivers.pci_tree import GAUDI2, MI300X, TPU_V4, TPU_V5E, Card
 from tests.fleet.backends.pcie.benches import Bench, address, bench
 

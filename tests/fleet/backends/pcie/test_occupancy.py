@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.pcie.occupancy import hive
-from fleet.errors import BackendFailed
-from fleet.model import Process, ProcessKind
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Process, ProcessKind
 from tests.drivers.pci_tree import GAUDI2, GIB, H100, MI300X, TPU_V5E
 from tests.fleet.backends.pcie.benches import Bench, address, bench
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
 from fleet.health.readings import COUNTERS
-from fleet.settings import HealthPolicy
 from tests.drivers.pci_tree import GAUDI2, MI300X, TPU_V5E
 from tests.fleet.backends.pcie.benches import Bench, address, bench
 

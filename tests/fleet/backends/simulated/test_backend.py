@@ -15,8 +15,8 @@ import pytest
 
 from fleet.backends.simulated import clients, memory
 from fleet.backends.simulated.backend import SimulatedBackend, create
-from fleet.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
-from fleet.model import ProcessKind
+from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
+from fleet.core.model import ProcessKind
 from fleet.wipe.identity import start_time
 from fleet.wipe.result import Failure
 from tests.fleet.wipe.orders import MIB, break_it, eventually, node, order_for, run, whole

@@ -7,7 +7,7 @@ import pytest
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.registers import Fault
 from fleet.backends.simulated.struck import DISTURBING, STRIKES
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.health.readings import Readings
 from fleet.wipe.result import PASSES
 

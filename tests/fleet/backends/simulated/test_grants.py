@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.base import DeviceNode, Mount
-from fleet.errors import DeviceLost
+from fleet.core.errors import DeviceLost
 from tests.fleet.wipe.orders import node, whole
 
 

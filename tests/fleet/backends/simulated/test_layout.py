@@ -10,8 +10,8 @@ import pytest
 
 from fleet.backends.simulated import layout, topology
 from fleet.backends.simulated.memory import Memory, UnitFile
-from fleet.errors import BackendFailed
-from fleet.model import Accelerator
+from fleet.core.errors import BackendFailed
+from fleet.core.model import Accelerator
 
 SIZE = 2 << 20
 

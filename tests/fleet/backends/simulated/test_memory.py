@@ -9,8 +9,8 @@ import pytest
 
 from fleet.backends.simulated import memory
 from fleet.backends.simulated.memory import Allocator, Mapping, Memory, UnitFile
-from fleet.errors import DeviceLost, InputInvalid, OutOfMemory
-from fleet.model import UnitId, UnitSpec
+from fleet.core.errors import DeviceLost, InputInvalid, OutOfMemory
+from fleet.core.model import UnitId, UnitSpec
 from tests.fleet.wipe.orders import node
 
 KIB64 = 65536

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.simulated.openers import openers
-from fleet.errors import BackendFailed
-from fleet.model import ProcessKind
+from fleet.core.errors import BackendFailed
+from fleet.core.model import ProcessKind
 from tests.fleet.backends.hiding import WAYS, hiding
 from tests.fleet.wipe.orders import eventually
 

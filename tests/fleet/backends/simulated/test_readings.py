@@ -7,8 +7,8 @@ import pytest
 from fleet.backends.simulated import faults
 from fleet.backends.simulated.readings import after_reset, count, readings
 from fleet.backends.simulated.registers import Register
+from fleet.core.settings import HealthPolicy
 from fleet.health import checks
-from fleet.settings import HealthPolicy
 
 POLICY = HealthPolicy()
 

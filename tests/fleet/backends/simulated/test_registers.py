@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.backends.simulated.registers import Client, Fault, Registers
-from fleet.errors import BackendFailed
+from fleet.core.errors import BackendFailed
 
 
 def test_content_survives(tmp_path: Path) -> None:

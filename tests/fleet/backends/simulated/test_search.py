@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fleet.backends.simulated import search
 from fleet.backends.simulated.memory import Memory, UnitFile
 from fleet.backends.simulated.search import BLOCK, Found
-from fleet.errors import InputInvalid
-from fleet.model import UnitId
+from fleet.core.errors import InputInvalid
+from fleet.core.model import UnitId
 from tests.fleet.wipe.orders import one_file
 
 SIZE = 3 << 20

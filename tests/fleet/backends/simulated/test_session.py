@@ -10,7 +10,7 @@ import pytest
 
 from fleet.backends.base import Mismatch
 from fleet.backends.simulated.session import SLABS_PER_PASS, SimulatedSession
-from fleet.errors import InputInvalid
+from fleet.core.errors import InputInvalid
 from fleet.wipe.result import Failure
 from tests.fleet.wipe.orders import break_it, node, order_for, run, whole
 

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.backends.simulated import topology
 from fleet.backends.simulated.topology import GRAIN, Shape
-from fleet.errors import DriverAbsent, InputInvalid
-from fleet.model import overlapping
+from fleet.core.errors import DriverAbsent, InputInvalid
+from fleet.core.model import overlapping
 
 SHAPE = Shape(node="n0", accelerators=3, memory_bytes=16 << 20, partitionable=1, seed=5)
 

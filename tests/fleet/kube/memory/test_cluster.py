@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.errors import ApiConflict, ApiForbidden, ApiUnavailable, InputInvalid
+from fleet.core.errors import ApiConflict, ApiForbidden, ApiUnavailable, InputInvalid
 from fleet.kube.base import CLAIMS, NODES, Change, Cluster, Name, Object, PatchKind
 from fleet.kube.memory.cluster import MemoryCluster
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from fleet import errors
+from fleet.core import errors
 from fleet.kube.base import CONFIGMAPS, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.configmaps import LIMIT_BYTES

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Resource, Selection
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.engine import APPLY_YAML, JSON, MERGE, Engine, Options, Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.errors import ApiConflict, ApiUnavailable
+from fleet.core.errors import ApiConflict, ApiUnavailable
 from fleet.kube.memory.faults import Faults
 
 

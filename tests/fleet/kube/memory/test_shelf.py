@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.clock import ManualClock
+from fleet.core.clock import ManualClock
 from fleet.kube.base import CLAIMS, LEASES, PODS, SLICES, Name, Object
 from fleet.kube.memory.apply import UPDATE, Owner
 from fleet.kube.memory.gates import Features
