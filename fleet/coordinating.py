@@ -42,8 +42,8 @@ from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
+from fleet.kube.events import Events
 from fleet.kube.rights import Rights
-from fleet.kube.telling import Events
 from fleet.planning import CoordinatorPlan, FleetPlan
 from fleet.repair.absence import AbsentNodes
 from fleet.repair.forgetting import Parting

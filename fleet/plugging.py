@@ -36,7 +36,7 @@ from fleet.evidence.disk import own_directory
 from fleet.kube import identity
 from fleet.kube.base import Cluster
 from fleet.kube.cluster import KubernetesCluster
-from fleet.kube.telling import Events
+from fleet.kube.events import Events
 from fleet.node import kubelet_checkpoint
 from fleet.node.standing import Patience, Standby
 from fleet.slices.exclusivity import Exclusivity, HostLocks

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from fleet.kube.base import PODS, Name
-from fleet.kube.telling import Events, Kind, Regarding
+from fleet.kube.events import Events, Kind, Regarding
 from node_plugin.ports import Lack
 
 PERIOD_S = 5.0

@@ -34,8 +34,8 @@ from fleet.dra.uncoordinated import BAD_PERIOD_S, COMPONENT, Uncoordinated
 from fleet.journal.lock import read_owner
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
+from fleet.kube.events import Events
 from fleet.kube.rights import Rights
-from fleet.kube.telling import Events
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.rendering import names
 from node_plugin.children import Child

@@ -18,7 +18,7 @@ from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.labels import Labels, LabelSelector
 from fleet.kube.base import NODES, Name, name_of
-from fleet.kube.telling import Kind, Regarding
+from fleet.kube.events import Kind, Regarding
 
 EVENTS_MAX = 20
 """Nodes told about in one survey: each may cost a write."""

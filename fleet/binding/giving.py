@@ -1,7 +1,7 @@
 """The writes by which we allocate one claim, and those that take all of it back.
 
 Every write carries UID and resourceVersion of the reading it was decided on; a conflict or a lost
-answer leads to a live GET and a new decision (`fleet.kube.retrying`).
+answer leads to a live GET and a new decision (`fleet.kube.conflict_retry`).
 
 Hold, conditions and finalizer are applied and not put with the allocation: what a PUT writes stays
 its writer's, and the apply that lets a claim go would not take it away.
@@ -25,7 +25,7 @@ from fleet.binding.proving import Proven
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, PatchKind, uid_of, version_of
-from fleet.kube.retrying import ATTEMPTS, Settled, settle
+from fleet.kube.conflict_retry import ATTEMPTS, Settled, settle
 
 Decide = Callable[[Object], Object | None]
 Write = Callable[[Cluster, Object], Object]

@@ -27,7 +27,7 @@ from fleet.kube.base import (
     PatchKind,
     uid_of,
 )
-from fleet.kube.retrying import settle
+from fleet.kube.conflict_retry import settle
 from fleet.kube.rights import REVIEWS
 
 BUDGET_S = 10.0

@@ -1,7 +1,7 @@
 """Who has to know of a quarantine is told: the node's people, and whoever used the device.
 
 Level-triggered over the views of nodes, like all followers of a survey: what is still true is said
-again, and `fleet.kube.telling` sees to it that this costs nothing. The claim a device is being
+again, and `fleet.kube.events` sees to it that this costs nothing. The claim a device is being
 given back by is told, and the pods it is still reserved for: their data may not be proven wiped. A
 running tenant is told nothing at first, since kubelet shows the health of its device in the pod;
 one that still has it after a while (`DeviceView.kept_by`) is told that nobody ends its pod for it.
@@ -23,7 +23,7 @@ from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
-from fleet.kube.telling import Regarding
+from fleet.kube.events import Regarding
 from fleet.slices.gate import is_quarantined
 
 LINGERS = "tenant-not-gone"

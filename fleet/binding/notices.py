@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.health.reasons import CATALOGUE
-from fleet.kube.telling import Kind
+from fleet.kube.events import Kind
 
 
 @dataclass(frozen=True, slots=True)

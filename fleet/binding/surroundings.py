@@ -41,7 +41,7 @@ class Seeing(Protocol):
 
 
 class Telling(Protocol):
-    """Tells owners of claims and pods; see `fleet.kube.telling.Events`."""
+    """Tells owners of claims and pods; see `fleet.kube.events.Events`."""
 
     def claim(self, reading: ClaimReading, reason: str, message: str) -> None: ...
 

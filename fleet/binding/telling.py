@@ -10,11 +10,11 @@ from fleet.binding import notices
 from fleet.binding.claim import ClaimReading
 from fleet.binding.decisions import PodFact
 from fleet.kube.base import CLAIMS, PODS, Name
-from fleet.kube.telling import Kind, Regarding
+from fleet.kube.events import Kind, Regarding
 
 
 class Recording(Protocol):
-    """Records events; see `fleet.kube.telling.Events`."""
+    """Records events; see `fleet.kube.events.Events`."""
 
     def record(
         self, about: Regarding, reason: str, message: str, *, kind: Kind = Kind.NORMAL

@@ -20,7 +20,7 @@ from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.evidence import dsse
 from fleet.kube.base import CLAIMS, LEASES, PODS, Cluster, Name, PatchKind, object_in, version_of
-from fleet.kube.telling import Events, Kind, Regarding
+from fleet.kube.events import Events, Kind, Regarding
 
 COMPONENT = "fleetscrub-node-plugin"
 """Who reports these events."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from fleet.core import errors
-from fleet.kube import nesting
+from fleet.kube import json_limits
 from fleet.kube.base import Object, Resource
 
 MESSAGE_MAX = 600
@@ -87,7 +87,7 @@ def unreachable(what: str, why: str, *, timed_out: bool = False) -> errors.ApiUn
 
 def object_of(body: bytes, *, what: str) -> Object:
     """The object in a 2xx answer. Raises `ApiFailed` when there is none."""
-    found = nesting.parsed(body)
+    found = json_limits.parsed(body)
     if not isinstance(found, dict):
         raise errors.ApiFailed(
             f"{what}: the answer is no JSON object ({len(body)} bytes)",
@@ -100,7 +100,7 @@ def object_of(body: bytes, *, what: str) -> Object:
 
 def parsed(body: bytes) -> Object:
     """The JSON object in `body`; {} when there is none."""
-    found = nesting.parsed(body)
+    found = json_limits.parsed(body)
     return found if isinstance(found, dict) else {}
 
 

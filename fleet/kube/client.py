@@ -10,7 +10,7 @@ Decisions:
    entries of the kubeconfig, tokens included. Such errors are never chained either.
 2. A `tokenFile` is read by us (`fleet.kube.tokens`): the package reads it once. It wins over an
    inline token, as in client-go. The user's kubeconfig is never written.
-3. An exec plugin has a time limit here, and only one runs at a time (`fleet.kube.renewing`);
+3. An exec plugin has a time limit here, and only one runs at a time (`fleet.kube.kubeconfig`);
    the package would wait for ever.
 """
 
@@ -35,7 +35,7 @@ from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.kube import answers
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
-from fleet.kube.renewing import Attempt, RenewedCredential
+from fleet.kube.kubeconfig import Attempt, RenewedCredential
 from fleet.kube.tokens import Credential, TokenFile, usable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -16,10 +16,10 @@ from typing import Any, NoReturn, Protocol
 
 from fleet.core import errors
 from fleet.core.clock import Clock
-from fleet.kube import answers, nesting, paths
+from fleet.kube import answers, json_limits, paths
 from fleet.kube.base import Event, Listing, Name, Object, PatchKind, Resource, Selection, version_of
-from fleet.kube.pacing import Pacer
-from fleet.kube.watching import Act, Step, Watching
+from fleet.kube.rate_limit import Pacer
+from fleet.kube.watch import Act, Step, Watching
 
 LOG = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class KubernetesCluster:
                 f"a replacement of {resource.plural} {name} carries no resourceVersion",
                 remedy="read the object and write back what was read, or use apply",
             )
-        nesting.refuse_cut(body, f"{resource.plural} {name}")
+        json_limits.refuse_cut(body, f"{resource.plural} {name}")
         return self._object(
             "PUT",
             paths.object_path(resource, name, subresource),
@@ -330,9 +330,11 @@ class KubernetesCluster:
             found, bad = answers.entries(resource, page, what=what)
             items += map(selection.trim, found) if selection.trim else found
             skipped += bad
-            if isinstance(page, nesting.Cut):
+            if isinstance(page, json_limits.Cut):
                 LOG.warning(
-                    "%s: nested too deep or no UTF-8, read in part: %s", what, nesting.told(found)
+                    "%s: nested too deep or no UTF-8, read in part: %s",
+                    what,
+                    json_limits.told(found),
                 )
             metadata = page.get("metadata")
             head = metadata if isinstance(metadata, dict) else {}

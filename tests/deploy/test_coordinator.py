@@ -28,9 +28,9 @@ from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
+from fleet.kube.events import REPEAT_S, Events, Regarding
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.telling import REPEAT_S, Events, Regarding
 from fleet.planning import CoordinatorPlan
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience

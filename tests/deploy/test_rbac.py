@@ -20,9 +20,9 @@ from fleet.dra.asking import AskedClaim
 from fleet.dra.uncoordinated import ABSENT_S, COMPONENT, Uncoordinated
 from fleet.dra.waiting import Waiting, leaving
 from fleet.kube.base import CLAIMS, EVENTS, LEASES, SLICES, Change, Event, Name
+from fleet.kube.events import REPEAT_S, Events
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.telling import REPEAT_S, Events
 from node_plugin import wiring
 from node_plugin.pod_events import TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack

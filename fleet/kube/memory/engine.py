@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.core.clock import Clock, SystemClock
 from fleet.kube.base import Listing, Name, Object, Resource, Selection
-from fleet.kube.memory import bodies, decoding, patches, refusal
+from fleet.kube.memory import bodies, decoder, patches, refusal
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.apply import APPLY, UPDATE, Owner, applied, updated
 from fleet.kube.memory.feeds import Feed, matching
@@ -124,7 +124,7 @@ class Engine:
         name = bodies.name_for(body, kind, namespace)
         self._allow(options.caller, "create", Target(resource, Name("", name.namespace)))
         bodies.check_head(body, kind.resource)
-        decoded = decoding.decode(body, kind.shape)
+        decoded = decoder.decode(body, kind.shape)
         if decoded.get("metadata", {}).get("resourceVersion"):
             raise refusal.malformed("resourceVersion should not be set on objects to be created")
         with self.changed:
@@ -137,7 +137,7 @@ class Engine:
         self._allow(options.caller, "update", target)
         bodies.check_head(body, kind.resource)
         bodies.check_place(body, target.name)
-        decoded = decoding.decode(body, kind.shape)
+        decoded = decoder.decode(body, kind.shape)
         metadata = decoded.setdefault("metadata", {})
         with self.changed:
             live = self._shelf.find(target.resource, target.name)
@@ -190,7 +190,7 @@ class Engine:
             else:
                 patched = patches.json_patch(whole, body)
             bodies.check_patched(patched, kind.resource)
-            decoded = decoding.patched(patched, kind.shape)
+            decoded = decoder.patched(patched, kind.shape)
             bodies.check_place(decoded, target.name)
             return self._written(kind, target, live, decoded, "patch", options).copy()
 
@@ -213,7 +213,7 @@ class Engine:
             live = self._shelf.find(target.resource, target.name)
             if live is None and target.subresource:
                 raise refusal.not_found(target.resource, target.name.name)
-            decoding.check_typed(dict(body), kind.shape, label=label)
+            decoder.check_typed(dict(body), kind.shape, label=label)
             config = bodies.written_part(dict(body), kind, target.subresource)
             if live is None:
                 if given.get("uid"):
@@ -222,7 +222,7 @@ class Engine:
                         " existing object was found"
                     )
                     raise refusal.modified(target.resource, target.name.name, why)
-                whole = decoding.converted(config, kind.shape, target.resource)
+                whole = decoder.converted(config, kind.shape, target.resource)
                 return self._created(kind, target.name, whole, owner).copy()
             work = applied(
                 live.object,
@@ -232,7 +232,7 @@ class Engine:
                 owner=owner,
                 force=bool(options.force),
             )
-            merged = decoding.converted(work.object, kind.shape, target.resource)
+            merged = decoder.converted(work.object, kind.shape, target.resource)
             merged["metadata"] = {
                 **merged["metadata"],
                 "uid": given.get("uid", live.uid),

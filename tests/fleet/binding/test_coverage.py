@@ -11,8 +11,8 @@ from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.labels import selector
 from fleet.kube.base import NODES
+from fleet.kube.events import Kind, Regarding
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.telling import Kind, Regarding
 from tests.fleet.binding.test_running import Some, view
 
 

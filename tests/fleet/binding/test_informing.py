@@ -14,7 +14,7 @@ from fleet.core import errors
 from fleet.core.messages import ClaimBrief, DeviceView, NodeView, ReasonView
 from fleet.core.model import State
 from fleet.kube.base import Object
-from fleet.kube.telling import Kind, Regarding
+from fleet.kube.events import Kind, Regarding
 
 DRIVER = "gpu.fleetscrub.dev"
 

@@ -9,9 +9,9 @@ from fleet.binding.notices import Notice
 from fleet.core.clock import ManualClock
 from fleet.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, PODS, Name, Selection
+from fleet.kube.events import MESSAGE_MAX, Events, Kind, Regarding
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.kube.telling import MESSAGE_MAX, Events, Kind, Regarding
 
 CODES = ("xid", "memory-mismatch")
 ALL = (

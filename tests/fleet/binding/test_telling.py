@@ -8,8 +8,8 @@ from fleet.binding.names import Marks
 from fleet.binding.telling import Telling
 from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS
+from fleet.kube.events import Events
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.telling import Events
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "uid": "u-1"}}
 

@@ -20,7 +20,7 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.kube.base import CLAIMS, CLASSES, Name
-from fleet.kube.telling import Events, Regarding
+from fleet.kube.events import Events, Regarding
 from tests.fleet.binding.scenes import device_class
 from tests.fleet.test_coordinating import Host, host
 

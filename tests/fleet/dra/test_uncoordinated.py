@@ -24,7 +24,7 @@ from fleet.dra.uncoordinated import (
     Uncoordinated,
 )
 from fleet.kube.base import EVENTS, LEASES, Name, Object, PatchKind
-from fleet.kube.telling import Events
+from fleet.kube.events import Events
 from tests.fleet.dra.benches import MARKS, SPACE, Bench, bench, result
 
 OURS = "fleetscrub"

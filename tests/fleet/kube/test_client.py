@@ -30,7 +30,7 @@ from fleet.core.clock import ManualClock
 from fleet.kube import client
 from fleet.kube.base import NODES, Change, Name, PatchKind
 from fleet.kube.cluster import KubernetesCluster, Request
-from fleet.kube.renewing import EXPIRY_LEAD_S, RenewedCredential
+from fleet.kube.kubeconfig import EXPIRY_LEAD_S, RenewedCredential
 from fleet.kube.tokens import TokenFile
 
 NODE = {

@@ -12,7 +12,7 @@ from fleet.core import errors
 from fleet.kube import client
 from fleet.kube.base import CLAIMS, Change, Cluster, Event, Name, Object, PatchKind
 from fleet.kube.cluster import KubernetesCluster
-from fleet.kube.retrying import settle
+from fleet.kube.conflict_retry import settle
 from tests.standin.faults import Fault
 from tests.standin.server import StandIn
 

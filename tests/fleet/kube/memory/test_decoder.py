@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.kube.base import CLAIMS, Object
-from fleet.kube.memory.decoding import check_typed, converted, decode
+from fleet.kube.memory.decoder import check_typed, converted, decode
 from fleet.kube.memory.refusal import Refusal
 from fleet.kube.memory.schema import CLAIM, LEASE, SLICE
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.core import errors
-from fleet.kube import watching
+from fleet.kube import watch
 from fleet.kube.base import Change, Event, Listing, Object
-from fleet.kube.watching import Act, Step, Watching
+from fleet.kube.watch import Act, Step, Watching
 
 
 def named(name: str, version: int) -> Object:
@@ -58,8 +58,8 @@ def test_first_all_objects_then_a_stream_from_there() -> None:
     assert step == Step(
         Act.STREAM,
         resource_version="5",
-        server_timeout_s=watching.SEGMENT_S,
-        read_timeout_s=watching.SILENCE_S,
+        server_timeout_s=watch.SEGMENT_S,
+        read_timeout_s=watch.SILENCE_S,
     )
 
 
@@ -108,7 +108,7 @@ def test_a_stream_that_ends_as_asked_goes_on_without_a_list() -> None:
         lambda found: found.failed(errors.ApiUnavailable("reset", status=0), 3.0),
         lambda found: fed(found, line("ERROR", GONE)),
         lambda found: fed(found, line("ERROR", {"code": 500})),
-        lambda found: fed(found, b"x" * (watching.LINE_MAX + 1)),
+        lambda found: fed(found, b"x" * (watch.LINE_MAX + 1)),
     ],
     ids=["closed early", "cut line", "broken", "410", "500", "endless line"],
 )
@@ -120,7 +120,7 @@ def test_every_other_end_is_a_loss(loss: Any) -> None:
     assert not found.streaming
     step = found.step(300.0, chance=0.5)
     assert step.act is Act.LIST
-    assert 0.0 < step.delay_s <= watching.PAUSE_FIRST_S
+    assert 0.0 < step.delay_s <= watch.PAUSE_FIRST_S
     assert [event.change for event in found.listed(Listing((), "9"))] == [Change.SYNCED]
     assert found.step(301.0, chance=0.5).delay_s == 0.0
     assert found.outcome() is None
@@ -140,9 +140,9 @@ def test_bookmarks_are_told_to_those_who_ask() -> None:
 def test_a_silent_stream_is_a_loss() -> None:
     """A half-open connection blinds for 90 s at most: then everything is listed again."""
     found = start()
-    assert stream(found).read_timeout_s == watching.SILENCE_S
-    found.failed(errors.ApiUnavailable("read timed out", status=0), watching.SILENCE_S)
-    assert found.step(watching.SILENCE_S, chance=0.0).act is Act.LIST
+    assert stream(found).read_timeout_s == watch.SILENCE_S
+    found.failed(errors.ApiUnavailable("read timed out", status=0), watch.SILENCE_S)
+    assert found.step(watch.SILENCE_S, chance=0.0).act is Act.LIST
     assert found.outcome() is None
 
 
@@ -198,10 +198,10 @@ def test_pauses_grow_and_are_spread() -> None:
         found.failed(errors.ApiUnavailable("down", status=0), 0.0)
         pauses.append(found.step(0.0, chance=0.999).delay_s)
     assert pauses == sorted(pauses)
-    assert pauses[0] == pytest.approx(watching.PAUSE_FIRST_S, rel=0.01)
-    assert pauses[-1] == pytest.approx(watching.PAUSE_MAX_S, rel=0.01)
+    assert pauses[0] == pytest.approx(watch.PAUSE_FIRST_S, rel=0.01)
+    assert pauses[-1] == pytest.approx(watch.PAUSE_MAX_S, rel=0.01)
     found.failed(errors.ApiUnavailable("down", status=0), 0.0)
-    assert found.step(0.0, chance=0.0).delay_s == pytest.approx(watching.PAUSE_MAX_S / 2)
+    assert found.step(0.0, chance=0.0).delay_s == pytest.approx(watch.PAUSE_MAX_S / 2)
 
 
 def test_the_servers_own_wish_is_followed() -> None:
@@ -210,7 +210,7 @@ def test_the_servers_own_wish_is_followed() -> None:
     found.failed(errors.ApiUnavailable("busy", status=429, retry_after_s=3.0), 0.0)
     assert found.step(0.0, chance=0.0).delay_s == 3.0
     found.failed(errors.ApiUnavailable("busy", status=429, retry_after_s=60.0), 0.0)
-    assert found.step(0.0, chance=0.0).delay_s == watching.PAUSE_MAX_S
+    assert found.step(0.0, chance=0.0).delay_s == watch.PAUSE_MAX_S
 
 
 def test_something_received_ends_the_row_of_losses() -> None:
@@ -223,7 +223,7 @@ def test_something_received_ends_the_row_of_losses() -> None:
     stream(found)
     fed(found, line("BOOKMARK", {"metadata": {"resourceVersion": "10"}}))
     found.closed(2.0)
-    assert found.step(2.0, chance=0.999).delay_s <= watching.PAUSE_FIRST_S
+    assert found.step(2.0, chance=0.999).delay_s <= watch.PAUSE_FIRST_S
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def _disturb(found: Watching, what: str, now: float) -> None:
     if what == "close":
         found.closed(now)
     elif what == "late":
-        found.closed(now + watching.SEGMENT_S)
+        found.closed(now + watch.SEGMENT_S)
     elif what == "break":
         found.failed(errors.ApiUnavailable("reset", status=0), now)
     elif what == "expire":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.core import errors
-from fleet.kube import answers, nesting
+from fleet.kube import answers, json_limits
 from fleet.kube.base import Change, Event, Listing, Object, version_of
 
 SEGMENT_S = 300
@@ -165,7 +165,7 @@ class Watching:
     def _line(self, line: bytes) -> Event | None:
         if not line.strip():
             return None
-        entry = nesting.parsed(line)
+        entry = json_limits.parsed(line)
         found = entry.get("object") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(found, dict):
             self.skipped += 1

@@ -10,7 +10,7 @@ import pytest
 from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.kube import nesting
+from fleet.kube import json_limits
 from fleet.kube.base import CLAIMS, SLICES, Name, Resource
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
 
@@ -108,7 +108,7 @@ def test_the_coordinators_cache_syncs_with_such_a_claim_in_it(parameters: str) -
 @pytest.mark.parametrize("parameters", [DEEP, BYTES])
 def test_a_watch_tells_of_a_claim_that_is_read_in_part(parameters: str) -> None:
     """T1: what a list shows a watch shows as well."""
-    assert nesting.parsed(sent(f'{{"object":{claim("evil", parameters)}}}'))["object"]["spec"]
+    assert json_limits.parsed(sent(f'{{"object":{claim("evil", parameters)}}}'))["object"]["spec"]
     events = cluster(claim("evil", parameters)).watch(CLAIMS, timeout_s=1.0)
     assert next(events).object["metadata"]["uid"] == "evil"
     assert next(events).change == "SYNCED"
@@ -127,15 +127,15 @@ def test_a_claim_that_was_read_in_part_is_not_written_back(parameters: str) -> N
 def test_cutting_keeps_everything_that_is_not_too_deep() -> None:
     """Only what lies deeper is replaced, wherever it stands and however texts look."""
     body = json.dumps({"a": [[1, {"b": "]}\\"}], "x"], "c": {"d": {"e": 1}}, "f": 'q"['}).encode()
-    assert json.loads(nesting.pruned(body, depth_max=3)) == {
-        "a": [[1, nesting.CUT], "x"],
+    assert json.loads(json_limits.pruned(body, depth_max=3)) == {
+        "a": [[1, json_limits.CUT], "x"],
         "c": {"d": {"e": 1}},
         "f": 'q"[',
     }
-    assert json.loads(nesting.pruned(body)) == json.loads(body)
+    assert json.loads(json_limits.pruned(body)) == json.loads(body)
 
 
 def test_what_is_no_json_stays_none() -> None:
     """A cut answer is no answer: nothing is made up."""
     for body in (b"", b"{", b'{"a":[', b'["' + b"x" * 10, b"]" * 5, DEEP.encode()[:-900]):
-        assert nesting.parsed(body) is None
+        assert json_limits.parsed(body) is None

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.kube.base import Cluster, Object
-from fleet.kube.retrying import PAUSE_MAX_S, Settled, settle
+from fleet.kube.conflict_retry import PAUSE_MAX_S, Settled, settle
 
 NOBODY = cast("Cluster", None)
 """The cluster itself is only handed on."""

@@ -14,8 +14,8 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.kube import renewing
-from fleet.kube.renewing import Attempt, RenewedCredential
+from fleet.kube import kubeconfig
+from fleet.kube.kubeconfig import Attempt, RenewedCredential
 
 END = 1_000.0
 
@@ -76,9 +76,9 @@ def test_a_hanging_program_is_run_once_and_delays_one_request(program: Program) 
     begun = time.monotonic()
     for _ in range(12):
         assert found.header() == "t0"
-        clock.advance(renewing.RENEW_GAP_S)
+        clock.advance(kubeconfig.RENEW_GAP_S)
     assert program.calls == 1
-    assert time.monotonic() - begun < 0.1 + renewing.END_S + 1.0
+    assert time.monotonic() - begun < 0.1 + kubeconfig.END_S + 1.0
 
 
 def test_a_refused_credential_with_a_hanging_program_fails_at_once(program: Program) -> None:
@@ -89,7 +89,7 @@ def test_a_refused_credential_with_a_hanging_program_fails_at_once(program: Prog
     for _ in range(12):
         with pytest.raises(errors.ApiUnavailable, match="hangs") as caught:
             found.renew("t0")
-        clock.advance(renewing.RENEW_GAP_S)
+        clock.advance(kubeconfig.RENEW_GAP_S)
     assert "by hand" in caught.value.remedy
     assert program.calls == 1
 
@@ -106,7 +106,7 @@ def test_a_program_that_works_again_is_used_again(program: Program) -> None:
     with pytest.raises(errors.ApiUnavailable):
         found.renew("t0")
     assert program.calls == 1
-    clock.advance(renewing.RENEW_GAP_S)
+    clock.advance(kubeconfig.RENEW_GAP_S)
     assert found.renew("t0") == "t2"
     assert found.header() == "t2"
 
@@ -149,7 +149,7 @@ def test_a_program_that_fails_leaves_the_old_credential(program: Program) -> Non
     assert found.renew("t0") == "t0"
     assert program.calls == 1
     program.fails = False
-    clock.advance(renewing.RENEW_GAP_S)
+    clock.advance(kubeconfig.RENEW_GAP_S)
     seen: list[Reading] = []
     found.adopt = seen.append
     assert found.renew("t0") == "t2"
