@@ -4,7 +4,7 @@
 
 PLAN is a file with the `NodePlan`, ADDRESS the Ray to attach to, PATIENCE the seconds for which it
 waits for Ray's head. The bridge may die at any time:
-nothing of a claim's life goes through it (see `fleet.door`). It ends by itself when its standard
+nothing of a claim's life goes through it (see `fleet.rpc`). It ends by itself when its standard
 input is closed, which is how it learns that the plugin is gone, and with an error when Ray cannot
 be reached; whoever started it tries again.
 

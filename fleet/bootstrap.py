@@ -29,9 +29,6 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, NodeName
 from fleet.core.settings_kubernetes import Handover
-from fleet.door.answering import HandOver
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door, keep
 from fleet.evidence import heads, kept_list, layout
 from fleet.evidence.disk import own_directory
 from fleet.evidence.dsse import Signer
@@ -81,6 +78,9 @@ from fleet.planning import (
     lock_path,
     plan_fleet,
 )
+from fleet.rpc.client import DoorNode
+from fleet.rpc.server import HandOver
+from fleet.rpc.socket import Door, keep
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
 from fleet.stores import archiving
@@ -177,7 +177,7 @@ def open_node(
     Callers are let in as soon as this node's own disk has been read: neither its driver nor its
     lease store is waited for (B14, B72). Where no kubelet asks for its devices the driver is given
     its time, and must be there at the first use: else `DriverAbsent`. `hand_over` decides when a
-    newcomer asks for the journal; see `fleet.door`. With `looks` trouble of the journal is only
+    newcomer asks for the journal; see `fleet.rpc`. With `looks` trouble of the journal is only
     told (`JournalUnreadable`): whoever serves the node decides about it.
     """
     state = Path(plan.state)

@@ -36,7 +36,6 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.labels import selector
 from fleet.core.settings import Finalizing
-from fleet.door.nodes import DoorNodes
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.kube import identity
@@ -47,6 +46,7 @@ from fleet.kube.rights import Rights
 from fleet.planning import CoordinatorPlan, FleetPlan
 from fleet.repair.absence import AbsentNodes
 from fleet.repair.forgetting import Parting
+from fleet.rpc.local_nodes import DoorNodes
 
 COMPONENT = "fleetscrub-coordinator"
 """Who reports the coordinator's events."""

@@ -17,9 +17,9 @@ from fleet.core import errors
 from fleet.core.messages import Message
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB, HardwareKind, HardwareSettings, Settings
-from fleet.door import paths
 from fleet.evidence import layout
 from fleet.evidence.disk import own_directory
+from fleet.rpc import socket_paths
 
 PLAN_FILE = "fleet.json"
 LOCK = "journal.lock"
@@ -56,7 +56,7 @@ class NodePlan(Message):
 
 def door_path(plan: NodePlan) -> Path:
     """Where the owner of the plan's node answers."""
-    return layout.node_directory(Path(plan.state), plan.node) / paths.DOOR
+    return layout.node_directory(Path(plan.state), plan.node) / socket_paths.DOOR
 
 
 def lock_path(plan: NodePlan) -> Path:

@@ -15,9 +15,9 @@ from actors.handles import RemoteNode
 from fleet.cli.reach import Node
 from fleet.core.errors import FleetError, InputInvalid
 from fleet.core.messages import Message, Swept
-from fleet.door.calling import DoorNode
 from fleet.node import viewing
 from fleet.node.service import NodeService
+from fleet.rpc.client import DoorNode
 
 NODES_AT_ONCE = 64
 """Nodes asked at one time; each answers within its own reading time-out."""

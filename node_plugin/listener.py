@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from fleet.core import errors
-from fleet.door.paths import closed_to_others
+from fleet.rpc.socket_paths import closed_to_others
 from node_plugin import sockets
 
 CHECK_WAIT_S = 10.0

@@ -22,8 +22,6 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView
-from fleet.door import trouble
-from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.dra.health import Health as Judged
 from fleet.dra.health import HealthVerdict
@@ -36,6 +34,8 @@ from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.kube.events import Events
 from fleet.kube.rights import Rights
+from fleet.rpc import trouble
+from fleet.rpc.client import DoorNode
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.rendering import names
 from node_plugin.children import Child

@@ -29,7 +29,7 @@ PURE = (
     "fleet/cdi/rendering.py",
     "fleet/cdi/rules.py",
     "fleet/cdi/versions.py",
-    "fleet/door/wire.py",
+    "fleet/rpc/wire.py",
     "fleet/dra/asking.py",
     "fleet/dra/configuration.py",
     "fleet/dra/health.py",

@@ -1,6 +1,6 @@
 """A back end in a process of its own: ``python -m fleet.backends.child <kind> <settings>``.
 
-Reads calls and writes answers, one JSON object a line (`fleet.door.wire`), until its input ends.
+Reads calls and writes answers, one JSON object a line (`fleet.rpc.wire`), until its input ends.
 The node kills it when an answer takes too long: a call into a sick driver cannot be stopped from
 within. It dies with the thread that started it.
 """
@@ -31,7 +31,7 @@ from fleet.backends.base import (
 )
 from fleet.core import errors
 from fleet.core.model import Uuid
-from fleet.door import wire
+from fleet.rpc import wire
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

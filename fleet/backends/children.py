@@ -22,7 +22,7 @@ from typing import IO, Any, TypeVar
 
 import fleet
 from fleet.core import errors
-from fleet.door import wire
+from fleet.rpc import wire
 from fleet.wipe.identity import MARKER, is_dying, marked
 
 FIRST_S = 60.0

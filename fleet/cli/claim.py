@@ -27,9 +27,9 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Finding, Message, NodeView
 from fleet.core.model import Holder, Lease
 from fleet.core.settings import KubernetesSettings, Settings
-from fleet.door.nodes import DoorNodes
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
 from fleet.planning import CoordinatorPlan, NodePlan
+from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.base import Release
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.core.model import Lease, RunId, Token
-from fleet.door import paths
-from fleet.door.calling import DoorNode
 from fleet.planning import NodePlan
+from fleet.rpc import socket_paths
+from fleet.rpc.client import DoorNode
 from fleet.stores.base import Release, RunRecord
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Reached(Mapping[str, "Node"]):
         if name in self._doors:
             try:
                 # One that is slow takes the connection; one that is dead does not.
-                paths.connect(self._doors[name].path, timeout_s=KNOCK_S).close()
+                socket_paths.connect(self._doors[name].path, timeout_s=KNOCK_S).close()
             except OSError:
                 return self.reach(name)
         return self._here.get(name) or self._doors[name]

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 from fleet.core import errors
 from fleet.core.clock import Clock
-from fleet.door import trouble as trouble_file
-from fleet.door.answering import HandOver
 from fleet.journal.lock import Owner, read_owner
 from fleet.node.service import NodeService
+from fleet.rpc import trouble as trouble_file
+from fleet.rpc.server import HandOver
 
 LOG = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, TeardownOrder
-from fleet.door.calling import DoorNode
 from fleet.node.standing import Patience
+from fleet.rpc.client import DoorNode
 from tests.actors.waiting import until
 from tests.freezing import freeze
 

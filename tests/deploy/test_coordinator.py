@@ -24,7 +24,6 @@ from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.core.profiles import Profile
 from fleet.core.settings import Settings
-from fleet.door.nodes import DoorNodes
 from fleet.health.reboots import REMEDIES
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
@@ -32,6 +31,7 @@ from fleet.kube.events import REPEAT_S, Events, Regarding
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.planning import CoordinatorPlan
+from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules

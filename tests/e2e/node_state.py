@@ -14,10 +14,10 @@ from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimAnswer, DeviceView, NodeView
 from fleet.core.model import HolderKind, Lease
 from fleet.core.settings import Settings
-from fleet.door import paths
-from fleet.door.calling import DoorNode
 from fleet.evidence import layout, parsed
 from fleet.evidence.ledger import Ledger
+from fleet.rpc import socket_paths
+from fleet.rpc.client import DoorNode
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from tests.e2e.place import Place
@@ -57,7 +57,7 @@ class NodeState:
     @contextmanager
     def door(self) -> Iterator[DoorNode]:
         """The node, whoever owns its journal."""
-        found = DoorNode(self.directory / paths.DOOR)
+        found = DoorNode(self.directory / socket_paths.DOOR)
         try:
             yield found
         finally:

@@ -19,10 +19,10 @@ from fleet.core.claim_states import ClaimState
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import ClaimAnswer, ClaimOrder, Published, ScrubOrder, TeardownOrder
 from fleet.core.model import Holder, HolderKind, NodeName, Token
-from fleet.door import paths, wire
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door
-from tests.fleet.door.conftest import Recorder
+from fleet.rpc import socket_paths, wire
+from fleet.rpc.client import DoorNode
+from fleet.rpc.socket import Door
+from tests.fleet.rpc.conftest import Recorder
 from tests.fuzz.mutations import HOSTILE, documents, spelled, texts
 from tests.fuzz.running import bounded, fuzzed, told
 
@@ -67,7 +67,7 @@ def served_fixture(place: Path) -> Iterator[Path]:
 
 def exchanged(path: Path, sent: bytes) -> bytes:
     """What the door answers to these bytes before it, or we, close."""
-    with paths.connect(path, timeout_s=WAIT_S) as connection:
+    with socket_paths.connect(path, timeout_s=WAIT_S) as connection:
         with suppress(OSError):  # it need not listen to the end
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
@@ -140,7 +140,7 @@ class _Owner:
 
     def __init__(self, path: Path) -> None:
         self.answer = b""
-        self._socket = paths.listen(path, backlog=8)
+        self._socket = socket_paths.listen(path, backlog=8)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

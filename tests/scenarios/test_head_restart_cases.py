@@ -20,9 +20,9 @@ from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.core.model import Holder, HolderKind
-from fleet.door.calling import DoorNode
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
+from fleet.rpc.client import DoorNode
 from fleet.stores.base import Event
 from tests.actors.test_node_actor import assignment_of
 from tests.actors.waiting import until

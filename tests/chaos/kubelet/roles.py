@@ -27,10 +27,10 @@ from fleet.core.messages import (
     Published,
     TeardownOrder,
 )
-from fleet.door.answering import HandOver
 from fleet.dra.ports import Node
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience
+from fleet.rpc.server import HandOver
 from tests.chaos.kubelet.story import Who
 from tests.chaos.story import Point, Side, Strike, Victim
 from tests.chaos.strikes import Striker, StruckLedger

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleet.backends import child, coding
 from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.door import wire
+from fleet.rpc import wire
 from tests.fleet.wipe.orders import node
 
 

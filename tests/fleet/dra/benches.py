@@ -22,7 +22,6 @@ from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.core.sqlite import Unreadable
-from fleet.door.calling import DoorNode
 from fleet.dra.asking import AskedClaim
 from fleet.dra.keeping import Keeper
 from fleet.dra.serving import ClaimServing
@@ -35,6 +34,7 @@ from fleet.kube.memory.removal import Preconditions
 from fleet.node import kubelet_checkpoint
 from fleet.node.service import NodeService
 from fleet.plugging import PluginParts
+from fleet.rpc.client import DoorNode
 from tests.fleet.node.conftest import WAIT_S, Lab, quick_settings
 from tests.fleet.node.trees import Tree, checkpoint_text
 from tests.scratch import directory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from fleet.door.calling import DoorNode
 from fleet.dra import ports
+from fleet.rpc.client import DoorNode
 
 
 def test_the_door_is_a_node() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from fleet import bootstrap, plugging
 from fleet.core.clock import SystemClock
 from fleet.core.messages import TeardownOrder
-from fleet.door.calling import DoorNode
 from fleet.node.standing import Patience, Standby
+from fleet.rpc.client import DoorNode
 from tests.fleet.node.conftest import Lab, wait_for
 
 QUICK = Patience(grace_s=0.05, silence_s=0.25, yield_s=0.3, pulse_s=0.01)

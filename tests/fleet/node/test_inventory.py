@@ -25,9 +25,9 @@ from fleet.core.settings import (
     NodeSettings,
     Settings,
 )
-from fleet.door.calling import DoorNode
 from fleet.evidence import layout
 from fleet.node.service import NodeService
+from fleet.rpc.client import DoorNode
 from tests.drivers.host import Host
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.node.trees import POD, Tree

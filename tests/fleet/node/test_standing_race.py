@@ -12,10 +12,10 @@ from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
-from fleet.door.answering import HandOver
-from fleet.door.calling import DoorNode
 from fleet.node.service import NodeService
 from fleet.node.standing import Standby
+from fleet.rpc.client import DoorNode
+from fleet.rpc.server import HandOver
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.standbys import QUICK, TEARDOWN, standby
 

@@ -16,10 +16,10 @@ import pytest
 from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.door.answering import HandOver
 from fleet.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience, Standby
+from fleet.rpc.server import HandOver
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.owning import owner
 from tests.fleet.node.standbys import owns

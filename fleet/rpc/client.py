@@ -32,7 +32,7 @@ from fleet.core.messages import (
     Swept,
     TeardownOrder,
 )
-from fleet.door import paths, trouble, wire
+from fleet.rpc import socket_paths, trouble, wire
 
 _Answer = TypeVar("_Answer", bound=Message)
 _CLOSURE = TypeAdapter(Closure)
@@ -173,7 +173,7 @@ class DoorNode:
             except _Stale:
                 pass  # the owner it led to has gone, and nothing was asked of it
         try:
-            fresh = paths.connect(self.path, timeout_s=min(timeout_s, CALL_TIMEOUT_S))
+            fresh = socket_paths.connect(self.path, timeout_s=min(timeout_s, CALL_TIMEOUT_S))
         except OSError as error:
             if (told := trouble.read(self.path)) is not None:
                 raise errors.NotOwner(

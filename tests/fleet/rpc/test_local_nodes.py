@@ -13,10 +13,10 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import NodeView, ScrubOrder
-from fleet.door.calling import DoorNode
-from fleet.door.nodes import HUNG_S, DoorNodes
-from fleet.door.serving import Door
-from tests.fleet.door.conftest import Recorder, refused
+from fleet.rpc.client import DoorNode
+from fleet.rpc.local_nodes import HUNG_S, DoorNodes
+from fleet.rpc.socket import Door
+from tests.fleet.rpc.conftest import Recorder, refused
 
 ORDER = ScrubOrder.model_validate(
     {"operation": "claim/c/1.1/gpu-0/1", "node": "a", "device": "GPU-1", "token": "1.1"}

@@ -15,18 +15,18 @@ import pytest
 from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, Owed, Published, TeardownOrder
-from fleet.door import paths, wire
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door
-from tests.fleet.door.conftest import Recorder, refused
+from fleet.rpc import socket_paths, wire
+from fleet.rpc.client import DoorNode
+from fleet.rpc.socket import Door
 from tests.fleet.node.conftest import Lab, wait_for
+from tests.fleet.rpc.conftest import Recorder, refused
 
 ORDER = ClaimOrder(uid="claim-a", node="n1", devices=("GPU-1",), consumers=("pod-1",), note="n")
 
 
 def said(path: Path, *lines: bytes) -> list[dict[str, Any]]:
     """The answers to raw lines on one connection."""
-    with paths.connect(path, timeout_s=10.0) as caller, caller.makefile("rb") as found:
+    with socket_paths.connect(path, timeout_s=10.0) as caller, caller.makefile("rb") as found:
         answers = []
         for line in lines:
             caller.sendall(line)
@@ -120,7 +120,7 @@ def test_a_line_without_end_is_refused_once_and_its_rest_is_no_call(
 ) -> None:
     """Memory is bounded, and what follows the cut is never taken for a call of its own."""
     hidden = wire.call("unprepare", {"order": {"uid": "claim-a"}, "budget_s": 1})
-    with paths.connect(place, timeout_s=20.0) as raw:
+    with socket_paths.connect(place, timeout_s=20.0) as raw:
         with contextlib.suppress(OSError):  # the door may have hung up already
             raw.sendall(b"x" * wire.LINE_MAX + hidden)
         with raw.makefile("rb") as found:
@@ -137,7 +137,7 @@ def test_a_caller_that_dies_in_mid_sentence_has_asked_nothing(
 ) -> None:
     """Half a call is never performed, also when its JSON happens to be whole."""
     line = wire.call("unprepare", {"order": {"uid": "claim-a"}, "budget_s": 1})
-    with paths.connect(place, timeout_s=5.0) as caller:
+    with socket_paths.connect(place, timeout_s=5.0) as caller:
         caller.sendall(line[:-1])
         caller.shutdown(socket.SHUT_WR)
         assert b"InputInvalid" in caller.recv(4096)
@@ -148,7 +148,7 @@ def test_a_caller_that_dies_in_mid_sentence_has_asked_nothing(
 def test_the_work_goes_on_when_the_caller_goes_away(recorder: Recorder, place: Path) -> None:
     """B03: a plugin that is killed in a prepare cuts no device work in half."""
     recorder.hold = threading.Event()
-    with paths.connect(place, timeout_s=5.0) as caller:
+    with socket_paths.connect(place, timeout_s=5.0) as caller:
         caller.sendall(
             wire.call("prepare", {"order": ORDER.model_dump(mode="json"), "budget_s": 1})
         )
@@ -203,7 +203,7 @@ def test_a_door_whose_name_is_gone_is_there_again(
     assert caller.pulse()["owner"] == "recorder"  # keeps its connection, as a standby does
     place.unlink()
     if stale:  # as of a directory that was put back
-        with socket.socket(socket.AF_UNIX) as dead, paths.short(place) as name:
+        with socket.socket(socket.AF_UNIX) as dead, socket_paths.short(place) as name:
             dead.bind(name)
 
     def reached() -> bool:

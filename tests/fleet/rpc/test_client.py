@@ -15,12 +15,12 @@ from fleet.backends.simulated.registers import Fault
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, ClaimOrder, TeardownOrder
 from fleet.core.model import State, Uuid
-from fleet.door import paths, wire
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door
-from tests.fleet.door.conftest import Recorder
+from fleet.rpc import socket_paths, wire
+from fleet.rpc.client import DoorNode
+from fleet.rpc.socket import Door
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.owning import owner
+from tests.fleet.rpc.conftest import Recorder
 
 TEARDOWN = TeardownOrder(uid="claim-a")
 
@@ -79,7 +79,7 @@ def test_an_answer_cut_short_is_not_owner_and_its_rest_is_no_answer(
 ) -> None:
     """The next call must not read what is left of the last one's answer."""
     whole = wire.answer({"pid": 1, "incarnation": "x", "owner": "y"})
-    listening = paths.listen(place, backlog=4)
+    listening = socket_paths.listen(place, backlog=4)
 
     def serve() -> None:
         for sent in (whole[:9], whole):

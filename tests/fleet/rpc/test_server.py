@@ -11,7 +11,7 @@ from fleet.core import errors
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import DeviceView, Outcome
 from fleet.core.model import Holder, HolderKind, NodeName
-from fleet.door.calling import DoorNode
+from fleet.rpc.client import DoorNode
 from tests.fleet.node.conftest import Lab
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.clock import SystemClock
-from fleet.door import trouble
-from fleet.door.answering import HandOver
-from fleet.door.calling import DoorNode
 from fleet.node.service import NodeService
 from fleet.node.standing import Patience, Standby
+from fleet.rpc import trouble
+from fleet.rpc.client import DoorNode
+from fleet.rpc.server import HandOver
 
 
 def test_b72_a_caller_is_told_what_keeps_the_node_from_being_opened(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fleet.core import errors
-from fleet.door import answering, paths, wire
-from fleet.door.answering import HandOver, Service
+from fleet.rpc import server, socket_paths, wire
+from fleet.rpc.server import HandOver, Service
 
 BACKLOG = 64
 SHORTAGE_PAUSE_S = 0.1
@@ -38,7 +38,7 @@ class Door:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = threading.Event()
-        self._calls = answering.calls(service, owner=owner, hand_over=hand_over)
+        self._calls = server.calls(service, owner=owner, hand_over=hand_over)
         self._socket, self._inode = self._listening()
         threading.Thread(target=self._accept, name="door", daemon=True).start()
 
@@ -79,7 +79,7 @@ class Door:
             self._begin(connection)
 
     def _listening(self) -> tuple[socket.socket, int]:
-        made = paths.listen(self._path, backlog=BACKLOG)
+        made = socket_paths.listen(self._path, backlog=BACKLOG)
         made.settimeout(LOOK_S)  # of accept alone: what it gives waits for ever
         return made, self._path.stat().st_ino
 
@@ -108,7 +108,7 @@ class Door:
         try:
             if self._path.stat().st_ino == self._inode:
                 return True
-            paths.connect(self._path, timeout_s=LOOK_S).close()
+            socket_paths.connect(self._path, timeout_s=LOOK_S).close()
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:

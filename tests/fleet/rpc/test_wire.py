@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core import errors, sqlite
 from fleet.core.model import Token
-from fleet.door import wire
+from fleet.rpc import wire
 
 KINDS = sorted(
     (

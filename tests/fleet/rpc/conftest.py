@@ -25,9 +25,9 @@ from fleet.core.messages import (
     ScrubOrder,
 )
 from fleet.core.model import Holder, HolderKind, NodeName, Token
-from fleet.door.calling import DoorNode
-from fleet.door.serving import Door
 from fleet.node.sweep import Seen
+from fleet.rpc.client import DoorNode
+from fleet.rpc.socket import Door
 from tests.fleet.node.conftest import lab
 
 __all__ = ["lab"]

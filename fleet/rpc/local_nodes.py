@@ -16,7 +16,7 @@ from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
-from fleet.door.calling import DoorNode
+from fleet.rpc.client import DoorNode
 
 PARALLEL_MAX = 16
 """Doors asked at one time; a host has one node, a simulated fleet some."""
