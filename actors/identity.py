@@ -11,8 +11,8 @@ import json
 
 from fleet.core import errors
 from fleet.core.messages import Message
+from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.stores.sqlite import host_identity
-from fleet.wipe.identity import kernel_boot_id
 
 HOST_LABEL = "fleet/host"
 """Label of a raylet that names its host; node actors are pinned to it."""

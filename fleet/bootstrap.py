@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from fleet import founding, hardware, owning
-from fleet.backends import registry as backends
-from fleet.backends.base import Backend
-from fleet.backends.remote import RemoteBackend
-from fleet.backends.simulated import backend as simulated
 from fleet.cdi.directory import SpecDirectory
 from fleet.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, NodeName
 from fleet.core.settings_kubernetes import Handover
+from fleet.devices import registry as backends
+from fleet.devices.base import Backend
+from fleet.devices.remote import RemoteBackend
+from fleet.devices.simulated import backend as simulated
+from fleet.devices.wipe.identity import kernel_boot_id
+from fleet.devices.wipe.workers import Spawner
 from fleet.evidence import heads, kept_list, layout
 from fleet.evidence.disk import own_directory
 from fleet.evidence.dsse import Signer
@@ -88,8 +90,6 @@ from fleet.stores.base import RUNS_KEPT
 from fleet.stores.late import LateStore
 from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import host_identity
-from fleet.wipe.identity import kernel_boot_id
-from fleet.wipe.workers import Spawner
 
 __all__ = [
     "LOCK",

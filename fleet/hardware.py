@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fleet.backends import openers, registry, sysfs
 from fleet.core import errors, privileges
 from fleet.core.privileges import Lacks, Standing
 from fleet.core.settings import HardwareKind, HardwareSettings, MpsPolicy
+from fleet.devices import openers, registry, sysfs
 
 NVIDIA = 0x10DE
 GPU_CLASSES = frozenset({0x030000, 0x030200})

@@ -242,7 +242,7 @@ def _shape(simulate: str, memory_bytes: int) -> _Shape:
         "partitionable": int(match["parts"] or 0),
     }
     # Refused before it is recorded: a recorded shape that cannot be built would be a trap.
-    from fleet.backends.simulated import topology
+    from fleet.devices.simulated import topology
 
     topology.Shape(node="node", seed=0, **figures).check()
     return _Shape(nodes=int(match["nodes"]), node=SimulatedNode.model_validate(figures))

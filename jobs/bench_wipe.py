@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fleet.backends.simulated.backend import SimulatedBackend, create
 from fleet.core.clock import SystemClock
-from fleet.wipe import engine
-from fleet.wipe.plan import PASSES_OVER_MEMORY, WipeOrder
+from fleet.devices.simulated.backend import SimulatedBackend, create
+from fleet.devices.wipe import engine
+from fleet.devices.wipe.plan import PASSES_OVER_MEMORY, WipeOrder
 
 GIB = 1 << 30
 TILES = (256 * 1024, 1024 * 1024)

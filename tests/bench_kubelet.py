@@ -23,11 +23,11 @@ from pathlib import Path
 
 from actors import cluster
 from fleet import bootstrap
-from fleet.backends.simulated import faults
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.settings import MIB
+from fleet.devices.simulated import faults
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.dra.asking import AskedClaim
 from fleet.evidence import dsse, layout
 from fleet.evidence.ledger import Ledger

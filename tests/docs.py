@@ -17,7 +17,7 @@ from pathlib import Path
 from fleet.cli import schema, verbs
 from fleet.compliance import mapping
 from fleet.core import diagrams, settings_parse
-from fleet.health.checks import CHECKS
+from fleet.devices.health.checks import CHECKS
 from fleet.metrics import page as metrics_page
 from tests import admission_files, alerts
 

@@ -56,9 +56,9 @@ PURE = (
     "fleet/core/settings_hardware.py",
     "fleet/core/settings_kubernetes.py",
     "fleet/core/pci.py",
-    "fleet/health/kernel_log.py",
-    "fleet/backends/coding.py",
-    "fleet/backends/nvidia/layout.py",
+    "fleet/devices/health/kernel_log.py",
+    "fleet/devices/codec.py",
+    "fleet/devices/nvidia/layout.py",
     "fleet/slices/counters.py",
     "fleet/core/settings_section.py",
     "fleet/binding/names.py",
@@ -81,12 +81,12 @@ PURE = (
     "fleet/repair/finding.py",
     "fleet/core/errors.py",
     "fleet/core/diagrams.py",
-    "fleet/wipe/plan.py",
-    "fleet/wipe/result.py",
-    "fleet/health/readings.py",
-    "fleet/health/checks.py",
-    "fleet/health/rules.py",
-    "fleet/health/reasons.py",
+    "fleet/devices/wipe/plan.py",
+    "fleet/devices/wipe/result.py",
+    "fleet/devices/health/readings.py",
+    "fleet/devices/health/checks.py",
+    "fleet/devices/health/rules.py",
+    "fleet/devices/health/reasons.py",
     "fleet/campaign/plan.py",
     "fleet/campaign/budget.py",
     "fleet/campaign/breaker.py",
@@ -139,9 +139,9 @@ HOMES = {
     "kubernetes": ("fleet/kube/client.py",),
     "boto3": ("fleet/aws.py",),
     "botocore": ("fleet/aws.py",),
-    "pynvml": ("fleet/backends/nvidia/",),
-    "cuda": ("fleet/backends/nvidia/",),
-    "numpy": ("fleet/wipe/", "fleet/backends/simulated/"),
+    "pynvml": ("fleet/devices/nvidia/",),
+    "cuda": ("fleet/devices/nvidia/",),
+    "numpy": ("fleet/devices/wipe/", "fleet/devices/simulated/"),
     "rich": ("fleet/cli/",),
     "typer": ("fleet/cli/",),
     "cel": ("fleet/admission/cel.py",),
@@ -187,7 +187,7 @@ def test_each_foreign_library_has_one_home() -> None:
 def test_only_bootstrap_builds_adapters() -> None:
     """Adapters are built by fleet.bootstrap (and by the worker for its one back end)."""
     adapters = re.compile(r"\b(open_stores|SimulatedBackend|open_or_set_aside|Spawner)\(")
-    homes = ("fleet/bootstrap.py", "fleet/backends/", "fleet/stores/", "fleet/journal/",
+    homes = ("fleet/bootstrap.py", "fleet/devices/", "fleet/stores/", "fleet/journal/",
              "fleet/cli/sim.py", "fleet/cli/store.py", "jobs/bench")  # fmt: skip
     strays = [
         relative(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.settings import HardwareSettings, HealthPolicy, WipePolicy
-from fleet.health import kernel_log
+from fleet.devices.health import kernel_log
 from tests.document import spoken
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.messages import NodeView
-from fleet.health.reboots import needs_reboot
+from fleet.devices.health.reboots import needs_reboot
 from fleet.kube.base import NODES, Cluster, Name, Object, name_of, uid_of, version_of
 
 MANAGER = "fleetscrub-nodes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleet.health.reasons import CATALOGUE
+from fleet.devices.health.reasons import CATALOGUE
 from fleet.kube.events import Kind
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fleet.campaign.verdict import Verdict, verdict
 from fleet.core.messages import GOOD, ByteFigures, DeviceResult, Message, Moment, Outcome
-from fleet.wipe.result import PASSES
+from fleet.devices.wipe.result import PASSES
 
 
 class Phase(StrEnum):

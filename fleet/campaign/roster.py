@@ -14,7 +14,7 @@ from fleet.campaign.plan import Line
 from fleet.campaign.report import Phase, Sums
 from fleet.campaign.track import Track, worth
 from fleet.core.messages import GOOD, DeviceResult
-from fleet.wipe.result import PASSES
+from fleet.devices.wipe.result import PASSES
 
 ROWS_KEPT = 10_000
 """Results a campaign remembers, for its report. Where there are more devices, those that came out

@@ -19,7 +19,7 @@ from fleet.core.messages import (
     WipeProgress,
 )
 from fleet.core.model import Lease, State
-from fleet.wipe.result import PASSES
+from fleet.devices.wipe.result import PASSES
 
 GOES_ON = "`fleet scrub --resume RUN` with this run goes on with it"
 

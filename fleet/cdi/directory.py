@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.backends.base import Grant
 from fleet.cdi import files, hostpaths, leftovers, reading, rendering, scan
 from fleet.cdi.leftovers import Leftovers
 from fleet.cdi.names import AGENT, Kind
 from fleet.core import errors
 from fleet.core.claim_states import Claim
 from fleet.core.model import ClaimUid, Uuid
+from fleet.devices.base import Grant
 
 
 @dataclass(frozen=True, slots=True)

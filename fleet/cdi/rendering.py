@@ -17,12 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import rules, versions
 from fleet.cdi.model import Spec
 from fleet.cdi.names import Kind, device_name
 from fleet.core import errors
 from fleet.core.model import ClaimUid, Uuid
+from fleet.devices.base import DeviceNode, Grant, Mount
 
 VARIABLE = "FLEETSCRUB_DEVICE"
 """Environment variable that tells a container the UUID of its device (the last of several)."""

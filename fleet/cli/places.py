@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fleet import bootstrap, hardware
-from fleet.backends import registry
-from fleet.backends.children import KILL_WAIT_S
-from fleet.backends.remote import RemoteBackend
-from fleet.backends.simulated import memory, search
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.model import Uuid
+from fleet.devices import registry
+from fleet.devices.children import KILL_WAIT_S
+from fleet.devices.remote import RemoteBackend
+from fleet.devices.simulated import memory, search
+from fleet.devices.simulated.backend import SimulatedBackend
+from fleet.devices.wipe.environment import environment
 from fleet.evidence import layout
-from fleet.wipe.environment import environment
 
 
 class Place(Protocol):
@@ -171,7 +171,7 @@ class GpuMemory:
     def _start(self) -> subprocess.Popen[bytes]:
         given = environment(os.environ, "", self._visible())
         return subprocess.Popen(
-            (sys.executable, "-P", "-m", "fleet.backends.nvidia.tenant"),
+            (sys.executable, "-P", "-m", "fleet.devices.nvidia.tenant"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={name: value for name, value in given.items() if name != "FLEET_WORKER_ID"},

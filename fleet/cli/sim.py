@@ -15,13 +15,13 @@ import typer
 from pydantic import Field
 from rich.console import Console
 
-from fleet.backends.simulated import clients, faults, memory, search
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.cli.options import StateOption, parse_size, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.core.errors import DeviceUnknown, InputInvalid
 from fleet.core.messages import Message
 from fleet.core.model import Accelerator, Device
+from fleet.devices.simulated import clients, faults, memory, search
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 
 FOUND = 1

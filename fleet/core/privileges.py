@@ -96,7 +96,7 @@ KERNEL_LOG = Feature(
     Lack.OFF,
     capabilities=("SYSLOG",),
     mounts=("/dev/kmsg (through the agent claim)",),
-    modules=("fleet.backends.kmsg",),
+    modules=("fleet.devices.kmsg",),
 )
 FEATURES = (
     Feature(
@@ -106,7 +106,7 @@ FEATURES = (
         "let the pod claim the device agent",
         Lack.BLOCKS,
         mounts=("device nodes and libraries of the driver (through the agent claim)",),
-        modules=("fleet.backends.nvidia.session", "fleet.backends.nvidia.backend"),
+        modules=("fleet.devices.nvidia.session", "fleet.devices.nvidia.backend"),
     ),
     Feature(
         "holders",
@@ -117,7 +117,7 @@ FEATURES = (
         capabilities=("DAC_READ_SEARCH", "SYS_PTRACE"),
         mounts=("/proc",),
         host_pid=True,
-        modules=("fleet.backends.openers", "fleet.backends.threads"),
+        modules=("fleet.devices.openers", "fleet.devices.threads"),
     ),
     Feature(
         "mapped-holders",
@@ -128,7 +128,7 @@ FEATURES = (
         capabilities=("CHECKPOINT_RESTORE",),
         mounts=("/proc",),
         host_pid=True,
-        modules=("fleet.backends.openers",),
+        modules=("fleet.devices.openers",),
     ),
     KERNEL_LOG,
     Feature(
@@ -156,7 +156,7 @@ FEATURES = (
         "mount the host's /sys writable; for a bound NVIDIA GPU see tool-reset",
         Lack.OFF,
         mounts=("/sys/devices and /sys/bus/pci (writable)", "/run/fleetscrub"),
-        modules=("fleet.backends.pci_reset",),
+        modules=("fleet.devices.pci_reset",),
     ),
     Feature(
         "partitions",
@@ -165,7 +165,7 @@ FEATURES = (
         "let the pod claim the device agent: it grants the driver's capability nodes",
         Lack.OFF,
         mounts=("/dev/nvidia-caps/* (through the agent claim)",),
-        modules=("fleet.backends.nvidia.mig",),
+        modules=("fleet.devices.nvidia.mig",),
     ),
     Feature(
         "partitioning-switch",
@@ -174,7 +174,7 @@ FEATURES = (
         "drain the node, run `nvidia-smi -i GPU -mig 1` on the host, start the node service anew",
         Lack.OFF,
         capabilities=("SYS_ADMIN",),
-        modules=("fleet.backends.nvidia.mig",),
+        modules=("fleet.devices.nvidia.mig",),
     ),
     Feature(
         "tool-reset",
@@ -185,7 +185,7 @@ FEATURES = (
         " checked again before it serves",
         Lack.OFF,
         capabilities=("SYS_ADMIN",),
-        modules=("fleet.backends.nvidia.resetting", "fleet.backends.nvidia.modes"),
+        modules=("fleet.devices.nvidia.reset", "fleet.devices.nvidia.modes"),
     ),
     Feature(
         "mps-shut-down",
@@ -196,7 +196,7 @@ FEATURES = (
         Lack.OFF,
         capabilities=("DAC_OVERRIDE", "FOWNER", "SYS_ADMIN"),
         mounts=("the daemon's directories",),
-        modules=("fleet.backends.nvidia.mps",),
+        modules=("fleet.devices.nvidia.mps",),
     ),
     Feature(
         "card-serials",
@@ -207,7 +207,7 @@ FEATURES = (
         Lack.NARROWS,
         capabilities=("SYS_ADMIN",),
         mounts=("/sys",),
-        modules=("fleet.backends.sysfs",),
+        modules=("fleet.devices.sysfs",),
     ),
 )
 """Every feature that needs something of the host. NVIDIA's GPUs and PCIe cards alike."""

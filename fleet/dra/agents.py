@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fleet.backends.base import Grant
 from fleet.core import errors
 from fleet.core.model import ClaimUid
+from fleet.devices.base import Grant
 from fleet.dra.asking import AskedClaim
 from fleet.evidence.disk import own_directory
 

@@ -37,9 +37,9 @@ from fleet.core.model import (
     UnitId,
 )
 from fleet.core.settings import WipePolicy
+from fleet.devices.health.readings import Readings, risen
+from fleet.devices.wipe.result import Kind, WipeResult
 from fleet.evidence import dsse, rules, scope
-from fleet.health.readings import Readings, risen
-from fleet.wipe.result import Kind, WipeResult
 
 PREDICATE_TYPE = "https://fleetscrub.dev/wipe-certificate/v1"
 _LINK = ("pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "nvlinks_up")

@@ -15,8 +15,8 @@ from typing import Any
 
 from fleet.core.errors import FleetError
 from fleet.core.model import ProcessKind
+from fleet.devices.wipe.result import PASSES
 from fleet.evidence import dsse, scope
-from fleet.wipe.result import PASSES
 
 SIMULATED_PREFIX = "SIMULATED:"
 FIELDS = frozenset(

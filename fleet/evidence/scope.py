@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.backends.base import ResetScrub
 from fleet.core.model import Device, Process, ProcessKind
-from fleet.wipe.result import Kind, WipeResult
+from fleet.devices.base import ResetScrub
+from fleet.devices.wipe.result import Kind, WipeResult
 
 NOT_COVERED = "not covered"
 SIMULATED_LABEL = "SIMULATED DEVICE"
@@ -24,7 +24,7 @@ RESET_TECHNIQUE = "reset"
 """No technique of the standard: where memory cannot be reached, nothing of it is claimed."""
 RESET_METHOD = "reset and no holders; memory not read back"
 ON_CHIP = "on_chip"
-"""What a memory session says it did to memory on the chip (`fleet.backends.base.TellsMore`)."""
+"""What a memory session says it did to memory on the chip (`fleet.devices.base.TellsMore`)."""
 NOT_READ_BACK = "none: memory not read back"
 
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.devices.wipe.identity import kernel_boot_id, start_time
 from fleet.evidence.disk import own_directory
-from fleet.wipe.identity import kernel_boot_id, start_time
 
 OWNER_BYTES_MAX = 4096
 OPENINGS_MAX = 2

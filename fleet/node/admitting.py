@@ -26,11 +26,11 @@ from fleet.core.model import (
 )
 from fleet.core.settings import WipePolicy
 from fleet.core.unit_states import Change, Event, Fact
+from fleet.devices.wipe.identity import WorkerIdentity, survivors
 from fleet.journal.journal import Commit
 from fleet.node import confirming
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
-from fleet.wipe.identity import WorkerIdentity, survivors
 
 ADMIN_REMEDY = (
     "leave adminAccess out; whose claims may look into devices is the setting"

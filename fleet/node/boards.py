@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from fleet.backends import coding
 from fleet.core.model import Accelerator, Device, UnitId, Uuid
+from fleet.devices import codec
 
 KEPT = "board:"
 REPLACED = "replaced:"
@@ -74,7 +74,7 @@ def devices(board: Board, units: Mapping[UnitId, object]) -> tuple[Device, ...]:
 
 def _kept(meta: Mapping[str, str]) -> tuple[Accelerator, ...]:
     texts = [text for key, text in list(meta.items()) if key.startswith(KEPT) and text]
-    return coding.accelerators_from([json.loads(text) for text in texts])
+    return codec.accelerators_from([json.loads(text) for text in texts])
 
 
 def _slot(accelerator: Accelerator) -> str:

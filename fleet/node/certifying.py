@@ -14,15 +14,15 @@ from importlib import metadata
 
 from fleet.core import errors
 from fleet.core.model import ClaimUid, Device, Digest, RunId
+from fleet.devices.health.readings import Readings
+from fleet.devices.wipe.result import WipeResult
 from fleet.evidence.certificate import Attested, issue
 from fleet.evidence.dsse import Signer
 from fleet.evidence.ledger import Ledger
-from fleet.health.readings import Readings
 from fleet.node import dividing
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask
 from fleet.node.validating import Verdict
-from fleet.wipe.result import WipeResult
 
 
 @dataclass(frozen=True, slots=True)

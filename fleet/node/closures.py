@@ -12,8 +12,8 @@ from dataclasses import astuple
 from typing import Any
 
 from fleet.core.model import BootId, Uuid
-from fleet.health.closures import EVERYTHING, RESET, Closures
-from fleet.health.readings import LogPlace
+from fleet.devices.health.closures import EVERYTHING, RESET, Closures
+from fleet.devices.health.readings import LogPlace
 from fleet.journal.journal import Commit, Journal
 
 _KEY = "log-closures:"

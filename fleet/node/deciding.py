@@ -15,8 +15,8 @@ from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.model import Device, OperationId, Reason, Source, State, Unit
 from fleet.core.unit_states import Change, Event
-from fleet.health import reasons
-from fleet.health.readings import LogPlace
+from fleet.devices.health import reasons
+from fleet.devices.health.readings import LogPlace
 from fleet.journal.journal import Commit
 from fleet.node import closures, outcomes, viewing
 from fleet.node.registry import Registry, Work

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from fleet.backends.base import DeviceNode
 from fleet.core.errors import CgroupsUnreadable
+from fleet.devices.base import DeviceNode
 from fleet.node.cgroups import CgroupTree
 
 EVERYBODYS = frozenset(

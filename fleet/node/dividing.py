@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol, cast
 
-from fleet.backends.base import CanDivide, CanPartition
 from fleet.core import errors
 from fleet.core.model import WORKING, Device, OperationId, Process, ProcessKind, State, Uuid
-from fleet.health import checks
+from fleet.devices.base import CanDivide, CanPartition
+from fleet.devices.health import checks
 from fleet.journal.journal import Commit
 from fleet.node import instances, outcomes
 from fleet.node.ports import TenantProof

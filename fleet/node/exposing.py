@@ -14,6 +14,7 @@ from fleet.core.claim_states import Claim
 from fleet.core.model import OUT_OF_SERVICE, Device, State, Unit
 from fleet.core.profiles import Profile
 from fleet.core.unit_states import Change, Event, Fact
+from fleet.devices.wipe.identity import ticks_now
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate
 from fleet.evidence.scope import RESET_TECHNIQUE
@@ -23,7 +24,6 @@ from fleet.node.registry import Registry
 from fleet.node.sweep import GONE, Sweep
 from fleet.node.tenancy import EXPOSED_TICKS
 from fleet.node.validating import Validator
-from fleet.wipe.identity import ticks_now
 
 
 @dataclass(frozen=True, slots=True)

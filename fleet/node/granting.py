@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fleet.backends.base import Grant, ShowsOnly
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import Uuid
+from fleet.devices.base import Grant, ShowsOnly
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry
 

@@ -14,12 +14,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fleet.backends.base import ShowsOnly
 from fleet.core import claim_states, errors, leases, unit_states
 from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import ClaimAnswer, ClaimOrder
 from fleet.core.model import ClaimUid, Holder, HolderKind, Token, UnitId
+from fleet.devices.base import ShowsOnly
 from fleet.node.admitting import NOTE, UNHELD, Admission, held
 from fleet.node.cleaning import Cleaner
 from fleet.node.exposing import Exposer

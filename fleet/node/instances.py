@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fleet.backends.base import Instance
 from fleet.core import errors
 from fleet.core.model import BootId, Device, Source, State, UnitId, Uuid
 from fleet.core.unit_states import TABLE, Change, Event, step
-from fleet.health import reasons
+from fleet.devices.base import Instance
+from fleet.devices.health import reasons
 from fleet.node.registry import Registry
 
 LOG = logging.getLogger(__name__)

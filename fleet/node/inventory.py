@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.backends import coding
 from fleet.core import errors
 from fleet.core.model import Accelerator
+from fleet.devices import codec
 from fleet.evidence.disk import read_regular
 
 LOG = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def remembered(path: Path) -> tuple[Accelerator, ...]:
     """What `remember` kept; empty where nothing was kept or it cannot be read."""
     try:
         found = json.loads(read_regular(path, most_bytes=MOST_BYTES))
-        return coding.accelerators_from(found["accelerators"])
+        return codec.accelerators_from(found["accelerators"])
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -128,7 +128,7 @@ def remembered(path: Path) -> tuple[Accelerator, ...]:
 
 def remember(path: Path, found: Sequence[Accelerator]) -> None:
     """Keep what the driver listed. What cannot be written is logged: a driver tells it again."""
-    text = json.dumps({"accelerators": coding.accelerators(found)}, indent=1) + "\n"
+    text = json.dumps({"accelerators": codec.accelerators(found)}, indent=1) + "\n"
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

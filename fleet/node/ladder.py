@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet.core.model import Device, Reason, Unit, Uuid
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal.journal import Commit
 from fleet.node.registry import Registry
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from fleet.core import errors
 from fleet.core.model import Uuid
-from fleet.health.readings import LogState
+from fleet.devices.health.readings import LogState
 from fleet.node.registry import Registry
 
 _KEY = "log-read"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet.backends.base import NOBODY_SEEN, Unfit
 from fleet.core import errors, unit_states
 from fleet.core.messages import UNMET, ByteFigures, DeviceResult, Finding, Outcome
 from fleet.core.model import WORKING, NodeName, Process, Reason, State, Unit
 from fleet.core.unit_states import Event
-from fleet.health import checks
+from fleet.devices.base import NOBODY_SEEN, Unfit
+from fleet.devices.health import checks
+from fleet.devices.wipe.result import WipeResult
 from fleet.journal.journal import Commit
 from fleet.node import instances
 from fleet.node.registry import Registry, Work
-from fleet.wipe.result import WipeResult
 
 INTERRUPTIONS_MAX = unit_states.INTERRUPTIONS_MAX
 

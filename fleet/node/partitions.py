@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from fleet.backends.base import CanPartition, Instance
 from fleet.core import errors
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import (
@@ -31,6 +30,7 @@ from fleet.core.model import (
     State,
     Uuid,
 )
+from fleet.devices.base import CanPartition, Instance
 from fleet.node import instances, stays
 from fleet.node.bounded import BoundedCalls
 from fleet.node.instances import KEY, Record

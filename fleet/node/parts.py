@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.backends.remote import RemoteBackend
 from fleet.core.messages import Replication
 from fleet.core.privileges import Lacks
 from fleet.core.settings import WipePolicy
+from fleet.devices.remote import RemoteBackend
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.replicating import Replicator
 from fleet.journal.lock import OwnerLock

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fleet.backends.base import Grant
 from fleet.core import errors
 from fleet.core.claim_states import Claim
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import ClaimUid, Lease, Token, Uuid
+from fleet.devices.base import Grant
 from fleet.stores.base import Release
 
 

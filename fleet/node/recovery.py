@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from fleet.backends.base import Grant
 from fleet.core import claim_states as claims
 from fleet.core import errors, unit_states
 from fleet.core.claim_states import Claim, ClaimEvent, ClaimState
@@ -35,8 +34,10 @@ from fleet.core.model import (
     Uuid,
 )
 from fleet.core.unit_states import Change, Event, Fact, close_floor
+from fleet.devices.base import Grant
+from fleet.devices.health import reasons
+from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within
 from fleet.evidence.ledger import Ledger
-from fleet.health import reasons
 from fleet.journal import mirror
 from fleet.journal.journal import Commit, OperationRow
 from fleet.journal.repair import DAMAGED
@@ -45,7 +46,6 @@ from fleet.node.granting import grants
 from fleet.node.partitions import Partitions
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work
-from fleet.wipe.identity import WorkerIdentity, end, gone_within
 
 REBUILD_S = 2.0
 """Time, s, a start spends on what a driver tells for specs; callers are not let in before."""

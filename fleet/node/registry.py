@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.backends.base import Backend
 from fleet.core import errors, sqlite, unit_states
 from fleet.core.clock import Clock
 from fleet.core.messages import WipeProgress
@@ -32,6 +31,7 @@ from fleet.core.model import (
     Uuid,
 )
 from fleet.core.unit_states import Change, Event, Fact
+from fleet.devices.base import Backend
 from fleet.journal.journal import Commit, Journal
 from fleet.journal.opening import Place
 from fleet.node import boards, inventory, relayout

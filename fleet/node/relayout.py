@@ -14,7 +14,7 @@ from dataclasses import replace
 from fleet.core import unit_states
 from fleet.core.model import Accelerator, Reason, Source, State, Unit, UnitId
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal.journal import Commit
 
 CHANGED = "layout-changed"

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fleet.backends.base import FindsOne, Instance, Unfit
 from fleet.core import errors, unit_states
 from fleet.core.model import WORKING, Device, Source, State, Unit, UnitId, Uuid
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.health import checks, reasons
-from fleet.health.readings import LogPlace, Readings
+from fleet.devices.base import FindsOne, Instance, Unfit
+from fleet.devices.health import checks, reasons
+from fleet.devices.health.readings import LogPlace, Readings
 from fleet.journal.journal import Commit
 from fleet.node import instances
 from fleet.node.registry import Registry

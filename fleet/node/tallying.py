@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from fleet.core import errors
 from fleet.core.messages import ByteFigures, DeviceResult, Outcome, Tally
 from fleet.core.model import State
+from fleet.devices.wipe.result import WipeResult
 from fleet.journal.journal import Commit
 from fleet.metrics import tallies
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask
-from fleet.wipe.result import WipeResult
 
 LOG = logging.getLogger(__name__)
 KEY = "tally"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet.core.model import Accelerator, Device
+from fleet.devices.wipe.plan import Target
 from fleet.node.registry import Registry
-from fleet.wipe.plan import Target
 
 
 def of(registry: Registry, device: Device, visible: str) -> Target:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.backends.base import Coverage
 from fleet.core import errors
 from fleet.core.messages import DeviceResult
 from fleet.core.model import ClaimUid, Device, OperationId, Token
 from fleet.core.settings import WipePolicy
+from fleet.devices.base import Coverage
+from fleet.devices.wipe import plan
+from fleet.devices.wipe.result import Kind, WipeResult
 from fleet.node.registry import Work
-from fleet.wipe import plan
-from fleet.wipe.result import Kind, WipeResult
 
 
 @dataclass(frozen=True, slots=True)

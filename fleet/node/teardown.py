@@ -19,7 +19,7 @@ from fleet.core.claim_states import Claim, ClaimEvent, ClaimFact, ClaimState
 from fleet.core.messages import ClaimAnswer, DeviceResult, Published
 from fleet.core.model import NO_TOKEN, Source, State, Unit, Uuid
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal.journal import Commit
 from fleet.node import outcomes
 from fleet.node.admitting import NOTE, held

@@ -14,7 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fleet.backends.base import (
+from fleet.core import errors
+from fleet.core.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
+from fleet.core.settings import HealthPolicy, ResetPolicy, WipePolicy
+from fleet.devices.base import (
     CanReset,
     TellsFitness,
     TellsHolders,
@@ -23,19 +26,16 @@ from fleet.backends.base import (
     TellsStrays,
     Unfit,
 )
-from fleet.core import errors
-from fleet.core.model import Accelerator, Device, Process, ProcessKind, Reason, Source, UnitId, Uuid
-from fleet.core.settings import HealthPolicy, ResetPolicy, WipePolicy
+from fleet.devices.health import checks, reasons
+from fleet.devices.health.closures import open_only
+from fleet.devices.health.readings import LogPlace, Readings, narrowed, risen
+from fleet.devices.wipe.result import Failure, WipeResult
 from fleet.evidence.certificate import Reset
-from fleet.health import checks, reasons
-from fleet.health.closures import open_only
-from fleet.health.readings import LogPlace, Readings, narrowed, risen
 from fleet.node import closures, stays
 from fleet.node.bounded import BoundedCalls
 from fleet.node.losses import Losses
 from fleet.node.partitions import READ_S, Partitions, strangers
 from fleet.node.registry import Registry
-from fleet.wipe.result import Failure, WipeResult
 
 CURABLE = frozenset({"reset-required", "remap-pending", "recovery-action"})
 _Refusal = tuple[str, str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.backends.base import CanPartition
 from fleet.core.messages import (
     ClaimBrief,
     DeviceView,
@@ -15,7 +14,8 @@ from fleet.core.messages import (
     UnitsView,
 )
 from fleet.core.model import NO_TOKEN, Device, Reason, Source, State, Unit, UnitId
-from fleet.health import reasons
+from fleet.devices.base import CanPartition
+from fleet.devices.health import reasons
 from fleet.metrics import targets
 from fleet.node import admitting, boards, dividing
 from fleet.node.occupants import Occupants

@@ -19,12 +19,16 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from fleet.backends import tool
 from fleet.core import errors, logs
 from fleet.core.messages import DeviceResult, Outcome, WipeProgress
 from fleet.core.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact, raise_floor
-from fleet.health import reasons
+from fleet.devices import tool
+from fleet.devices.health import reasons
+from fleet.devices.wipe import plan
+from fleet.devices.wipe.identity import WorkerIdentity, end
+from fleet.devices.wipe.result import Failure, Kind, WipeResult
+from fleet.devices.wipe.workers import Died, Ended, Finished, Spawner, Worker
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.node import ladder, outcomes, tallying, targets
 from fleet.node.certifying import Certifier
@@ -32,10 +36,6 @@ from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
 from fleet.node.tasks import Stopped, WipeTask
 from fleet.node.validating import Validator, Verdict
-from fleet.wipe import plan
-from fleet.wipe.identity import WorkerIdentity, end
-from fleet.wipe.result import Failure, Kind, WipeResult
-from fleet.wipe.workers import Died, Ended, Finished, Spawner, Worker
 
 LOG = logging.getLogger(__name__)
 POLL_S = 0.02

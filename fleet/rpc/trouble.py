@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.evidence.disk import read_regular
-from fleet.wipe.identity import kernel_boot_id
 
 FILE = "door.trouble"
 FRESH_S = 15.0

@@ -11,6 +11,7 @@ from fleet import aws
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.settings import Settings, StoreKind
+from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.kube.base import Cluster
 from fleet.stores import dynamodb_table
 from fleet.stores.base import LeaseStore, RunStore
@@ -18,7 +19,6 @@ from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
 from fleet.stores.sqlite import open_stores, store_path
-from fleet.wipe.identity import kernel_boot_id
 
 
 class Stores(Protocol):

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.backends import registry as backends
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core.errors import InputInvalid
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
+from fleet.devices import registry as backends
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Cluster, Name
 from fleet.kube.memory.cluster import MemoryCluster

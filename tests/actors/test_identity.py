@@ -8,8 +8,8 @@ import pytest
 
 from actors import identity
 from fleet.core import errors
+from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.stores.sqlite import host_identity
-from fleet.wipe.identity import kernel_boot_id
 
 HERE = identity.Assignment(
     node="node-01",

@@ -21,10 +21,10 @@ from fleet import bootstrap, plugging
 from fleet.core import errors
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.core.model import Token
+from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
 from fleet.stores.sqlite import host_identity
-from fleet.wipe.identity import kernel_boot_id
 
 DEADLINE_S = 20.0
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import sqlite
 from fleet.core.claim_states import Claim, ClaimEvent
 from fleet.core.clock import SystemClock
@@ -31,6 +30,7 @@ from fleet.core.model import (
     Unit,
     UnitId,
 )
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout, sources, verify
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate

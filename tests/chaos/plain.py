@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet import bootstrap
-from fleet.backends.simulated import backend as simulated
-from fleet.backends.simulated import faults
 from fleet.bootstrap import FleetPlan
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import State, Uuid
 from fleet.core.settings import MIB
+from fleet.devices.simulated import backend as simulated
+from fleet.devices.simulated import faults
 from fleet.evidence import layout
 from tests.chaos import checks, life
 from tests.chaos.checks import Sample
@@ -296,7 +296,7 @@ def wipe_workers(state: Path) -> list[int]:
     found = []
     for pid in checks.living(life.MARKER, str(state)):
         with suppress(OSError):
-            if b"fleet.wipe.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"fleet.devices.wipe.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 

@@ -29,8 +29,8 @@ from fleet import bootstrap
 from fleet.bootstrap import FleetPlan
 from fleet.core.model import State
 from fleet.core.settings import MIB
+from fleet.devices.wipe.identity import start_time
 from fleet.stores.base import RunState
-from fleet.wipe.identity import start_time
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.plain import Case, hardware, plant, strike_slow
@@ -269,7 +269,7 @@ class _Play:
 
     def _at_stage(self, root: int) -> bool:
         if self._plot.stage is Stage.WIPING:
-            return any("fleet.wipe.worker" in one.title for one in self._look(root))
+            return any("fleet.devices.wipe.worker" in one.title for one in self._look(root))
         return bool(self._victims(root))
 
     def _victims(self, root: int) -> list[Process]:
@@ -281,7 +281,7 @@ class _Play:
             case Target.RAY:
                 return [*(one for one in found if one.pid != root), *job] if len(found) > 1 else []
             case Target.WORKER:
-                return self._one(found, "fleet.wipe.worker")
+                return self._one(found, "fleet.devices.wipe.worker")
             case Target.NODE:
                 return self._one(found, "ray::NodeActor")
             case Target.COORDINATOR:
@@ -301,7 +301,12 @@ class _Play:
 
     def _left(self, *, ours: bool = False) -> list[Process]:
         """What still lives of all we saw; `ours`: what could still change the fleet."""
-        words = ("fleet.wipe.worker", "ray::NodeActor", "ray::CoordinatorActor", "jobs.scrub")
+        words = (
+            "fleet.devices.wipe.worker",
+            "ray::NodeActor",
+            "ray::CoordinatorActor",
+            "jobs.scrub",
+        )
         return [
             one
             for one in self._known.values()

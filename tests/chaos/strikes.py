@@ -206,6 +206,6 @@ def _workers() -> list[int]:
         except OSError:
             continue
         state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
-        if int(parent) == mine and state not in "ZX" and b"fleet.wipe.worker" in command:
+        if int(parent) == mine and state not in "ZX" and b"fleet.devices.wipe.worker" in command:
             found.append(int(entry.name))
     return sorted(found)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import State, Token
+from fleet.devices.wipe.identity import MARKER as WORKER
 from fleet.evidence import layout
 from fleet.evidence.segments import segment_paths
-from fleet.wipe.identity import MARKER as WORKER
 from tests.chaos import checks
 from tests.chaos.story import OF_PLUGIN, Point, Side, Victim, draw
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends import registry
-from fleet.backends.base import Backend, MemorySession
 from fleet.core.errors import FleetError
 from fleet.core.model import Accelerator, UnitId, Uuid
-from fleet.health.readings import Readings
-from fleet.wipe.plan import WORD_BYTES
+from fleet.devices import registry
+from fleet.devices.base import Backend, MemorySession
+from fleet.devices.health.readings import Readings
+from fleet.devices.wipe.plan import WORD_BYTES
 
 NONCE = bytes(range(32))
 OTHER_NONCE = bytes(32)

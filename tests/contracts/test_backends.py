@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.pcie.backend import PcieBackend
-from fleet.backends.simulated.backend import SimulatedBackend
+from fleet.devices.pcie.backend import PcieBackend
+from fleet.devices.simulated.backend import SimulatedBackend
 from tests.contracts.backend_contract import BackendContract, GroundContract
 from tests.drivers import pci_tree
-from tests.fleet.backends.pcie.benches import bench
-from tests.fleet.wipe.orders import node
+from tests.fleet.devices.pcie.benches import bench
+from tests.fleet.devices.wipe.orders import node
 
 
 class TestSimulatedWhole(BackendContract):

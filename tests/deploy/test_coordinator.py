@@ -24,7 +24,7 @@ from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.core.profiles import Profile
 from fleet.core.settings import Settings
-from fleet.health.reboots import REMEDIES
+from fleet.devices.health.reboots import REMEDIES
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.events import REPEAT_S, Events, Regarding

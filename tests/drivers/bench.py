@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet.backends.remote import RemoteBackend
 from fleet.core.model import Accelerator
+from fleet.devices.remote import RemoteBackend
 from tests.drivers.host import Host
 from tests.gpu import working
 from tests.gpu.working import Wiped

@@ -1,6 +1,6 @@
 /* libcuda.so.1 without hardware: memory is a file, kernels are executed by cuda_ptx.c.
  *
- * Only what fleet/backends/nvidia/cuda.py calls, found through cuGetProcAddress_v2 as the binding
+ * Only what fleet/devices/nvidia/cuda.py calls, found through cuGetProcAddress_v2 as the binding
  * finds it. Work is done when it is queued; with gpus/<n>/bytes_per_s it is *finished* only when
  * memory of that speed would be, so that events are worth polling. Files beside those of standin.h:
  *

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.backends.openers import FIRST_PID_NAMESPACE
-from fleet.backends.sysfs import Function
+from fleet.devices.openers import FIRST_PID_NAMESPACE
+from fleet.devices.sysfs import Function
 
 GIB = 1 << 30
 ALIVE_HEAD = 64

@@ -9,7 +9,7 @@ import sys
 from types import TracebackType
 from typing import IO, Self, cast
 
-from fleet.wipe.environment import environment
+from fleet.devices.wipe.environment import environment
 
 
 class GpuTenant:
@@ -19,7 +19,7 @@ class GpuTenant:
         self.size = 0
         """Bytes it has, once it was asked anything."""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fleet.backends.nvidia.tenant"],
+            [sys.executable, "-P", "-m", "fleet.devices.nvidia.tenant"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(os.environ, "", visible),

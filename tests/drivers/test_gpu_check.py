@@ -23,10 +23,10 @@ LIMIT_S = 100
 NO_DRIVER, IN_USE = 3, 4
 LIAR = """
 import os, sys
-if os.environ.get("FLEET_WORKER_ID") and "fleet.wipe.worker" in " ".join(sys.orig_argv):
-    from fleet.backends.base import Coverage
-    from fleet.wipe import engine
-    from fleet.wipe.result import PASSES, Pass, WipeResult
+if os.environ.get("FLEET_WORKER_ID") and "fleet.devices.wipe.worker" in " ".join(sys.orig_argv):
+    from fleet.devices.base import Coverage
+    from fleet.devices.wipe import engine
+    from fleet.devices.wipe.result import PASSES, Pass, WipeResult
 
     def run(order, backend, clock, report):
         covered = {covered}
@@ -183,7 +183,7 @@ def test_a_good_gpu_passes_and_everything_is_written_down(runs: dict[str, Run]) 
     assert gpu["health"]["failed"] == []
     wipe = gpu["wipe"]
     assert wipe["verified"] is True
-    assert wipe["worker"] == "fleet.wipe.worker"
+    assert wipe["worker"] == "fleet.devices.wipe.worker"
     assert [one["bytes"] for one in wipe["passes"]] == [wipe["covered_bytes"]] * 4
     assert min(one["seconds"] for one in wipe["passes"]) > 0
     assert wipe["ready_s"] > 0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, hardware, planning
-from fleet.backends import registry
 from fleet.core import errors
 from fleet.core.privileges import Lacks
 from fleet.core.settings import HardwareKind, HardwareSettings, MpsPolicy, Settings
+from fleet.devices import registry
 from tests.drivers.host import Host
 from tests.drivers.pci_tree import CONSOLE, H100, TPU_V5E, Card, PciTree
 

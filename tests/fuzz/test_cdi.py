@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.backends.base import Grant
 from fleet.cdi import names, reading
 from fleet.cdi.directory import SpecDirectory
 from fleet.core import errors
 from fleet.core.model import ClaimUid
+from fleet.devices.base import Grant
 from tests.fleet.cdi.conftest import FILE, OTHER, UID, UNSYNCED, claim, grants
 from tests.fleet.cdi.writing import NULL
 from tests.fuzz.mutations import DEPTH, HOSTILE, damaged, texts

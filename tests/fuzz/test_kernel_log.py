@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.backends.kmsg import KernelLog
-from fleet.health import kernel_log, xids
+from fleet.devices.health import kernel_log, xids
+from fleet.devices.kmsg import KernelLog
 from tests.fuzz.mutations import damaged
 from tests.fuzz.running import bounded, fuzzed
 

@@ -12,10 +12,10 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import rendering
 from fleet.cdi.names import Kind
 from fleet.core.model import ClaimUid, NodeName, Token, Uuid
+from fleet.devices.base import DeviceNode, Grant, Mount
 from fleet.evidence import layout, losses
 from fleet.evidence.keys import SigningKey
 from fleet.kube.memory.engine import Engine

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.backends.base import Mismatch, Progress
-from fleet.backends.kmsg import KernelLog
-from fleet.backends.nvidia import cuda, kernels
-from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.backends.nvidia.session import WORD, NvidiaSession
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
 from fleet.core.model import UnitId, Uuid
-from fleet.wipe import engine
-from fleet.wipe.plan import WipeOrder
+from fleet.devices.base import Mismatch, Progress
+from fleet.devices.kmsg import KernelLog
+from fleet.devices.nvidia import cuda, kernels
+from fleet.devices.nvidia.backend import NvidiaBackend
+from fleet.devices.nvidia.session import WORD, NvidiaSession
+from fleet.devices.wipe import engine
+from fleet.devices.wipe.plan import WipeOrder
 from tests.gpu.contained import built, held_by_us
 
 LARGEST, SMALLEST = 8 << 30, 64 * 1024

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.backends.nvidia.holders import DRIVER_MARK
 from fleet.core.model import Process, ProcessKind, Uuid
-from fleet.wipe.identity import MARKER
+from fleet.devices.nvidia.backend import NvidiaBackend
+from fleet.devices.nvidia.holders import DRIVER_MARK
+from fleet.devices.wipe.identity import MARKER
 
 
 def seen(proc: Path, minor: str) -> Iterator[Process]:

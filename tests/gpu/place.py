@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 import pytest
 
 from fleet import hardware
-from fleet.backends.nvidia import posture
-from fleet.backends.openers import sees_all
-from fleet.backends.remote import RemoteBackend
-from fleet.backends.sysfs import read_text
 from fleet.core.errors import DriverAbsent, FleetError
 from fleet.core.model import Accelerator, Process, ProcessKind
 from fleet.core.pci import address
 from fleet.core.settings import HardwareSettings
+from fleet.devices.nvidia import posture
+from fleet.devices.openers import sees_all
+from fleet.devices.remote import RemoteBackend
+from fleet.devices.sysfs import read_text
 from tests.gpu import working
 from tests.gpu.contained import seen
 from tests.gpu.report import REPORT

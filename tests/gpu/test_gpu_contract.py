@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from fleet.backends.base import Backend
-from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent
 from fleet.core.model import Accelerator
-from fleet.wipe.environment import MPS_PIPES, NOWHERE, VISIBILITY
+from fleet.devices.base import Backend
+from fleet.devices.nvidia.backend import NvidiaBackend
+from fleet.devices.wipe.environment import MPS_PIPES, NOWHERE, VISIBILITY
 from tests.contracts.backend_contract import BackendContract
 from tests.gpu.contained import built
 from tests.gpu.place import Machine, partitioned, until

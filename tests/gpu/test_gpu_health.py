@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fleet.core.model import Accelerator
 from fleet.core.settings import HealthPolicy
-from fleet.health import checks
-from fleet.health.checks import Finding, Verdict
-from fleet.health.readings import Readings
+from fleet.devices.health import checks
+from fleet.devices.health.checks import Finding, Verdict
+from fleet.devices.health.readings import Readings
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT
 

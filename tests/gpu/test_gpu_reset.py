@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleet.backends.base import CanReset
 from fleet.core.model import Accelerator
+from fleet.devices.base import CanReset
 from tests.gpu import working
 from tests.gpu.place import Machine
 from tests.gpu.report import REPORT

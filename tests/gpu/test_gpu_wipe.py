@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleet.backends.base import Coverage
-from fleet.backends.nvidia.access import ON_CHIP_DONE
 from fleet.core.model import Accelerator
 from fleet.core.settings import HealthPolicy
-from fleet.health import checks
-from fleet.health.checks import Verdict
-from fleet.wipe.result import PASSES
+from fleet.devices.base import Coverage
+from fleet.devices.health import checks
+from fleet.devices.health.checks import Verdict
+from fleet.devices.nvidia.access import ON_CHIP_DONE
+from fleet.devices.wipe.result import PASSES
 from tests.gpu import goals, working
 from tests.gpu.place import Machine, stand_in
 from tests.gpu.report import REPORT

@@ -18,11 +18,11 @@ from typing import Any, Self
 
 from fleet.core.model import Accelerator, Device, Uuid
 from fleet.core.settings import WipePolicy
-from fleet.wipe import plan
-from fleet.wipe.environment import environment
-from fleet.wipe.identity import MARKER
-from fleet.wipe.result import WipeResult
-from fleet.wipe.workers import Finished, Spawner
+from fleet.devices.wipe import plan
+from fleet.devices.wipe.environment import environment
+from fleet.devices.wipe.identity import MARKER
+from fleet.devices.wipe.result import WipeResult
+from fleet.devices.wipe.workers import Finished, Spawner
 
 POLL_S = 0.005
 
@@ -66,14 +66,14 @@ def ask(
 
 
 class Tenant:
-    """A tenant on one GPU (`fleet.backends.nvidia.tenant`), not one of our processes."""
+    """A tenant on one GPU (`fleet.devices.nvidia.tenant`), not one of our processes."""
 
     def __init__(self, visible: str) -> None:
         seen = environment(os.environ, "", visible)
         del seen[MARKER]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the tenant
         self._process = subprocess.Popen(
-            (sys.executable, "-P", "-m", "fleet.backends.nvidia.tenant"),
+            (sys.executable, "-P", "-m", "fleet.devices.nvidia.tenant"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -177,7 +177,9 @@ def wipe(given: plan.WipeOrder, *, contained: bool, limit_s: float) -> Wiped:
             time.sleep(POLL_S)
         if not isinstance(ended, Finished):
             raise WorkFailed(f"the worker died: {ended}")
-        return Wiped(ended.result, ready - began, time.monotonic() - ready, "fleet.wipe.worker")
+        return Wiped(
+            ended.result, ready - began, time.monotonic() - ready, "fleet.devices.wipe.worker"
+        )
     finally:
         spawner.close()
 

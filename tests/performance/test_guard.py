@@ -20,14 +20,14 @@ from fleet import bootstrap
 from fleet.campaign.plan import next_batch
 from fleet.core.profiles import Profile
 from fleet.core.settings import CampaignPolicy
+from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, survivors
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, survivors
 from tests.fleet.binding.benches import Bench
 from tests.fleet.campaign.test_plan import grid, serving
+from tests.fleet.devices.wipe.orders import node, order_for, run, whole
 from tests.fleet.evidence.samples import Site, device_named
 from tests.fleet.node.conftest import Lab, quick_settings
-from tests.fleet.wipe.orders import node, order_for, run, whole
 from tests.performance.reconciling import at_rest
 from tests.performance.staying import staying
 from tests.performance.yardsticks import (

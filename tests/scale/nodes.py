@@ -31,8 +31,8 @@ from fleet.core.messages import (
 )
 from fleet.core.model import BootId, Digest, Source, State, Token, Unit, UnitId
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact
-from fleet.health import reasons
-from fleet.wipe.result import PASSES
+from fleet.devices.health import reasons
+from fleet.devices.wipe.result import PASSES
 
 START = 1_800_000_000.0
 """The first moment, seconds since the epoch."""

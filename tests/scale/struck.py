@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet import bootstrap, plugging
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.bootstrap import FleetPlan, NodePlan
 from fleet.core.model import State
 from fleet.core.settings import MIB, Settings
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.dra.keeping import Keeper
 from fleet.evidence import layout
 from fleet.kube import client

@@ -10,7 +10,7 @@ from fleet.core.clock import SystemClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.core.settings import Settings
-from fleet.health.reasons import CATALOGUE
+from fleet.devices.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, NODES, Name, Selection, uid_of
 from fleet.stores.base import Release
 from fleet.stores.late import LateStore

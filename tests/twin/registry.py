@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fleet.backends.base import Backend
 from fleet.core.claim_states import ClaimState
 from fleet.core.clock import Clock
 from fleet.core.model import BootId, NodeName, UnitId
+from fleet.devices.base import Backend
 from fleet.journal import journal as durable
 from fleet.journal import mirror, witness
 from fleet.journal.opening import Place

@@ -13,7 +13,7 @@ from fleet.core import errors, unit_states
 from fleet.core.messages import DeviceResult, Finding, Outcome
 from fleet.core.model import NO_TOKEN, WORKING, ClaimUid, Device, Reason, Source, State, Unit, Uuid
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal.journal import Commit, WorkerRow
 from fleet.node import outcomes
 from fleet.node.registry import Work

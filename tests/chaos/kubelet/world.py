@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView
 from fleet.core.model import State
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
 from fleet.kube.memory.cluster import MemoryCluster

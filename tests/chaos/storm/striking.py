@@ -151,7 +151,7 @@ class Striker:
         return [
             pid
             for pid, command in self._processes()
-            if "fleet.wipe.worker" in command and _parent(pid) == owner
+            if "fleet.devices.wipe.worker" in command and _parent(pid) == owner
         ]
 
     def _children(self, place: Place, word: str) -> list[int]:

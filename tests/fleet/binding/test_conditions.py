@@ -9,7 +9,7 @@ from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, ReasonView
-from fleet.health.reboots import REMEDIES
+from fleet.devices.health.reboots import REMEDIES
 from fleet.kube.base import NODES, Name, Object
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine

@@ -7,7 +7,7 @@ import pytest
 from fleet.binding import notices
 from fleet.binding.notices import Notice
 from fleet.core.clock import ManualClock
-from fleet.health.reasons import CATALOGUE
+from fleet.devices.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, PODS, Name, Selection
 from fleet.kube.events import MESSAGE_MAX, Events, Kind, Regarding
 from fleet.kube.memory.cluster import MemoryCluster

@@ -10,7 +10,7 @@ from fleet.campaign.targets import Target
 from fleet.campaign.track import Track, finding
 from fleet.core.messages import ByteFigures, DeviceResult, Outcome
 from fleet.core.model import NO_TOKEN
-from fleet.wipe.result import PASSES
+from fleet.devices.wipe.result import PASSES
 
 
 def track(uuid: str, node: str = "n", **changed: Any) -> Track:

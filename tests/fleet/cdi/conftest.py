@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.base import Grant, Mount
 from fleet.cdi import files
 from fleet.cdi.directory import SpecDirectory
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import BootId, ClaimUid, Token, Uuid
+from fleet.devices.base import Grant, Mount
 from tests.fleet.cdi.writing import CLAIMS, NULL
 
 UID, OTHER = CLAIMS

@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import files, rules
 from fleet.cdi.directory import SpecDirectory
 from fleet.cdi.scan import scan
 from fleet.core import errors
 from fleet.core.model import ClaimUid, Uuid
+from fleet.devices.base import DeviceNode, Grant, Mount
 from tests.fleet.cdi.conftest import DEVICES, FILE, OTHER, UID, UNSYNCED, claim, grants
 from tests.fleet.cdi.writing import NULL, grow
 

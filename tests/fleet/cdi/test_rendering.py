@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.backends.base import DeviceNode, Grant, Mount
 from fleet.cdi import reading, rendering, rules, versions
 from fleet.cdi.names import Kind
 from fleet.core import errors
 from fleet.core.model import ClaimUid, Uuid
+from fleet.devices.base import DeviceNode, Grant, Mount
 from tests.fleet.cdi.conftest import UID
 from tests.fleet.cdi.writing import NULL
 

@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from fleet.backends.base import DeviceNode, Grant
 from fleet.cdi.directory import SpecDirectory
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import BootId, ClaimUid, Token, Uuid
+from fleet.devices.base import DeviceNode, Grant
 
 CLAIMS = (
     ClaimUid("0b1c2d3e-aaaa-4bbb-8ccc-000000000001"),

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, hardware, planning
-from fleet.backends.remote import RemoteBackend
 from fleet.cli import places
 from fleet.cli.places import GpuMemory, Memory, Place
 from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.settings import HardwareKind, HardwareSettings, Settings
+from fleet.devices.remote import RemoteBackend
 from tests.drivers.host import Gpu, Host
-from tests.fleet.wipe.orders import one_file
+from tests.fleet.devices.wipe.orders import one_file
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fleet.backends.simulated.backend import SimulatedBackend, create
 from fleet.cli.main import main
-from tests.fleet.wipe.orders import MIB, order_for, run, whole
+from fleet.devices.simulated.backend import SimulatedBackend, create
+from tests.fleet.devices.wipe.orders import MIB, order_for, run, whole
 
 Run = Callable[..., tuple[int, Any]]
 

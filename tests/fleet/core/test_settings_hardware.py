@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from fleet.backends.nvidia.backend import NvidiaBackend
-from fleet.backends.pcie.backend import DEFAULT_METHODS
 from fleet.core import errors, settings_file, settings_parse
 from fleet.core.settings import HardwareKind, HardwareSettings, MpsPolicy, ResetMethod
+from fleet.devices.nvidia.backend import NvidiaBackend
+from fleet.devices.pcie.backend import DEFAULT_METHODS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text()
 

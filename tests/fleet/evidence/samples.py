@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.backends.base import Coverage, ResetScrub
 from fleet.core.model import (
     BootId,
     Device,
@@ -20,6 +19,9 @@ from fleet.core.model import (
     UnitId,
     Uuid,
 )
+from fleet.devices.base import Coverage, ResetScrub
+from fleet.devices.health.readings import Readings
+from fleet.devices.wipe.result import PASSES, Kind, Pass, WipeResult
 from fleet.evidence import kept_list, layout
 from fleet.evidence.certificate import Attested, Issued, Reset, issue
 from fleet.evidence.heads import HeadsLog
@@ -27,8 +29,6 @@ from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.health.readings import Readings
-from fleet.wipe.result import PASSES, Kind, Pass, WipeResult
 
 START = 1_700_000_000.25
 MIB = 1024 * 1024

@@ -178,7 +178,7 @@ def test_only_this_module_knows_the_cryptography_library() -> None:
     ]
     assert users == ["keys.py"]
     code = (
-        "import sys, fleet.wipe.result, fleet.evidence.certificate\n"
+        "import sys, fleet.devices.wipe.result, fleet.evidence.certificate\n"
         "sys.exit('cryptography' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

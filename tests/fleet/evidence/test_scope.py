@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.backends.base import Coverage
 from fleet.core.model import Process, ProcessKind
+from fleet.devices.base import Coverage
 from fleet.evidence import scope
 from tests.fleet.evidence.samples import device_named, wipe_of
 

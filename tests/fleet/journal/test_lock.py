@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fleet.core import errors
+from fleet.devices.wipe.identity import start_time
 from fleet.journal.lock import Owner, OwnerLock, read_owner
-from fleet.wipe.identity import start_time
 
 HOLD = """
 import sys

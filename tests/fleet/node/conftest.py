@@ -15,9 +15,6 @@ from typing import Any
 import pytest
 
 from fleet import bootstrap
-from fleet.backends.simulated import clients, faults
-from fleet.backends.simulated.backend import SimulatedBackend
-from fleet.backends.simulated.memory import Memory
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.coordinator import Coordinator
 from fleet.core import errors
@@ -26,6 +23,9 @@ from fleet.core.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, State, Token, Unit, UnitId, Uuid
 from fleet.core.settings import MIB, KubernetesSettings, Settings
 from fleet.core.sqlite import open_database
+from fleet.devices.simulated import clients, faults
+from fleet.devices.simulated.backend import SimulatedBackend
+from fleet.devices.simulated.memory import Memory
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
 from fleet.journal import schema

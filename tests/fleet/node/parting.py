@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.backends.base import Instance
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.model import Device, UnitId, Uuid
+from fleet.devices.base import Instance
+from fleet.devices.simulated.backend import SimulatedBackend
 from tests.fleet.node.conftest import Lab
 
 STEPS = ("record", "gi", "ci", "uuid")

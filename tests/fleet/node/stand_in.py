@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, Device, Digest, NodeName, State, Uuid
 from fleet.core.settings import HealthPolicy
+from fleet.devices.nvidia.backend import NvidiaBackend
 from fleet.journal import opening
 from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core.messages import LostDevice
 from fleet.core.model import Source, State
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.node import viewing
 from tests.drivers.host import Gpu, Host
 from tests.fleet.node import stand_in

@@ -11,7 +11,7 @@ import pytest
 from fleet.core import errors
 from fleet.core.messages import Outcome
 from fleet.core.model import Digest, State, UnitId
-from fleet.health.readings import Readings
+from fleet.devices.health.readings import Readings
 from fleet.node import dividing
 from fleet.node.certifying import software_version
 from tests.fleet.node.conftest import Lab

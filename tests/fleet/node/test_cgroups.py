@@ -17,8 +17,8 @@ import pytest
 
 from fleet.core.errors import CgroupsUnreadable, InputInvalid
 from fleet.node.cgroups import DEEPEST, MOST, CgroupTree
+from tests.fleet.devices.wipe.orders import eventually
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree
-from tests.fleet.wipe.orders import eventually
 
 CASES = json.loads(
     (Path(__file__).parents[2] / "corpus/F10-nested-kubelet-cgroups/trees.json").read_text()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.backends.simulated import faults
 from fleet.core.messages import Outcome
 from fleet.core.model import BootId, State, Uuid
 from fleet.core.settings import ResetPolicy
+from fleet.devices.simulated import faults
 from tests.fleet.node.conftest import Lab, wait_for
 
 FIRST = {"place": {"sequence": 905, "at_s": 905.0, "heard_s": 910.0}, "first": 900, "lost": 0}

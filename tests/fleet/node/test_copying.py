@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import Reason, Source
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal import mirror
 from tests.fleet.node.conftest import Lab, wait_for
 

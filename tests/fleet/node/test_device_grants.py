@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.base import DeviceNode
+from fleet.devices.base import DeviceNode
 from fleet.node.device_grants import Finding, Permission, remaining
 from tests.fleet.node.trees import OTHER, POD, Tree
 

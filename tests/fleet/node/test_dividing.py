@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.simulated import backend as simulated
 from fleet.core import errors
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import BootId, ClaimUid, OperationId, State, Token
 from fleet.core.settings import MIB
+from fleet.devices.simulated import backend as simulated
 from fleet.node import dividing, viewing
 from fleet.node.registry import Work
 from tests.drivers.host import Host

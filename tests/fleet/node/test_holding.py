@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.backends.simulated import clients
 from fleet.core import errors
 from fleet.core.claim_states import ClaimEvent, ClaimState
 from fleet.core.leases import ClosedBy, Closure
@@ -26,6 +25,7 @@ from fleet.core.model import (
     Uuid,
 )
 from fleet.core.profiles import Profile
+from fleet.devices.simulated import clients
 from fleet.node.flights import Flight
 from fleet.node.holding import Holding
 from tests.fleet.node.conftest import Lab, wait_for

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.backends.base import Instance
 from fleet.core.model import BootId, UnitId, Uuid
+from fleet.devices.base import Instance
 from fleet.node import instances
 from fleet.node.instances import Record
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.base import ResetOutcome
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.messages import Outcome
 from fleet.core.model import Digest, State, Uuid
 from fleet.core.settings import ResetPolicy, WipePolicy
-from fleet.health.reboots import needs_reboot
+from fleet.devices.base import ResetOutcome
+from fleet.devices.health.reboots import needs_reboot
+from fleet.devices.simulated.backend import SimulatedBackend
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 
 SAYS = "the tool did not say that GPU 0 was reset: mode is in pending state"

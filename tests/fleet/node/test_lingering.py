@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet.backends.base import DeviceNode, Grant
 from fleet.core.model import Device
+from fleet.devices.base import DeviceNode, Grant
 from fleet.node.lingering import UNKNOWN, Lingering
 from tests.fleet.node.conftest import Lab
 

@@ -8,7 +8,7 @@ from fleet.core import errors, unit_states
 from fleet.core.messages import Outcome
 from fleet.core.model import WORKING, OperationId, Process, ProcessKind, Source, State, Unit, UnitId
 from fleet.core.unit_states import Event
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.node import outcomes
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab

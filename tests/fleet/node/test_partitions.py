@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.simulated import backend as simulated
 from fleet.core import errors
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.clock import SystemClock
@@ -26,6 +25,7 @@ from fleet.core.model import (
     Token,
 )
 from fleet.core.settings import MIB
+from fleet.devices.simulated import backend as simulated
 from fleet.journal import opening
 from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.simulated import clients
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.clock import ManualClock
 from fleet.core.model import BootId, ClaimUid, Device, NodeName, Token, Uuid
 from fleet.core.settings import HealthPolicy
 from fleet.core.sqlite import open_database
+from fleet.devices.simulated import clients
 from fleet.journal import schema
 from fleet.journal.journal import Journal
 from fleet.journal.opening import Place
@@ -25,8 +25,8 @@ from fleet.node.pods import PodTenants
 from fleet.node.registry import Registry
 from fleet.node.tenancy import ProcessTenants
 from fleet.node.validating import Validator
+from tests.fleet.devices.wipe.orders import eventually, node
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree, checkpoint_text
-from tests.fleet.wipe.orders import eventually, node
 
 THIRD = "3f9c1e0a-0000-4000-8000-00000000000c"
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.simulated.registers import Client
 from fleet.core import errors, sqlite
 from fleet.core.claim_states import ClaimState
 from fleet.core.leases import AcquireRequest
@@ -32,9 +31,10 @@ from fleet.core.model import (
     Uuid,
 )
 from fleet.core.unit_states import INTERRUPTIONS_MAX
+from fleet.devices.simulated.registers import Client
+from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
 from fleet.journal import schema
 from fleet.journal.journal import OperationRow, WorkerRow
-from fleet.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.parting import parting
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.backends.base import Backend
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.model import Accelerator, OperationId, Source, State, Uuid
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.health import reasons
+from fleet.devices.base import Backend
+from fleet.devices.health import reasons
+from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.journal import mirror, witness
 from fleet.node.registry import Registry, Work
 from tests.fleet.node.conftest import Lab, wait_for

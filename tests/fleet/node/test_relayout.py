@@ -21,7 +21,7 @@ from fleet.core.model import (
     UnitSpec,
     Uuid,
 )
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.journal import schema
 from fleet.journal.journal import Journal
 from fleet.node import relayout

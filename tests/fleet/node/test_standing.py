@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from fleet import bootstrap
-from fleet.backends.simulated import clients, faults
 from fleet.core import errors
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import State, Uuid
 from fleet.core.settings import NodeSettings
+from fleet.devices.simulated import clients, faults
+from fleet.devices.wipe.identity import start_time
 from fleet.journal.lock import Owner as Named
 from fleet.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService
 from fleet.node.standing import Standby
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver
-from fleet.wipe.identity import start_time
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.owning import owner
 from tests.fleet.node.standbys import QUICK, TEARDOWN, owns, standby, step_until, steps

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.backends.simulated import clients, faults
 from fleet.core.messages import Outcome
 from fleet.core.model import ClaimUid, OperationId, Source, State, Unit, UnitId, Uuid
 from fleet.core.unit_states import Change
-from fleet.health import reasons
+from fleet.devices.health import reasons
+from fleet.devices.simulated import clients, faults
 from fleet.node import sweep
 from fleet.node.registry import Work
 from tests.fleet.node.conftest import Lab, wait_for

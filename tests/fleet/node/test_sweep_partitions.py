@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from fleet.backends.base import Instance
-from fleet.backends.nvidia.backend import NvidiaBackend
 from fleet.core import errors
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import ClaimUid, Device, Process, State, Token, Uuid
-from fleet.health import checks
-from fleet.health.readings import Readings
+from fleet.devices.base import Instance
+from fleet.devices.health import checks
+from fleet.devices.health.readings import Readings
+from fleet.devices.nvidia.backend import NvidiaBackend
 from tests.drivers.host import Host
 from tests.fleet.node import stand_in
 from tests.fleet.node.stand_in import Ground, log_xid, machine

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.backends.base import Coverage
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import Device, OperationId, UnitId, Uuid
 from fleet.core.settings import WipePolicy
+from fleet.devices.base import Coverage
+from fleet.devices.wipe.result import Kind, WipeResult
 from fleet.node.registry import Work
 from fleet.node.tasks import Stopped, WipeTask
-from fleet.wipe.result import Kind, WipeResult
 
 DEVICE = Device(Uuid("G"), "gpu-0", Uuid("G"), (UnitId("G/all"),), 1024)
 

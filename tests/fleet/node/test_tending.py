@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, OperationId, Source, State, Unit, UnitId, Uuid
-from fleet.health import reasons
+from fleet.devices.health import reasons
 from fleet.node.registry import Work
 from fleet.node.tending import AGE_S, Cadence, Tending, Watched
 from tests import threads

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.backends.base import ResetOutcome, ResetScrub
-from fleet.backends.simulated import faults
-from fleet.backends.simulated.backend import SimulatedBackend
 from fleet.core import errors
 from fleet.core.model import Uuid
 from fleet.core.settings import ResetPolicy
-from fleet.health.readings import Readings
+from fleet.devices.base import ResetOutcome, ResetScrub
+from fleet.devices.health.readings import Readings
+from fleet.devices.simulated import faults
+from fleet.devices.simulated.backend import SimulatedBackend
+from fleet.devices.wipe.result import Failure, Kind, WipeResult
 from fleet.node.registry import Registry
 from fleet.node.validating import Validator
-from fleet.wipe.result import Failure, Kind, WipeResult
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.parting import parting
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.backends.simulated import memory
 from fleet.core.messages import Outcome
 from fleet.core.model import ClaimUid, Digest, Holder, HolderKind, State, Token, UnitId, Uuid
 from fleet.core.settings import ResetPolicy
 from fleet.core.unit_states import INTERRUPTIONS_MAX, close_floor
-from fleet.wipe.plan import WipeOrder
-from fleet.wipe.workers import Spawner, Worker
+from fleet.devices.simulated import memory
+from fleet.devices.wipe.plan import WipeOrder
+from fleet.devices.wipe.workers import Spawner, Worker
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.parting import parting
 

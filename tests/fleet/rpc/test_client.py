@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
-from fleet.backends.simulated import faults
-from fleet.backends.simulated.registers import Fault
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, ClaimOrder, TeardownOrder
 from fleet.core.model import State, Uuid
+from fleet.devices.simulated import faults
+from fleet.devices.simulated.registers import Fault
 from fleet.rpc import socket_paths, wire
 from fleet.rpc.client import DoorNode
 from fleet.rpc.socket import Door

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.model import State
-from fleet.health.reasons import CATALOGUE
+from fleet.devices.health.reasons import CATALOGUE
 from fleet.slices.gate import EVICTING, VALUE_MAX, GateRules, Verdict, folded, verdicts
 
 NOW = 1_000_000.0

@@ -1,6 +1,0 @@
-"""NVIDIA devices through NVML and the CUDA driver API.
-
-`nvml` and `cuda` are the only modules that import the vendor's bindings; both are used only inside
-processes that can be killed (`fleet.backends.child`, `fleet.wipe.worker`), because a call into a
-sick driver may never return.
-"""
