@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from fleet.cli import schema, verbs
-from fleet.compliance import mapping
 from fleet.core import diagrams, settings_parse
 from fleet.devices.health.checks import CHECKS
+from fleet.evidence.requirements import mapping
 from fleet.metrics import page as metrics_page
 from tests import admission_files, alerts
 

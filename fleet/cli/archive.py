@@ -16,7 +16,7 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import Replication
 from fleet.core.settings import EvidenceSettings
-from fleet.evidence import archived, filing, kept_list, layout
+from fleet.evidence import archive_names, archived, kept_list, layout
 from fleet.evidence.archive import Archive
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.keys import KeyRing
@@ -105,8 +105,8 @@ def copy_list(state: Path) -> str:
     try:
         archive = opened(place, state)
         for key in kept_list.ring(state):
-            archive.keep(filing.public_key(key.key_id), key.pem())
-        name = filing.key_list(found.listed.number, found.name.digest)
+            archive.keep(archive_names.public_key(key.key_id), key.pem())
+        name = archive_names.key_list(found.listed.number, found.name.digest)
         archive.keep(name, found.content)
     except errors.FleetError as error:
         return (

@@ -29,13 +29,13 @@ from fleet.cli.markup import row as _row
 from fleet.cli.markup import table as _table
 from fleet.cli.markup import text as _text
 from fleet.cli.output import VerbAnswer
-from fleet.compliance.mapping import values
 from fleet.core import errors
 from fleet.core.model import Digest
 from fleet.evidence import by_hand, dsse
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import Evidence, Judged, judge
 from fleet.evidence.keys import PublicKey
+from fleet.evidence.requirements.mapping import values
 from fleet.evidence.segments import Damage
 from fleet.evidence.sources import Collection
 

@@ -23,15 +23,15 @@ from fleet.cli.evidence import (
 )
 from fleet.cli.options import AddressOption, StateOption, moment, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
-from fleet.compliance import neutral as neutrals
-from fleet.compliance import report as reporting
-from fleet.compliance.mapping import requirement as named
-from fleet.compliance.report import Asked, ComplianceReport, Period
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import UnitId
 from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
+from fleet.evidence.requirements import neutral as neutrals
+from fleet.evidence.requirements import report as reporting
+from fleet.evidence.requirements.mapping import requirement as named
+from fleet.evidence.requirements.report import Asked, ComplianceReport, Period
 
 NEUTRAL = "SEC21-05"
 """The requirement whose check reads a record of its own."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import markup, text
-from fleet.compliance.report import ComplianceReport, DeviceAnswer, Missing
+from fleet.evidence.requirements.report import ComplianceReport, DeviceAnswer, Missing
 
 _MOST_VALUES = 6
 """Values of one figure shown in text; all are in the JSON document."""

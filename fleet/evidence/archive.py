@@ -18,7 +18,7 @@ class Reference:
     place: str
     """Of the archive, such as ``s3://bucket/prefix``."""
     key: str
-    """Name below it (`fleet.evidence.filing`)."""
+    """Name below it (`fleet.evidence.archive_names`)."""
     version: str
     digest: str
     """``sha256:<hex>`` of the content."""

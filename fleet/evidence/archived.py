@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fleet.core import errors
 from fleet.core.model import Digest
-from fleet.evidence import filing, heads, layout, parsed
+from fleet.evidence import archive_names, heads, layout, parsed
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.key_list import Kept
 from fleet.evidence.keys import KeyRing, PublicKey
@@ -56,7 +56,7 @@ class ArchiveLog(Log):
     archive: Archive | None = None
     seen: _Seen = field(default_factory=_Seen)
     ledger: str = ""
-    """Which of the node's ledgers; see `filing.ledger_id`."""
+    """Which of the node's ledgers; see `archive_names.ledger_id`."""
 
     @property
     def place(self) -> str:
@@ -66,7 +66,11 @@ class ArchiveLog(Log):
 
     @property
     def _prefix(self) -> str:
-        return f"{filing.ledgers_of(self.node)}{self.ledger}/" if self.node else filing.HEADS
+        return (
+            f"{archive_names.ledgers_of(self.node)}{self.ledger}/"
+            if self.node
+            else archive_names.HEADS
+        )
 
     def scan(self, sequence: Sequence) -> Iterator[Entry | Damage]:
         """Every entry in order, damages where they are."""
@@ -110,7 +114,7 @@ class ArchiveLog(Log):
                 yield Damage("extra-object", error.detail, place)
                 continue
             yield from laid_over(versions, row.place)
-            if self.node and row.number == 1 and filing.ledger_id(row.digest) != self.ledger:
+            if self.node and row.number == 1 and archive_names.ledger_id(row.digest) != self.ledger:
                 detail = "the ledger it is filed under begins with another certificate"
                 yield Damage("extra-object", detail, row.place)
             if self.node and any(one.size for one in versions):
@@ -119,22 +123,22 @@ class ArchiveLog(Log):
 
     def _row(self, key: str, versions: list[Stored], place: Place) -> _Row:
         if self.node:
-            found = filing.read_row(key)
+            found = archive_names.read_row(key)
             where = Place(place.file, entry=found.number)
-            content = filing.certificate(found.digest)
+            content = archive_names.certificate(found.digest)
             return _Row(found.number, found.digest, found.chain, content, found.version, where)
-        number, digest = filing.number_of(key), filing.digest_named(key)
+        number, digest = archive_names.number_of(key), archive_names.digest_named(key)
         assert digest is not None  # noqa: S101 - what has a number has a digest
         first = [one.version for one in versions if not one.marker]
         where = Place(place.file, entry=number)
         return _Row(number, digest, "", key, first[-1] if first else "", where)
 
     def _note(self, row: _Row, content: bytes | None) -> None:
-        self.seen.digests.add(bytes.fromhex(filing.hex_of(row.digest)))
+        self.seen.digests.add(bytes.fromhex(archive_names.hex_of(row.digest)))
         if content is None:
             return
         try:
-            for key in filing.lookups(parsed.read(content), row.number):
+            for key in archive_names.lookups(parsed.read(content), row.number):
                 self.seen.lookups[_short(key)] = (self._prefix, row.number)
         except (errors.FleetError, KeyError, TypeError):
             return  # the certificate is judged by `verify`
@@ -178,18 +182,18 @@ def collect(
     """All that an archive holds. Raises `InputInvalid` where there is nothing, else as it does."""
     found = Collection([])
     folders = set(archive.below(""))
-    if not folders.intersection(filing.KNOWN):
+    if not folders.intersection(archive_names.KNOWN):
         raise errors.InputInvalid(
             f"{archive.place} holds no evidence",
             remedy="name bucket and prefix as the setting evidence.archive does",
         )
-    for name in sorted(folders.difference(filing.KNOWN)):
+    for name in sorted(folders.difference(archive_names.KNOWN)):
         place = Place(f"{archive.place}/{name}")
         found.damages.append(Damage("extra-object", "is none of the names kept here", place))
     rings, coordinator = _keys(archive, found)
-    nodes = list(_named(archive, filing.LEDGERS, found))
+    nodes = list(_named(archive, archive_names.LEDGERS, found))
     ledgers = {node: list(_ledgers(archive, node, found)) for node in nodes}
-    losing = list(_named(archive, filing.LOSSES, found))
+    losing = list(_named(archive, archive_names.LOSSES, found))
     bound = bind({n: rings.get(n, KeyRing()) for n in sorted({*nodes, *losing})}, keys, found)
     seen = _Seen()
     for node, several in sorted(ledgers.items()):
@@ -203,10 +207,10 @@ def collect(
         found.losses.append(Losses(owner, partial(_losses, archive, node)))
     ring = coordinator if coordinator_keys is None else coordinator_keys
     if len(coordinator) or coordinator_keys is not None:
-        found.witness = f"{archive.place}/{filing.HEADS}".rstrip("/")
-    if filing.HEADS in folders:
-        found.heads = ArchiveLog(Path(filing.HEADS), ring, archive=archive)
-    found.lists = f"{archive.place}/{filing.KEY_LISTS}".rstrip("/")
+        found.witness = f"{archive.place}/{archive_names.HEADS}".rstrip("/")
+    if archive_names.HEADS in folders:
+        found.heads = ArchiveLog(Path(archive_names.HEADS), ring, archive=archive)
+    found.lists = f"{archive.place}/{archive_names.KEY_LISTS}".rstrip("/")
     if lists := [*_lists(archive, found)]:
         take_lists(found, lists, ring)
     trusting(found, keys, coordinator_keys)
@@ -217,15 +221,15 @@ def collect(
 def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyRing]:
     """Public keys by node, and the coordinator's; what is wrong with one is a damage."""
     keys: dict[str, list[PublicKey]] = {}
-    for prefix in (filing.NODE_KEYS, filing.COORDINATOR_KEYS):
+    for prefix in (archive_names.NODE_KEYS, archive_names.COORDINATOR_KEYS):
         for key, versions in grouped(archive, prefix):
             place = Place(f"{archive.place}/{key}")
             found.damages += laid_over(versions, place)
             content = oldest(archive, key, versions) or b""
             try:
-                node = filing.key_owner(key)
+                node = archive_names.key_owner(key)
                 one = PublicKey.parse(content, place.file)
-                named = filing.public_key(one.key_id, node)
+                named = archive_names.public_key(one.key_id, node)
             except (errors.KeyUnusable, errors.EvidenceInvalid, errors.InputInvalid) as error:
                 found.damages.append(Damage("key-unusable", error.detail, place))
                 continue
@@ -240,11 +244,11 @@ def _keys(archive: Archive, found: Collection) -> tuple[dict[str, KeyRing], KeyR
 
 def _lists(archive: Archive, found: Collection) -> Iterator[Kept]:
     """All lists of keys; a name is nobody's word for which is the newest."""
-    for key, versions in grouped(archive, filing.KEY_LISTS):
+    for key, versions in grouped(archive, archive_names.KEY_LISTS):
         place = Place(f"{archive.place}/{key}")
         found.damages += laid_over(versions, place)
         try:
-            number = filing.number_of(key)
+            number = archive_names.number_of(key)
         except errors.EvidenceInvalid as error:
             found.damages.append(Damage("extra-object", error.detail, place))
             continue
@@ -256,29 +260,29 @@ def _lists(archive: Archive, found: Collection) -> Iterator[Kept]:
 
 def _rest(archive: Archive, seen: _Seen, rings: Mapping[str, KeyRing]) -> Iterator[Damage | str]:
     orphans: set[bytes] = set()
-    for key, versions in grouped(archive, filing.CERTIFICATES):
+    for key, versions in grouped(archive, archive_names.CERTIFICATES):
         place = Place(f"{archive.place}/{key}")
         yield from laid_over(versions, place)
-        digest = filing.digest_named(key)
-        if digest is not None and bytes.fromhex(filing.hex_of(digest)) in seen.digests:
+        digest = archive_names.digest_named(key)
+        if digest is not None and bytes.fromhex(archive_names.hex_of(digest)) in seen.digests:
             continue
         node = _unfinished(archive, key, versions, rings)
         if node is None or digest is None:
             yield Damage("extra-object", "is in no ledger, and no node's key signed it", place)
             continue
-        orphans.add(bytes.fromhex(filing.hex_of(digest)))
+        orphans.add(bytes.fromhex(archive_names.hex_of(digest)))
         yield f"{place.file}: a certificate of {node} whose upload was not finished"
     yield from _lookups(archive, seen, orphans)
-    for key, versions in grouped(archive, filing.RUNS):
+    for key, versions in grouped(archive, archive_names.RUNS):
         place = Place(f"{archive.place}/{key}")
         yield from laid_over(versions, place)
-        content = oldest(archive, key, versions) if filing.digest_named(key) else None
+        content = oldest(archive, key, versions) if archive_names.digest_named(key) else None
         if content is None or not _is_object(content):
             yield Damage("altered-file", "is not the run that its name says", place)
 
 
 def _lookups(archive: Archive, seen: _Seen, orphans: set[bytes]) -> Iterator[Damage]:
-    for prefix in filing.LOOKUPS:
+    for prefix in archive_names.LOOKUPS:
         for key, versions in grouped(archive, prefix):
             place = Place(f"{archive.place}/{key}")
             yield from laid_over(versions, place)
@@ -307,7 +311,7 @@ def _unfinished(
 
 def _is_orphans(key: str, orphans: set[bytes]) -> bool:
     try:
-        return bytes.fromhex(filing.hex_of(filing.looked_up(key))) in orphans
+        return bytes.fromhex(archive_names.hex_of(archive_names.looked_up(key))) in orphans
     except errors.EvidenceInvalid:
         return False
 
@@ -334,10 +338,10 @@ def _named(archive: Archive, prefix: str, found: Collection) -> Iterator[str]:
 
 
 def _losses(archive: Archive, node: str) -> Iterator[tuple[Place, bytes] | Damage]:
-    for key, versions in grouped(archive, filing.losses_of(node)):
+    for key, versions in grouped(archive, archive_names.losses_of(node)):
         place = Place(f"{archive.place}/{key}")
         try:
-            where = Place(place.file, entry=filing.loss_number(key))
+            where = Place(place.file, entry=archive_names.loss_number(key))
         except errors.EvidenceInvalid as error:
             yield Damage("extra-object", error.detail, place)
             continue
@@ -346,9 +350,9 @@ def _losses(archive: Archive, node: str) -> Iterator[tuple[Place, bytes] | Damag
 
 
 def _ledgers(archive: Archive, node: str, found: Collection) -> Iterator[str]:
-    for name in archive.below(filing.ledgers_of(node)):
-        ledger = name.removeprefix(filing.ledgers_of(node)).removesuffix("/")
-        if name.endswith("/") and filing.is_ledger_id(ledger):
+    for name in archive.below(archive_names.ledgers_of(node)):
+        ledger = name.removeprefix(archive_names.ledgers_of(node)).removesuffix("/")
+        if name.endswith("/") and archive_names.is_ledger_id(ledger):
             yield ledger
         else:
             place = Place(f"{archive.place}/{name}")

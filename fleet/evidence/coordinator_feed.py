@@ -17,7 +17,7 @@ from typing import Any
 
 from fleet.core import errors
 from fleet.core.model import Digest
-from fleet.evidence import dsse, filing, heads, kept_list, layout
+from fleet.evidence import archive_names, dsse, heads, kept_list, layout
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.log_feed import LogFeed, Whole
@@ -69,7 +69,7 @@ class CoordinatorFeed(LogFeed):
         """Offer the coordinator's keys, and all runs that ended. Raises as the store does."""
         keys = layout.coordinator_keys_directory(self._state)
         self.offer(
-            Whole(f"key {key.key_id[:SHORT_ID]}", filing.public_key(key.key_id), key.pem())
+            Whole(f"key {key.key_id[:SHORT_ID]}", archive_names.public_key(key.key_id), key.pem())
             for key in KeyRing.owned(keys, layout.COORDINATOR_STEM)
         )
         self.look()
@@ -90,7 +90,7 @@ class CoordinatorFeed(LogFeed):
         if isinstance(item, Ended | Whole):
             archive.keep(item.key, item.content)
             return
-        archive.keep(filing.head(item.number, item.digest), self.envelope(item))
+        archive.keep(archive_names.head(item.number, item.digest), self.envelope(item))
 
     def done(self, item: Any, refused: str = "") -> None:
         """It is copied, or the archive has something else in its place."""
@@ -162,7 +162,7 @@ class CoordinatorFeed(LogFeed):
         self._list_seen = seen
         if found is None:
             return
-        key = filing.key_list(found.listed.number, found.name.digest)
+        key = archive_names.key_list(found.listed.number, found.name.digest)
         if key not in self._copied:
             name = f"list of keys {found.listed.number}"
             one = Ended(name, key, found.content, found.listed.issued_at)
@@ -173,5 +173,5 @@ def _ended(record: RunRecord) -> Ended:
     found = record.model_dump(mode="json")
     content = json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
     digest = Digest(f"sha256:{hashlib.sha256(content).hexdigest()}")
-    key = filing.run(record.id, dsse.moment(record.started_at), digest)
+    key = archive_names.run(record.id, dsse.moment(record.started_at), digest)
     return Ended(f"run {record.id}", key, content, record.finished_at or record.started_at)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.errors import EvidenceInvalid, LedgerUnavailable
-from fleet.evidence import dsse, filing, layout, losses, parsed
+from fleet.evidence import archive_names, dsse, layout, losses, parsed
 from fleet.evidence.archive import Archive
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.log_feed import LogFeed, Whole
@@ -37,7 +37,7 @@ class LedgerFeed(LogFeed):
         keys = [
             Whole(
                 f"key {key.key_id[:SHORT_ID]}",
-                filing.public_key(key.key_id, self._node),
+                archive_names.public_key(key.key_id, self._node),
                 key.pem(),
             )
             for key in KeyRing.owned(self._keys, layout.NODE_STEM)
@@ -71,7 +71,7 @@ class LedgerFeed(LogFeed):
         for place, content in losses.contents(self._losses, after=last, strict=True):
             last = place.entry or last
             if content:
-                key = filing.loss(self._node, last, dsse.digest_of(content))
+                key = archive_names.loss(self._node, last, dsse.digest_of(content))
                 found.append(Whole(f"data-loss record {last}", key, content))
         self._recorded = last
         return found
@@ -83,14 +83,16 @@ class LedgerFeed(LogFeed):
             return
         envelope = self.envelope(item)
         certificate = parsed.read(envelope)
-        kept = archive.keep(filing.certificate(item.digest), envelope)
-        for key in filing.lookups(certificate, item.number):
+        kept = archive.keep(archive_names.certificate(item.digest), envelope)
+        for key in archive_names.lookups(certificate, item.number):
             archive.keep(key, b"")
         ledger = self._ledger_id()
-        row = filing.Row(self._node, ledger, item.number, item.digest, item.chain, kept.version)
-        name = filing.row(row)
+        row = archive_names.Row(
+            self._node, ledger, item.number, item.digest, item.chain, kept.version
+        )
+        name = archive_names.row(row)
         if not kept.fresh:  # a copy of a bucket has rows that name the versions of the first
-            stem = filing.row_stem(row)
+            stem = archive_names.row_stem(row)
             name = next((one.key for one in archive.stored(stem) if not one.marker), name)
         archive.keep(name, b"")
 
@@ -101,8 +103,8 @@ class LedgerFeed(LogFeed):
                 first = next(_sound(self.directory), None)
                 if first is None:
                     raise EvidenceInvalid(f"no entry of {self.directory} can be read")
-                if first.number == 1 or not filing.is_ledger_id(self._remembered):
-                    self._ledger = filing.ledger_id(first.digest)
+                if first.number == 1 or not archive_names.is_ledger_id(self._remembered):
+                    self._ledger = archive_names.ledger_id(first.digest)
                 else:
                     self._ledger = self._remembered
             return self._ledger

@@ -61,7 +61,7 @@ class Whole:
 
 
 class LogFeed(ABC):
-    """What of one log is still to be copied; see `fleet.evidence.replicating.Feed`."""
+    """What of one log is still to be copied; see `fleet.evidence.replication.Feed`."""
 
     def __init__(self, directory: Path, cursor: Path, *, place: str, required: bool = True) -> None:
         """`cursor` is the file, `place` the archive's; nothing is read yet.
@@ -100,7 +100,7 @@ class LogFeed(ABC):
         """When an entry was made. Raises `EvidenceInvalid`."""
 
     def opened(self, archive: Archive) -> None:
-        """See `fleet.evidence.replicating.Feed`."""
+        """See `fleet.evidence.replication.Feed`."""
         identity = archive.identity()
         with self._guard:
             self._follow()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.archive import Archive, Stored
 from fleet.evidence.segments import Damage, Place
 
@@ -26,7 +26,7 @@ def laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
     if len(contents) < len(versions):
         yield Damage("hidden-object", "a deletion was laid over it", place)
     for one in contents:
-        if one.size > (most := filing.most_bytes(one.key)):
+        if one.size > (most := archive_names.most_bytes(one.key)):
             detail = f"has {one.size} bytes, where {most} are the most: not read"
             yield Damage("oversized-object", detail, place)
 
@@ -34,7 +34,7 @@ def laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
 def oldest(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
     """The oldest content that is what the name says."""
     for one in reversed([one for one in versions if not one.marker]):
-        if one.size > filing.most_bytes(key):
+        if one.size > archive_names.most_bytes(key):
             continue
         try:
             return archive.read(key, one.version)

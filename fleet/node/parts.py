@@ -12,7 +12,7 @@ from fleet.core.privileges import Lacks
 from fleet.core.settings import WipePolicy
 from fleet.devices.remote import RemoteBackend
 from fleet.evidence.ledger import Ledger
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.journal.lock import OwnerLock
 from fleet.node.certifying import Certifier
 from fleet.node.container_runtime import ContainerRuntime

@@ -17,7 +17,7 @@ from fleet.evidence.archive import Archive, Opener
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import is_required, place_named
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.stores.base import RunRecord
 from fleet.stores.s3 import Keeping, Patience, open_s3
 

@@ -27,7 +27,7 @@ from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.settings import RetentionMode, UploadChecksum
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.archive import Reference, Stored
 from fleet.stores import s3_reading
 from fleet.stores.s3_reading import Found
@@ -107,7 +107,7 @@ class S3Archive:
         So a copy of a bucket is another archive than the bucket, and what somebody lays over the
         object changes nothing.
         """
-        key = filing.IDENTITY
+        key = archive_names.IDENTITY
         if not (there := self._versions(key)):
             until = self.patience.clock.now() + self.keeping.days * DAY_S
             version = self.put(key, secrets.token_hex(16).encode(), until=until)
@@ -125,15 +125,15 @@ class S3Archive:
 
     def keep(self, key: str, content: bytes) -> Reference:
         """Store under `key`, read back, compare; see `Archive.keep`."""
-        if len(content) > filing.most_bytes(key):
+        if len(content) > archive_names.most_bytes(key):
             raise errors.EvidenceInvalid(
-                f"{key} has {len(content)} bytes, more than the {filing.most_bytes(key)} that an"
-                " archive keeps under such a name",
+                f"{key} has {len(content)} bytes, more than the {archive_names.most_bytes(key)}"
+                " that an archive keeps under such a name",
                 remedy="on the node it stays the evidence; keep it another way besides",
             )
         until = self.patience.clock.now() + self.keeping.days * DAY_S
         version = self.put(key, content, until=until)
-        if version and key.startswith(filing.LOOKUPS):
+        if version and key.startswith(archive_names.LOOKUPS):
             return self._reference(key, version, content)
         found = self.found(key, version) if version else self._ours(key, content)
         if found is None or found.content != content:
@@ -209,7 +209,7 @@ class S3Archive:
         if found is None:
             raise errors.InputInvalid(
                 f"{self.place}/{key} is not there, or not as it was put, or larger than"
-                f" {filing.most_bytes(key)} bytes",
+                f" {archive_names.most_bytes(key)} bytes",
                 remedy="see `fleet evidence verify`",
             )
         return found.content

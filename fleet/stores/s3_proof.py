@@ -13,7 +13,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 
 if TYPE_CHECKING:
     from fleet.stores.s3 import S3Archive
@@ -70,7 +70,7 @@ def _canary(archive: S3Archive) -> list[str]:
     day = now - now % CANARY_S
     until = day + 2 * CANARY_S
     mode = archive.keeping.mode.value.upper()
-    key = f"{filing.CANARY}{day}.{secrets.token_hex(8)}.{mode.lower()}.json"
+    key = f"{archive_names.CANARY}{day}.{secrets.token_hex(8)}.{mode.lower()}.json"
     content = json.dumps({"kept_until": until, "mode": mode}, sort_keys=True).encode()
     archive.put(key, content, until=until)
     found = archive.found(key)

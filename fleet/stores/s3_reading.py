@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.aws import Kind
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 
 _DIFFERS, _TOO_LARGE = "DigestDiffers", "TooLarge"
 CHANGED = frozenset(
@@ -52,7 +52,7 @@ class Found:
 def read(key: str, answer: Any) -> Found:
     """The answer to GetObject. Raises `CloudFailed`, code among `NOT_OURS`."""
     content = _content(key, answer)
-    if not filing.matches(key, content):  # not every service sends the checksum back
+    if not archive_names.matches(key, content):  # not every service sends the checksum back
         told = f"{key} does not hold what its name says"
         raise errors.CloudFailed(told, kind=Kind.UNCERTAIN, code=_DIFFERS)
     until = answer.get("ObjectLockRetainUntilDate")
@@ -68,7 +68,7 @@ def read(key: str, answer: Any) -> Found:
 
 
 def _content(key: str, answer: Any) -> bytes:
-    most, body = filing.most_bytes(key), answer["Body"]
+    most, body = archive_names.most_bytes(key), answer["Body"]
     content = b""
     if (size := int(answer.get("ContentLength", 0))) <= most:
         content = body.read(most + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.archive import Archive, Reference, Stored
 
 
@@ -45,7 +45,7 @@ class MemoryArchive:
     def keep(self, key: str, content: bytes) -> Reference:
         """One version for a name."""
         self._answer()
-        if len(content) > filing.most_bytes(key):
+        if len(content) > archive_names.most_bytes(key):
             raise errors.EvidenceInvalid(f"{key} is too large")
         self.before(key)
         self.puts[key] += 1
@@ -70,7 +70,9 @@ class MemoryArchive:
         """A version; the newest without one."""
         self._answer()
         for stored, content in self.objects.get(key, ()):
-            fits = len(content) <= filing.most_bytes(key) and filing.matches(key, content)
+            fits = len(content) <= archive_names.most_bytes(key) and archive_names.matches(
+                key, content
+            )
             if version in ("", stored.version) and fits:
                 return content
         raise errors.InputInvalid(f"{key} {version} is not there")
@@ -99,4 +101,4 @@ def doubled(archive: Archive) -> list[str]:
 
 def certificates(archive: Archive) -> int:
     """How many certificates it holds."""
-    return sum(1 for _ in archive.stored(filing.CERTIFICATES))
+    return sum(1 for _ in archive.stored(archive_names.CERTIFICATES))

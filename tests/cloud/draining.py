@@ -15,7 +15,7 @@ from typing import Any
 
 from fleet.core.clock import SystemClock
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.stores.s3 import S3Archive
 from tests.cloud.buckets import opened
 

@@ -10,9 +10,9 @@ import pytest
 from fleet.cli import archive as naming
 from fleet.core.clock import SystemClock
 from fleet.core.errors import InputInvalid
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from tests.cloud.buckets import client, make_bucket, opened
 from tests.cloud.server import CloudServer
 from tests.fleet.cli.test_evidence import Run, run_fixture
@@ -92,9 +92,9 @@ def test_a_list_of_keys_is_copied_as_it_is_signed(
     code, out, complaint = run(*revoke, *state, "--json")
     assert (code, json.loads(out)["not_in_the_archive"]) == (0, ""), complaint
     archive = opened(cloud.endpoint, name)
-    (kept,) = archive.stored(filing.KEY_LISTS)
-    assert filing.number_of(kept.key) == 2
-    assert [one.key for one in archive.stored(filing.COORDINATOR_KEYS)]
+    (kept,) = archive.stored(archive_names.KEY_LISTS)
+    assert archive_names.number_of(kept.key) == 2
+    assert [one.key for one in archive.stored(archive_names.COORDINATOR_KEYS)]
 
 
 def test_the_backlog_is_shown_with_the_certificates(run: Run, site: Site) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from fleet import bootstrap
 from fleet.cli.main import main
-from fleet.compliance.mapping import requirements
 from fleet.core.settings import MIB, EvidenceSettings, Settings
 from fleet.evidence import layout, parsed
 from fleet.evidence.certificate import Reset
 from fleet.evidence.export import export
+from fleet.evidence.requirements.mapping import requirements
 from fleet.evidence.segments import Damage, Sequence
 from fleet.evidence.sources import collect
 from tests.fleet.cli.fleets import certify

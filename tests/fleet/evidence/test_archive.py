@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.archive import Archive
 from fleet.evidence.dsse import digest_of
 from tests.cloud.archives import MemoryArchive
@@ -13,7 +13,7 @@ from tests.cloud.buckets import make_bucket, opened
 from tests.cloud.server import CloudServer
 
 CONTENT = b'{"a":1}'
-KEY = filing.certificate(digest_of(CONTENT))
+KEY = archive_names.certificate(digest_of(CONTENT))
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -30,13 +30,13 @@ def test_an_archive_adds_and_never_changes(archive: Archive) -> None:
     archive.prove()
     first = archive.keep(KEY, CONTENT)
     assert archive.keep(KEY, CONTENT).version == first.version
-    plain = filing.public_key("0" * 64, "n")
+    plain = archive_names.public_key("0" * 64, "n")
     archive.keep(plain, b"one")
     with pytest.raises(errors.EvidenceConflict):
         archive.keep(plain, b"two")
     assert archive.read(KEY, first.version) == CONTENT
     with pytest.raises(errors.InputInvalid):
-        archive.read(filing.certificate(digest_of(b"")))
+        archive.read(archive_names.certificate(digest_of(b"")))
 
 
 def test_an_archive_says_which_it_is(archive: Archive) -> None:

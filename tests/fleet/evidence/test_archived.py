@@ -13,7 +13,7 @@ import pytest
 from fleet.core.clock import ManualClock
 from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.core.model import Digest, NodeName
-from fleet.evidence import archived, dsse, filing, heads, key_list, layout, parsed
+from fleet.evidence import archive_names, archived, dsse, heads, key_list, layout, parsed
 from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
 from fleet.evidence.judged import judge
@@ -21,7 +21,7 @@ from fleet.evidence.key_list import Listed
 from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.ledger import LedgerHead
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import Report, verify
 from fleet.stores.base import RunRecord, RunState
@@ -92,7 +92,7 @@ def unfolded(key: str) -> str:
 
 def content_of(archive: MemoryArchive, number: int) -> str:
     """Name of a certificate of node-1."""
-    return filing.certificate(filing.read_row(row_of(archive, number)).digest)
+    return archive_names.certificate(archive_names.read_row(row_of(archive, number)).digest)
 
 
 def test_an_archive_verifies_as_the_ledgers_do(site: Site, archive: MemoryArchive) -> None:
@@ -128,7 +128,7 @@ def _change(archive: MemoryArchive) -> None:
 
 
 def _swell(archive: MemoryArchive) -> None:
-    (stored, content), *_ = archive.objects[(key := _of(filing.RUNS)(archive))]
+    (stored, content), *_ = archive.objects[(key := _of(archive_names.RUNS)(archive))]
     archive.objects[key] = [(replace(stored, size=300_000_000), content)]
 
 
@@ -196,22 +196,22 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
     ),
     "run that fills the memory": (_swell, "oversized-object", "runs/"),
     "stranger's certificate": (
-        lambda a: a.lay(filing.certificate(Digest(f"sha256:{'0' * 64}")), b"{}"),
+        lambda a: a.lay(archive_names.certificate(Digest(f"sha256:{'0' * 64}")), b"{}"),
         "extra-object",
         "certificates/0000",
     ),
     "stranger's folder": (lambda a: a.lay("other/x", b""), "extra-object", "other/"),
     "lookup taken": (
-        _take(_of(filing.BY_TIME)),
+        _take(_of(archive_names.BY_TIME)),
         "missing-object",
         "ledgers/node-1/000000000001",
     ),
     "lookup added": (
-        lambda a: a.lay(_of(filing.BY_DEVICE)(a) + "0", b""),
+        lambda a: a.lay(_of(archive_names.BY_DEVICE)(a) + "0", b""),
         "extra-object",
         "by-device/",
     ),
-    "head taken": (_take(_of(filing.HEADS)), "missing-heads", "heads"),
+    "head taken": (_take(_of(archive_names.HEADS)), "missing-heads", "heads"),
     "ledger taken": (
         lambda a: (
             [a.objects.pop(k) for k in [*a.objects] if k.startswith("ledgers/node-2")] and None
@@ -220,14 +220,14 @@ TAMPERINGS: dict[str, tuple[Callable[[MemoryArchive], object], str, str]] = {
         "heads/",
     ),
     "key of another name": (
-        lambda a: a.lay(filing.public_key("0" * 64, "node-1"), b"nothing"),
+        lambda a: a.lay(archive_names.public_key("0" * 64, "node-1"), b"nothing"),
         "key-unusable",
         "keys/nodes/node-1/",
     ),
     "key taken": (_take(_of("keys/nodes/node-1")), "unknown-key", "ledgers/node-1/000000000001"),
     "run changed": (
         lambda a: a.objects.update(
-            {_of(filing.RUNS)(a): [(a.objects[_of("runs/")(a)][0][0], b"{}")]}
+            {_of(archive_names.RUNS)(a): [(a.objects[_of("runs/")(a)][0][0], b"{}")]}
         ),
         "altered-file",
         "runs/",
@@ -246,7 +246,7 @@ def test_an_older_list_of_keys_hides_no_revocation(site: Site, archive: MemoryAr
             listed = {k: replace(one, revoked_at=START) for k, one in listed.items()}
         key = site.coordinator
         made.append(key_list.sign(listed, number=number, previous=previous, key=key, now=START))
-        archive.lay(filing.key_list(number, dsse.digest_of(made[-1])), made[-1])
+        archive.lay(archive_names.key_list(number, dsse.digest_of(made[-1])), made[-1])
 
     def told() -> set[str]:
         found = archived.collect(archive, coordinator_keys=coordinator)
@@ -254,9 +254,9 @@ def test_an_older_list_of_keys_hides_no_revocation(site: Site, archive: MemoryAr
         return {damage.code for damage in verify(found).defects}
 
     assert told() == {"revoked-key"}
-    archive.lay(filing.key_list(999, dsse.digest_of(made[0])), made[0])
+    archive.lay(archive_names.key_list(999, dsse.digest_of(made[0])), made[0])
     assert told() == {"revoked-key", "misnamed-key-list"}
-    newest = filing.key_list(2, dsse.digest_of(made[1]))
+    newest = archive_names.key_list(2, dsse.digest_of(made[1]))
     archive.lay(newest, b"{}")
     archive.lay(newest, b"", marker=True)
     assert {"overwritten-object", "hidden-object", "revoked-key"} <= told()
@@ -359,10 +359,10 @@ def test_a_coordinator_that_moved_has_two_logs_and_breaks_none(
     report = judged(moved)
     assert report.ok, report.defects
     assert (report.countersignatures, report.certificates, report.countersigned) == (5, 12, 12)
-    signed = sorted(key for key in moved.objects if key.startswith(filing.HEADS))
-    assert [filing.number_of(key) for key in signed] == [1, 1, 2, 3, 4]
+    signed = sorted(key for key in moved.objects if key.startswith(archive_names.HEADS))
+    assert [archive_names.number_of(key) for key in signed] == [1, 1, 2, 3, 4]
     found = [key for key in signed if cut_without(moved, key)]
-    assert [filing.number_of(key) for key in found] == [1, 2, 3], "all that others follow"
+    assert [archive_names.number_of(key) for key in found] == [1, 2, 3], "all that others follow"
     export(archived.collect(moved), tmp_path / "copy")
     copied = verify(collect(tmp_path / "copy"))
     assert copied.ok, copied.defects
@@ -380,11 +380,11 @@ def test_a_coordinator_that_signs_two_ends_under_one_number_is_found(
 ) -> None:
     """E3: a log has one end; who signs another one in its place says two things at once."""
     key = SigningKey.load_or_create(layout.coordinator_key(tmp_path / "state"))
-    (second,) = (k for k in moved.objects if k.startswith(f"{filing.HEADS}{2:012d}/"))
+    (second,) = (k for k in moved.objects if k.startswith(f"{archive_names.HEADS}{2:012d}/"))
     former = heads.read(moved.objects[second][0][1])
     ends = {NodeName("node-1"): LedgerHead()}
     made = heads.countersign(ends, former.previous, number=2, key=key, now=START)
-    moved.keep(filing.head(2, heads.read(made).digest), made)
+    moved.keep(archive_names.head(2, heads.read(made).digest), made)
     assert {"sequence-gap", "missing-link"} & {one.code for one in judged(moved).defects}
 
 
@@ -395,9 +395,9 @@ def test_an_upload_that_was_not_finished_is_proof_and_no_defect(
     with site.ledger("node-1") as ledger:
         device = device_named("node-1-a")
         one = site.issue(ledger, device)
-    archive.lay(filing.certificate(one.digest), one.envelope)
+    archive.lay(archive_names.certificate(one.digest), one.envelope)
     found = parsed.read(one.envelope)
-    archive.lay(next(filing.lookups(found, 7)), b"")
+    archive.lay(next(archive_names.lookups(found, 7)), b"")
     report = judged(archive)
     assert report.ok, report.defects
     assert any("was not finished" in note for note in report.notes)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet.core.clock import ManualClock
-from fleet.evidence import filing, kept_list, key_list, layout
+from fleet.evidence import archive_names, kept_list, key_list, layout
 from fleet.evidence.coordinator_feed import CoordinatorFeed
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.stores.base import RunRecord, RunState
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site
@@ -49,11 +49,11 @@ def test_all_of_it_is_copied_once(site: Site) -> None:
     archive = MemoryArchive()
     copies = copied(site, archive, run(1), run(2, RunState.RUNNING), run(3, RunState.STOPPED))
     assert copies.view().backlog == 0
-    numbers = [filing.number_of(one.key) for one in archive.stored(filing.HEADS)]
+    numbers = [archive_names.number_of(one.key) for one in archive.stored(archive_names.HEADS)]
     assert numbers == [1, 2]
-    runs = [json.loads(archive.read(one.key)) for one in archive.stored(filing.RUNS)]
+    runs = [json.loads(archive.read(one.key)) for one in archive.stored(archive_names.RUNS)]
     assert [one["id"] for one in runs] == ["run-1", "run-3"]
-    assert len(list(archive.stored(filing.KEY_LISTS))) == 1
+    assert len(list(archive.stored(archive_names.KEY_LISTS))) == 1
     copied(site, archive, run(1), run(3, RunState.STOPPED))
     assert {c for key, c in archive.puts.items() if not key.startswith("keys/coord")} == {1}
 
@@ -99,7 +99,7 @@ def test_a_list_signed_meanwhile_is_seen_and_goes_first(site: Site) -> None:
     archive.before = order.append
     assert copies.drain()
     assert [key.split("/")[0] for key in order] == ["keys", "heads"]
-    assert len(list(archive.stored(filing.KEY_LISTS))) == 2
+    assert len(list(archive.stored(archive_names.KEY_LISTS))) == 2
 
 
 def test_a_list_that_cannot_be_read_holds_nothing_up(site: Site) -> None:
@@ -107,4 +107,4 @@ def test_a_list_that_cannot_be_read_holds_nothing_up(site: Site) -> None:
     layout.key_list(site.state).write_bytes(b"nothing")
     archive = MemoryArchive()
     assert copied(site, archive).view().backlog == 0
-    assert len(list(archive.stored(filing.HEADS))) == 2
+    assert len(list(archive.stored(archive_names.HEADS))) == 2

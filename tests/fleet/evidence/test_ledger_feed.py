@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.evidence import filing, layout
+from fleet.evidence import archive_names, layout
 from fleet.evidence.ledger_feed import LedgerFeed
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import Site
@@ -20,14 +20,14 @@ def test_the_row_of_the_ledger_is_written_last(tmp_path: Path) -> None:
     feed.send(archive, item)
     folders = [key.split("/")[0] for key in archive.objects]
     assert folders == ["certificates", "by-time", "by-device", "ledgers"]
-    row = filing.read_row(list(archive.objects)[-1])
+    row = archive_names.read_row(list(archive.objects)[-1])
     assert (row.node, row.number, row.digest, row.chain) == (
         "node-1",
         1,
         item.digest,
         item.chain,
     )
-    assert archive.read(filing.certificate(row.digest), row.version) == feed.envelope(item)
+    assert archive.read(archive_names.certificate(row.digest), row.version) == feed.envelope(item)
 
 
 def test_all_keys_of_the_node_come_first(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_second_row_is_not_written_where_a_copied_bucket_has_one(tmp_path: Pat
     item = feed.next()
     feed.send(archive, item)
     names = set(archive.objects)
-    content = archive.objects[filing.certificate(item.digest)]
+    content = archive.objects[archive_names.certificate(item.digest)]
     content[:] = [(replace(one, version="other"), found) for one, found in content]
     feed.send(archive, item)
     assert set(archive.objects) == names
@@ -72,8 +72,8 @@ def test_a_ledger_is_known_by_its_first_entry_also_when_it_is_damaged(tmp_path: 
     segment.write_bytes(b"x" + segment.read_bytes()[1:])
     again = LedgerFeed(tmp_path, "node-1", place="s3://memory")
     again.send(archive, again.next())
-    rows = [filing.read_row(key) for key in archive.objects if key.startswith("ledgers/")]
+    rows = [archive_names.read_row(key) for key in archive.objects if key.startswith("ledgers/")]
     assert [(row.ledger, row.number) for row in rows] == [
-        (filing.ledger_id(first), 1),
-        (filing.ledger_id(first), 2),
+        (archive_names.ledger_id(first), 1),
+        (archive_names.ledger_id(first), 2),
     ]

@@ -16,7 +16,7 @@ from fleet.evidence import archived, layout
 from fleet.evidence.export import export
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.losses import LossLog, file_name
-from fleet.evidence.replicating import Replicator
+from fleet.evidence.replication import Replicator
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import Report, verify
 from tests.cloud.archives import MemoryArchive

@@ -13,7 +13,7 @@ import pytest
 from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.settings import UploadChecksum
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.dsse import digest_of
 from fleet.stores.s3 import S3Archive, open_s3
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
@@ -21,8 +21,8 @@ from tests.cloud.lossy import Fault, Lossy
 from tests.cloud.server import CloudServer
 
 CONTENT = b'{"a":1}'
-KEY = filing.certificate(digest_of(CONTENT))
-ROW = filing.row(filing.Row("n", "0" * 16, 1, digest_of(CONTENT), "c" * 64, "v"))
+KEY = archive_names.certificate(digest_of(CONTENT))
+ROW = archive_names.row(archive_names.Row("n", "0" * 16, 1, digest_of(CONTENT), "c" * 64, "v"))
 POLICY = Path("deploy/aws/iam-evidence.json")
 
 
@@ -64,7 +64,7 @@ def test_what_is_kept_is_listed_and_read_back(archive: S3Archive) -> None:
     """E3: an object is put with checksum and retention, listed, and read by its version."""
     reference = archive.keep(KEY, CONTENT)
     assert (reference.fresh, reference.digest) == (True, digest_of(CONTENT))
-    (row,) = archive.stored(filing.CERTIFICATES)
+    (row,) = archive.stored(archive_names.CERTIFICATES)
     assert (row.key, row.version, row.size, row.latest) == (KEY, reference.version, 7, True)
     assert archive.read(KEY, reference.version) == CONTENT
     found = archive.found(KEY)
@@ -200,17 +200,17 @@ def test_an_archive_is_known_from_another_of_its_name(
     """Promise 5: chance made it; what is laid over it, or copied elsewhere, is not it."""
     first = archive.identity()
     assert archive.identity() == first
-    kept = archive.found(filing.IDENTITY)
+    kept = archive.found(archive_names.IDENTITY)
     assert kept is not None
     assert kept.mode == "COMPLIANCE"
-    forge(cloud, bucket, b"other", filing.IDENTITY)
-    client(cloud.endpoint).delete_object(Bucket=bucket, Key=f"fleet/{filing.IDENTITY}")
+    forge(cloud, bucket, b"other", archive_names.IDENTITY)
+    client(cloud.endpoint).delete_object(Bucket=bucket, Key=f"fleet/{archive_names.IDENTITY}")
     assert opened(cloud.endpoint, bucket).identity() == first
     copied = make_bucket(cloud.endpoint)
-    forge(cloud, copied, kept.content, filing.IDENTITY)
+    forge(cloud, copied, kept.content, archive_names.IDENTITY)
     assert opened(cloud.endpoint, copied).identity() not in ("", first)
     huge = make_bucket(cloud.endpoint)
-    forge(cloud, huge, b"x" * (64 * 1024 + 1), filing.IDENTITY)
+    forge(cloud, huge, b"x" * (64 * 1024 + 1), archive_names.IDENTITY)
     assert opened(cloud.endpoint, huge).identity() not in ("", first)
 
 
@@ -218,7 +218,7 @@ def test_what_is_too_large_for_its_name_is_neither_put_nor_read(
     cloud: CloudServer, archive: S3Archive, bucket: str
 ) -> None:
     """B48: an object that fills the reader's memory is told, whoever laid it there."""
-    name, large = filing.public_key("0" * 64, "n"), b"x" * (64 * 1024 + 1)
+    name, large = archive_names.public_key("0" * 64, "n"), b"x" * (64 * 1024 + 1)
     with pytest.raises(errors.EvidenceInvalid, match="more than the 65536"):
         archive.keep(name, large)
     forge(cloud, bucket, large, name)
@@ -239,7 +239,7 @@ def test_a_key_is_named_only_where_it_was_asked_for(cloud: CloudServer, bucket: 
         archive = opened(cloud.endpoint, bucket, keeping=replace(KEEPING, kms_key=key))
         events: Any = archive.client.meta.events
         events.register("before-call.s3.PutObject", lambda params, **_: sent.append(params))
-        archive.keep(filing.public_key("0" * 64, f"n{len(sent)}"), b"x")
+        archive.keep(archive_names.public_key("0" * 64, f"n{len(sent)}"), b"x")
     plain, named = ({name.lower() for name in one["headers"]} for one in sent)
     assert not any("server-side-encryption" in name for name in plain)
     assert "x-amz-server-side-encryption-aws-kms-key-id" in named
@@ -286,7 +286,7 @@ def test_a_listing_comes_in_pages(archive: S3Archive) -> None:
     for key in keys:
         archive.keep(key, b"")
     archive.client.delete_object(Bucket=archive.bucket, Key=f"fleet/{keys[1]}")
-    rows = list(archive.stored(filing.BY_TIME))
+    rows = list(archive.stored(archive_names.BY_TIME))
     assert [row.key for row in rows if not row.marker] == keys
     assert [row.key for row in rows if row.marker] == [keys[1]]
 
@@ -350,7 +350,7 @@ def test_b77_a_service_that_refuses_checksums_is_spoken_to_without(
     settings where x-amz-checksum-* is refused; the digest is that of the stored body."""
     lossy.demanded = ("content-md5", "x-amz-checksum-sha256")
     other = b'{"b":2}'
-    kept = opened(lossy.endpoint, bucket).keep(filing.certificate(digest_of(other)), other)
+    kept = opened(lossy.endpoint, bucket).keep(archive_names.certificate(digest_of(other)), other)
     assert kept.digest == digest_of(other)
     lossy.refused = ("x-amz-checksum", "x-amz-sdk-checksum", "x-amz-trailer")
     keeping = replace(KEEPING, checksum=UploadChecksum.MD5)

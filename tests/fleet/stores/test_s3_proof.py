@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.settings import RetentionMode
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
 from tests.cloud.lossy import Lossy
 from tests.cloud.server import CloudServer
@@ -26,14 +26,14 @@ def test_b48_a_bucket_that_keeps_is_proven_whatever_lies_there(cloud: CloudServe
     """B48, promise 9: no object that others laid there before, or a deletion, stops a start."""
     archive = opened(cloud.endpoint, make_bucket(cloud.endpoint))
     archive.prove()
-    (first,) = archive.stored(filing.CANARY)
+    (first,) = archive.stored(archive_names.CANARY)
     there = client(cloud.endpoint)
     there.put_object(Bucket=archive.bucket, Key=f"fleet/{first.key}", Body=b"{}")
     there.delete_object(Bucket=archive.bucket, Key=f"fleet/{first.key}")
     archive.prove()
     weaker = replace(KEEPING, mode=RetentionMode.GOVERNANCE)
     opened(cloud.endpoint, archive.bucket, keeping=weaker).prove()
-    assert len({one.key for one in archive.stored(filing.CANARY)}) == 3
+    assert len({one.key for one in archive.stored(archive_names.CANARY)}) == 3
 
 
 def test_b48_the_key_that_was_asked_for_is_compared(cloud: CloudServer, lossy: Lossy) -> None:

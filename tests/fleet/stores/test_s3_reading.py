@@ -8,12 +8,12 @@ from io import BytesIO
 import pytest
 
 from fleet.core import errors
-from fleet.evidence import filing
+from fleet.evidence import archive_names
 from fleet.evidence.dsse import digest_of
 from fleet.stores import s3_reading
 
 CONTENT = b'{"a":1}'
-KEY = filing.certificate(digest_of(CONTENT))
+KEY = archive_names.certificate(digest_of(CONTENT))
 AT = datetime(2023, 11, 14, tzinfo=UTC)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleet.compliance.report import ComplianceReport, DeviceAnswer
 from fleet.core.model import State
+from fleet.evidence.requirements.report import ComplianceReport, DeviceAnswer
 
 IN_USE, SANITIZING, AVAILABLE, MAINTENANCE = "in_use", "sanitizing", "available", "maintenance"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fleet.compliance import mapping
-from fleet.compliance.mapping import LEDGER, Answer, Requirement, requirements, values
 from fleet.core.errors import InputInvalid
 from fleet.evidence import parsed
 from fleet.evidence.certificate import Reset, issue
 from fleet.evidence.keys import SigningKey
+from fleet.evidence.requirements import mapping
+from fleet.evidence.requirements.mapping import LEDGER, Answer, Requirement, requirements, values
 from fleet.evidence.verify import Report
 from tests.fleet.evidence.samples import attested, device_named, reset_of
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from fleet.compliance.mapping import requirement
-from fleet.compliance.report import Asked, ComplianceReport, Period, compare, known
 from fleet.core.model import Device, Digest
 from fleet.evidence.certificate import Reset
 from fleet.evidence.export import export
 from fleet.evidence.judged import judge
+from fleet.evidence.requirements.mapping import requirement
+from fleet.evidence.requirements.report import Asked, ComplianceReport, Period, compare, known
 from fleet.evidence.sources import collect
 from tests.fleet.evidence.samples import Site, device_named, reset_of, rewrite
 

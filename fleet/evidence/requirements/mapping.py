@@ -111,7 +111,11 @@ def _equal(one: Any, other: Any) -> bool:
 @cache
 def requirements() -> tuple[Requirement, ...]:
     """All requirements, in the table's order."""
-    text = files("fleet.compliance").joinpath("requirements.toml").read_text(encoding="utf-8")
+    text = (
+        files("fleet.evidence.requirements")
+        .joinpath("requirements.toml")
+        .read_text(encoding="utf-8")
+    )
     return tuple(_requirement(row) for row in tomllib.loads(text)["requirement"])
 
 
@@ -194,10 +198,11 @@ def _step(value: Any, name: str, key: str | None) -> Iterator[Any]:
 
 _HEAD = """# Compliance: which figures answer which requirement
 
-Generated from `fleet/compliance/requirements.toml`; `fleet report --requirement ID` looks the
-figures up in verified evidence, device by device. Requirements are told in our words: read the
-source before you rely on it. Figures are paths into the predicate of a certificate (`fleet evidence
-show DIGEST --json`, below `statement`), and `ledger.` figures those of `fleet evidence verify
+Generated from `fleet/evidence/requirements/requirements.toml`; `fleet report --requirement ID`
+looks the figures up in verified evidence, device by device. Requirements are told in our words:
+read the source before you rely on it. Figures are paths into the predicate of a certificate (`fleet
+evidence show DIGEST --json`, below `statement`), and `ledger.` figures those of `fleet evidence
+verify
 --json`. Evidence of simulated devices answers nothing.
 
 Who signed is proven by public keys from elsewhere: `--key` for the nodes', `--coordinator-key` for

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.compliance.mapping import Answer, Requirement, values
 from fleet.core.messages import Message
 from fleet.core.model import Digest, State, UnitId
 from fleet.evidence.dsse import moment
 from fleet.evidence.judged import Evidence, Judged
+from fleet.evidence.requirements.mapping import Answer, Requirement, values
 from fleet.evidence.segments import Damage
 
 OFFERED = frozenset({str(State.CLEAN), str(State.IN_USE)})

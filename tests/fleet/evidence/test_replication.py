@@ -9,9 +9,9 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.evidence import filing, layout
+from fleet.evidence import archive_names, layout
 from fleet.evidence.ledger_feed import LedgerFeed
-from fleet.evidence.replicating import AGAIN_S, BACKOFF_MAX_S, REFUSED_S, Replicator
+from fleet.evidence.replication import AGAIN_S, BACKOFF_MAX_S, REFUSED_S, Replicator
 from tests.cloud.archives import MemoryArchive, certificates, doubled
 from tests.fleet.evidence.samples import START, Site
 
@@ -49,9 +49,9 @@ def test_the_whole_ledger_is_copied_once(site: Site, archive: MemoryArchive) -> 
     assert copies.drain()
     assert certificates(archive) == 6
     assert set(archive.puts.values()) == {1}
-    rows = [filing.read_row(one.key) for one in archive.stored(filing.LEDGERS)]
+    rows = [archive_names.read_row(one.key) for one in archive.stored(archive_names.LEDGERS)]
     assert [row.number for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert len(list(archive.stored(filing.by_device("SIM-node-1-a")))) == 3
+    assert len(list(archive.stored(archive_names.by_device("SIM-node-1-a")))) == 3
 
 
 def test_a_process_that_begins_again_goes_on(site: Site, archive: MemoryArchive) -> None:
@@ -80,7 +80,7 @@ def test_b62_killed_anywhere_the_successor_finishes(
     archive.before = lambda _: None
     assert replicator(site, archive).drain()
     assert certificates(archive) == 4
-    assert len(list(archive.stored(filing.LEDGERS))) == 4
+    assert len(list(archive.stored(archive_names.LEDGERS))) == 4
     assert doubled(archive) == []
 
 
@@ -140,16 +140,20 @@ def test_b27_one_that_is_refused_holds_up_no_other(site: Site, archive: MemoryAr
     clock = ManualClock(START)
     with site.ledger() as ledger:
         second = list(ledger.entries())[1].digest
-    archive.lay(filing.certificate(second), b"another")
+    archive.lay(archive_names.certificate(second), b"another")
     copies = replicator(site, archive, clock)
     assert not copies.drain()
     view = copies.view()
     assert (view.backlog, view.error) == (1, "")
     assert view.aside[0].startswith("entry 2: ")
-    assert [filing.read_row(one.key).number for one in archive.stored("ledgers/")] == [1, 3, 4]
+    assert [archive_names.read_row(one.key).number for one in archive.stored("ledgers/")] == [
+        1,
+        3,
+        4,
+    ]
     successor = replicator(site, archive, clock)
     assert successor.view().backlog == 1
-    del archive.objects[filing.certificate(second)]
+    del archive.objects[archive_names.certificate(second)]
     clock.advance(AGAIN_S)
     copies.step(clock.now())
     copies.close(wait_s=10.0)
@@ -205,7 +209,7 @@ def test_b27_a_key_that_is_refused_holds_up_no_certificate(
 ) -> None:
     """B27 c: other bytes under a key's name: told, counted, remembered, offered again later."""
     clock = ManualClock(START)
-    name = filing.public_key(site.key("node-1").public().key_id, "node-1")
+    name = archive_names.public_key(site.key("node-1").public().key_id, "node-1")
     archive.lay(name, b"x")
     copies = replicator(site, archive, clock)
     assert not copies.drain()
