@@ -85,10 +85,10 @@ from fleet.rpc.server import HandOver
 from fleet.rpc.socket import Door, keep
 from fleet.slices.exclusivity import HostLocks
 from fleet.slices.rendering import AGENT
-from fleet.stores import archiving
+from fleet.stores import archives
 from fleet.stores.base import RUNS_KEPT
+from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import host_identity
 
 __all__ = [
@@ -125,7 +125,7 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
         with suppress(errors.NotOwner):  # another coordinator begins the log now
             signer.begin()
     runs = stores.runs
-    copies = archiving.of_coordinator(
+    copies = archives.of_coordinator(
         plan.settings.evidence, state, lambda: runs.runs(RUNS_KEPT), clock
     )
     return Coordinator(stores.leases, runs, clock=clock, signer=signer, copies=copies)
@@ -345,7 +345,7 @@ def _parts(
         runtime=_container_runtime(plan, backend),
         preflight=_preflight(plan),
         close_store=store.close,
-        replicator=archiving.of_node(settings.evidence, state, plan.node, clock),
+        replicator=archives.of_node(settings.evidence, state, plan.node, clock),
     )
 
 

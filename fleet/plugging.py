@@ -43,8 +43,8 @@ from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.slices.publisher import Publisher, PublisherTerms
+from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 
 LOG = logging.getLogger(__name__)
 

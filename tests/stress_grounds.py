@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fleet import aws
 from fleet.core.clock import SystemClock
 from fleet.kube.base import CONFIGMAPS, Name, Object
+from fleet.stores import aws
 from fleet.stores.base import LeaseStore
 from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.dynamodb_table import Patience as DynamodbPatience

@@ -24,7 +24,7 @@ from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import LogFeed, place_named
 from fleet.evidence.sources import Collection, Trust
 from fleet.planning import PLAN_FILE
-from fleet.stores import archiving
+from fleet.stores import archives
 
 SCHEME = "s3://"
 PlaceArgument = Annotated[
@@ -65,7 +65,7 @@ def opened(place: str, state: Path | None) -> Archive:
             remedy="write s3://bucket/prefix, the bucket in small letters, digits, dots and dashes;"
             " or --directory for a place on this host",
         ) from error
-    return archiving.opener(chosen(state), SystemClock(), url=place)()
+    return archives.opener(chosen(state), SystemClock(), url=place)()
 
 
 def collected(

@@ -35,7 +35,7 @@ from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
 from fleet.core.settings import Settings
 from fleet.founding import is_founded
 from fleet.planning import plan_fleet
-from fleet.stores.opening import StorePlace, Stores
+from fleet.stores.factory import StorePlace, Stores
 from fleet.stores.sqlite import store_path
 
 PolicyOption = Annotated[

@@ -144,7 +144,8 @@ class StoreUnavailable(Retryable):
 class CloudFailed(Retryable):
     """A request to a cloud service failed; its caller decides what that means.
 
-    Fields: ``kind`` (`fleet.aws.Kind`), ``code``, ``reasons`` (one for each item of a transaction).
+    Fields: ``kind`` (`fleet.stores.aws.Kind`), ``code``, ``reasons`` (one for each item of a
+    transaction).
     """
 
     default_remedy = "retry; what was written is read back first"

@@ -20,12 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fleet import aws
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.leases import AcquireRequest, is_expired
 from fleet.core.model import Holder, Lease, Token, UnitId
-from fleet.stores import decisions, dynamodb_founding, dynamodb_sheet
+from fleet.stores import aws, decisions, dynamodb_creation, dynamodb_sheet
 from fleet.stores.base import HISTORY_KEPT, Event, HistoryEntry, Release, Renewal
 from fleet.stores.dynamodb_exchange import Exchange
 from fleet.stores.dynamodb_runs import DynamodbRunStore
@@ -85,7 +84,7 @@ class DynamodbLeaseStore:
 
     def init(self) -> Token:
         """Make the table if there is none, and mint the epoch, once."""
-        dynamodb_founding.make(self._table)
+        dynamodb_creation.make(self._table)
         return self.begin()
 
     def begin(self) -> Token:
@@ -93,14 +92,14 @@ class DynamodbLeaseStore:
         attempts = self._table.attempts()
         while True:
             # Looked at again where others have items: somebody may have made it this moment.
-            empty = dynamodb_founding.is_empty(self._table, attempts)
+            empty = dynamodb_creation.is_empty(self._table, attempts)
             found = self._table.get(HEAD_KEY, attempts)
             if found is not None:
                 newest = dynamodb_sheet.read_head(found).head.newest
                 self._exchange.remember(newest)
                 return newest
             if not empty:
-                raise dynamodb_founding.occupied(self._table)
+                raise dynamodb_creation.occupied(self._table)
             now = self._clock.now()
             epoch = decisions.mint_epoch(now, secrets.randbits(10), self._exchange.seen.epoch)
             head = decisions.Head(Token(epoch, 0))

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fleet import aws
-from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
-from fleet.stores import decisions
+from fleet.stores import aws, decisions
+from fleet.stores.aws import Kind
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

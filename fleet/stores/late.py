@@ -10,7 +10,7 @@ from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Lease, Token
 from fleet.stores.base import LeaseStore, Release, Renewal
-from fleet.stores.opening import Opener, Stores
+from fleet.stores.factory import Opener, Stores
 
 _T = TypeVar("_T")
 

@@ -22,15 +22,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet import aws
-from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.settings import RetentionMode, UploadChecksum
 from fleet.evidence import archive_names
 from fleet.evidence.archive import Reference, Stored
-from fleet.stores import s3_reading
-from fleet.stores.s3_reading import Found
+from fleet.stores import aws, s3_version
+from fleet.stores.aws import Kind
+from fleet.stores.s3_version import Found
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -191,15 +190,15 @@ class S3Archive:
             answer: Any = self.client.get_object(
                 Bucket=self.bucket, Key=self.prefix + key, **chosen
             )
-            return s3_reading.read(key, answer)
+            return s3_version.read(key, answer)
 
         try:
             return self.tried(once, f"get {key}")
         except errors.CloudFailed as error:
             code = error.fields["code"]
-            if error.fields["kind"] is Kind.ABSENT or code in s3_reading.NOT_OURS:
+            if error.fields["kind"] is Kind.ABSENT or code in s3_version.NOT_OURS:
                 return None
-            if version and s3_reading.is_no_version(error):
+            if version and s3_version.is_no_version(error):
                 return None  # any other refusal says nothing of what is there (B77)
             raise self.unfit(error, f"{key} cannot be read") from error
 
@@ -347,7 +346,7 @@ class S3Archive:
             except errors.CloudFailed as error:
                 if error.fields["kind"] not in _RETRIED:
                     raise
-                if error.fields["code"] in s3_reading.CHANGED and count + 1 >= CHANGED_TRIES:
+                if error.fields["code"] in s3_version.CHANGED and count + 1 >= CHANGED_TRIES:
                     raise
                 left_s = began + patience.timeout_s - patience.clock.monotonic()
                 if left_s <= 0:

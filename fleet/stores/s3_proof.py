@@ -17,7 +17,7 @@ from fleet.evidence import archive_names
 
 if TYPE_CHECKING:
     from fleet.stores.s3 import S3Archive
-    from fleet.stores.s3_reading import Found
+    from fleet.stores.s3_version import Found
 
 CANARY_S = 86_400
 """A canary is kept for two of these, s, at most: to the end of the day after its own (UTC)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from fleet import aws
 from fleet.core.clock import SystemClock
 from fleet.core.settings import RetentionMode
+from fleet.stores import aws
 from fleet.stores.s3 import Keeping, Patience, S3Archive, open_s3
 from tests.cloud.server import REGION
 

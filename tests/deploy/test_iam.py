@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet import aws
 from fleet.core.clock import ManualClock
 from fleet.core.model import NO_TOKEN, RunId
+from fleet.stores import aws
 from fleet.stores.base import Release, Renewal, RunState
 from fleet.stores.dynamodb import DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_runs import DynamodbRunStore

@@ -18,8 +18,8 @@ from fleet.evidence import layout, parsed
 from fleet.evidence.ledger import Ledger
 from fleet.rpc import socket_paths
 from fleet.rpc.client import DoorNode
+from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 from tests.e2e.place import Place
 
 VENDOR = "fleetscrub.dev"

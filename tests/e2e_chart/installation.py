@@ -26,7 +26,7 @@ from fleet.kube.base import (
     uid_of,
 )
 from fleet.node.cgroups import CgroupTree
-from fleet.stores.opening import StorePlace
+from fleet.stores.factory import StorePlace
 from tests.e2e import workloads
 from tests.e2e.ground import Footing
 from tests.e2e.node_state import NodeState

@@ -22,7 +22,7 @@ from fleet import bootstrap
 from fleet.bootstrap import CoordinatorPlan
 from fleet.core.clock import SystemClock
 from fleet.core.settings import Settings, StoreKind
-from fleet.stores.opening import StorePlace
+from fleet.stores.factory import StorePlace
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
 from tests.e2e.polling import Hopeless, eventually
 

@@ -13,8 +13,8 @@ from fleet.core.settings import Settings
 from fleet.devices.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, NODES, Name, Selection, uid_of
 from fleet.stores.base import Release
+from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 from tests.e2e.plugin_process import DRIVER
 from tests.e2e.polling import eventually
 from tests.e2e.workloads import STAY, program

@@ -211,8 +211,8 @@ class System:
 
     @cached_property
     def _stores(self) -> DynamodbStores:
-        from fleet import aws
         from fleet.core.clock import SystemClock
+        from fleet.stores import aws
         from fleet.stores.dynamodb import open_dynamodb_stores
         from fleet.stores.dynamodb_table import Patience
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fleet import aws
 from fleet.core.clock import ManualClock
-from fleet.stores import dynamodb_founding
+from fleet.stores import aws, dynamodb_creation
 from fleet.stores.dynamodb import DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_table import Patience
 from tests.cloud.proxy import Proxy
@@ -48,7 +47,7 @@ def opened(cloud: CloudServer, clock: ManualClock, table_name: str) -> Opener:
 def stores(opened: Opener) -> DynamodbStores:
     """Stores with an epoch in a new table."""
     found = opened()
-    dynamodb_founding.create(found.runs.table)
+    dynamodb_creation.create(found.runs.table)
     found.leases.begin()
     return found
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import aws
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
+from fleet.stores import aws
 from fleet.stores.base import Renewal
 from fleet.stores.dynamodb import DynamodbLeaseStore, DynamodbStores, open_dynamodb_stores
 from fleet.stores.dynamodb_sheet import HEAD_KEY

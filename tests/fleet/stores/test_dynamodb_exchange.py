@@ -7,7 +7,7 @@ import pytest
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.model import NO_TOKEN, Lease, UnitId
-from fleet.stores import dynamodb_founding, dynamodb_sheet
+from fleet.stores import dynamodb_creation, dynamodb_sheet
 from fleet.stores.base import Release, Renewal
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.dynamodb_exchange import BATCH
@@ -216,6 +216,6 @@ def replace_table(table: Table, backup: list[Item]) -> None:
     """Delete the table and restore it under the same name."""
     table.client.update_table(TableName=table.name, DeletionProtectionEnabled=False)
     table.client.delete_table(TableName=table.name)
-    dynamodb_founding.create(table)
+    dynamodb_creation.create(table)
     for item in backup:
         table.client.put_item(TableName=table.name, Item=item)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from botocore import exceptions
 
-from fleet import aws
-from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.stores import dynamodb_founding
+from fleet.stores import aws, dynamodb_creation
+from fleet.stores.aws import Kind
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.dynamodb_sheet import HEAD_KEY, key_of
 from fleet.stores.dynamodb_table import (
@@ -87,7 +86,7 @@ def test_a_client_token_is_carried_out_once_by_a_service_that_keeps_it(
     """B43: with the real service's tokens the repeated request itself says that it was done."""
     client = aws.dynamodb(aws.Place(REGION, proxy.endpoint), timeout_s=5.0)
     table = Table(client, "tokens-kept", Patience(10.0, clock, clock.advance))
-    dynamodb_founding.create(table)
+    dynamodb_creation.create(table)
     proxy.next("TransactWriteItems", Fault.LOSE_ANSWER)
     put = {"Item": key_of("a", "b"), "ConditionExpression": "attribute_not_exists(pk)"}
     action = {"Put": {**put, "TableName": table.name}}

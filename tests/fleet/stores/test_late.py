@@ -11,8 +11,8 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import Token
 from fleet.core.settings import Settings
+from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import store_path
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fleet.aws import Kind
 from fleet.core import errors
 from fleet.core.settings import UploadChecksum
 from fleet.evidence import archive_names
 from fleet.evidence.dsse import digest_of
+from fleet.stores.aws import Kind
 from fleet.stores.s3 import S3Archive, open_s3
 from tests.cloud.buckets import KEEPING, client, make_bucket, opened
 from tests.cloud.lossy import Fault, Lossy
@@ -334,7 +334,7 @@ def rights(model: Any, params: dict[str, Any]) -> set[str]:
 
 def test_an_address_is_a_bucket_and_a_prefix() -> None:
     """Any other text is refused before anything is sent."""
-    from fleet import aws
+    from fleet.stores import aws
 
     place = aws.Place("eu-central-1", "http://127.0.0.1:9")
     found = open_s3("s3://bucket-a/b/c/", place, keeping=KEEPING)

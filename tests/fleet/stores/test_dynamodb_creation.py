@@ -9,8 +9,8 @@ from botocore import exceptions
 
 from fleet.core import errors
 from fleet.core.model import Token
-from fleet.stores import dynamodb_founding
-from fleet.stores.dynamodb_founding import FORGET_AT, TAGS
+from fleet.stores import dynamodb_creation
+from fleet.stores.dynamodb_creation import FORGET_AT, TAGS
 from fleet.stores.dynamodb_sheet import HEAD_KEY
 from tests.cloud.proxy import Fault, Proxy
 from tests.contracts.lease_store_contract import ask, claim, granted
@@ -64,7 +64,7 @@ def test_a_table_whose_leases_would_be_removed_is_left_alone(opened: Opener) -> 
     their units; it is refused before anything is changed."""
     found = opened()
     table = found.runs.table
-    dynamodb_founding.create(table)
+    dynamodb_creation.create(table)
     lives: Any = {"Enabled": True, "AttributeName": "expires_at"}
     table.client.update_time_to_live(TableName=table.name, TimeToLiveSpecification=lives)
     with pytest.raises(errors.SettingsInvalid, match="time to live on expires_at"):
@@ -80,7 +80,7 @@ def test_two_who_init_at_the_same_moment_make_one_store(
 ) -> None:
     """Promise 2: whoever is overtaken finds the other's epoch, and no other program's table."""
     far, other = opened(proxy.endpoint), opened().leases
-    dynamodb_founding.create(far.runs.table)
+    dynamodb_creation.create(far.runs.table)
     minted: list[Token] = []
     proxy.before_next(moment, lambda: minted.append(other.begin()))
     assert far.leases.begin() == other.newest()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.aws import Kind
 from fleet.core import errors
 from fleet.evidence import archive_names
+from fleet.stores.aws import Kind
 
 _DIFFERS, _TOO_LARGE = "DigestDiffers", "TooLarge"
 CHANGED = frozenset(

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import aws
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import Replication
@@ -18,6 +17,7 @@ from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import is_required, place_named
 from fleet.evidence.replication import Replicator
+from fleet.stores import aws
 from fleet.stores.base import RunRecord
 from fleet.stores.s3 import Keeping, Patience, open_s3
 

@@ -17,9 +17,9 @@ from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, St
 from fleet.dra.ports import Node
 from fleet.kube.base import CONFIGMAPS, Name
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.stores.factory import StorePlace
 from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore
-from fleet.stores.opening import StorePlace
 from fleet.stores.sqlite import store_path
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, closed, granted

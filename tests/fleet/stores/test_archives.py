@@ -12,9 +12,9 @@ from fleet.core.settings import EvidencePolicy, EvidenceSettings, Settings
 from fleet.evidence import archived, layout
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.verify import verify
-from fleet.stores import archiving
+from fleet.stores import archives
 from fleet.stores.base import RunRecord
-from fleet.stores.opening import StorePlace
+from fleet.stores.factory import StorePlace
 from tests.cloud.buckets import make_bucket
 from tests.cloud.server import REGION, CloudServer
 from tests.fleet.evidence.samples import START, Site
@@ -23,8 +23,8 @@ from tests.fleet.evidence.samples import START, Site
 def test_without_an_archive_nothing_is_copied(tmp_path: Path) -> None:
     """E5: one host with its own disk needs no cloud."""
     clock = SystemClock()
-    assert archiving.of_node(EvidenceSettings(), tmp_path, "n", clock) is None
-    assert archiving.of_coordinator(EvidenceSettings(), tmp_path, list, clock) is None
+    assert archives.of_node(EvidenceSettings(), tmp_path, "n", clock) is None
+    assert archives.of_coordinator(EvidenceSettings(), tmp_path, list, clock) is None
 
 
 def test_the_policy_says_who_waits(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_policy_says_who_waits(tmp_path: Path) -> None:
     named = EvidenceSettings(archive="s3://bucket/fleet")
     local = named.model_copy(update={"policy": EvidencePolicy.LOCAL})
     for settings, required in ((named, True), (local, False)):
-        copies = archiving.of_node(settings, tmp_path, "node-1", SystemClock())
+        copies = archives.of_node(settings, tmp_path, "node-1", SystemClock())
         assert copies is not None
         assert copies.view().required is required
 
@@ -43,7 +43,7 @@ def test_an_archive_that_was_named_before_is_not_forgotten(tmp_path: Path) -> No
     LedgerFeed(tmp_path, "node-1", place="s3://bucket/fleet").save()
     for policy, required in ((EvidencePolicy.REPLICATED, True), (EvidencePolicy.LOCAL, False)):
         settings = EvidenceSettings(policy=policy)
-        copies = archiving.of_node(settings, tmp_path, "node-1", SystemClock())
+        copies = archives.of_node(settings, tmp_path, "node-1", SystemClock())
         assert copies is not None
         view = copies.view()
         assert (view.archive, view.backlog) == ("s3://bucket/fleet", 2)
@@ -73,10 +73,10 @@ def test_a_coordinator_copies_what_it_signs_and_what_ends(
     view = coordinator.view().replication
     assert view is not None
     assert (view.backlog, view.error) == (0, "")
-    copies = archiving.of_node(evidence, tmp_path, "node-1", SystemClock())
+    copies = archives.of_node(evidence, tmp_path, "node-1", SystemClock())
     assert copies is not None
     assert copies.drain()
-    archive = archiving.opener(evidence, SystemClock())()
+    archive = archives.opener(evidence, SystemClock())()
     report = verify(archived.collect(archive))
     assert report.ok, report.defects
     assert (report.countersigned, report.countersignatures) == (2, 1)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet import aws
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.settings import Settings, StoreKind
 from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.kube.base import Cluster
-from fleet.stores import dynamodb_table
+from fleet.stores import aws, dynamodb_table
 from fleet.stores.base import LeaseStore, RunStore
 from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.kubernetes import open_kubernetes_stores

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from botocore import exceptions
 
-from fleet import aws
-from fleet.aws import Kind
 from fleet.core import errors
+from fleet.stores import aws
+from fleet.stores.aws import Kind
 
 
 def answered(code: str, status: int = 400, **told: Any) -> exceptions.ClientError:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fleet import aws
-from fleet.aws import Kind
 from fleet.core import errors
+from fleet.stores import aws
+from fleet.stores.aws import Kind
 from fleet.stores.dynamodb_table import Attempts, Table
 
 TAGS = {"fleetscrub.dev/store": "leases"}
