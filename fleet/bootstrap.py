@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from fleet import founding, hardware, owning
-from fleet.cdi.directory import SpecDirectory
 from fleet.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.clock import SystemClock
@@ -37,23 +36,25 @@ from fleet.evidence.dsse import Signer
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.losses import LossLog
-from fleet.journal import opening
-from fleet.journal.lock import OwnerLock
-from fleet.journal.opening import Opened, Place
 from fleet.kube.base import Cluster
 from fleet.node import inventory, kubelet_checkpoint
-from fleet.node.admitting import Admission
+from fleet.node.admission import Admission
 from fleet.node.bounded import BoundedCalls
-from fleet.node.certifying import Certifier
+from fleet.node.cdi.directory import SpecDirectory
+from fleet.node.certification import Certifier
 from fleet.node.cgroups import CgroupTree
-from fleet.node.cleaning import Cleaner
+from fleet.node.claim_lease import Securing
+from fleet.node.claim_wipe import Cleaner
+from fleet.node.claims import Holding
 from fleet.node.container_runtime import ContainerRuntime
-from fleet.node.exposing import Exposer
-from fleet.node.holding import Holding
+from fleet.node.exposure import Exposer
 from fleet.node.inventory import OPEN_WAIT_S, Question
+from fleet.node.journal import startup
+from fleet.node.journal.lock import OwnerLock
+from fleet.node.journal.startup import Opened, Place
 from fleet.node.key import NodeKey
-from fleet.node.lingering import Lingering
-from fleet.node.losing import LossRecorder
+from fleet.node.loss_records import LossRecorder
+from fleet.node.orphan_access import Lingering
 from fleet.node.outbox import Outbox
 from fleet.node.parts import Parts
 from fleet.node.pods import PodTenants
@@ -61,14 +62,13 @@ from fleet.node.ports import TenantProof
 from fleet.node.preflight import Preflight
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
-from fleet.node.securing import Securing
 from fleet.node.service import NodeService
 from fleet.node.sweep import Sweep
 from fleet.node.teardown import Teardown, Visibility
 from fleet.node.tenancy import ProcessTenants
-from fleet.node.tending import Cadence
-from fleet.node.validating import Validator
-from fleet.node.wiping import Wiper
+from fleet.node.upkeep import Cadence
+from fleet.node.validation import Validator
+from fleet.node.wipe import Wiper
 from fleet.planning import (
     LOCK,
     PLAN_FILE,
@@ -288,7 +288,7 @@ def _parts(
 ) -> Parts:
     state, settings, clock = Path(plan.state), plan.settings, SystemClock()
     place = _place(plan, directory)
-    opened = opening.open_or_set_aside(place, now=clock.now(), looks=looks)
+    opened = startup.open_or_set_aside(place, now=clock.now(), looks=looks)
     _refuse_unserved(plan, opened)
     registry = Registry(backend, opened.journal, place, clock, boot_id=_boot_id(backend))
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet.core import errors, sqlite
 from fleet.evidence import layout
-from fleet.journal import schema
+from fleet.node.journal import schema
 
 JOURNAL = "journal.db"
 """File name of a node's journal."""

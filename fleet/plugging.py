@@ -38,7 +38,7 @@ from fleet.kube.base import Cluster
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
 from fleet.node import kubelet_checkpoint
-from fleet.node.standing import Patience, Standby
+from fleet.node.standby import Patience, Standby
 from fleet.slices.exclusivity import Exclusivity, HostLocks
 from fleet.slices.instances import PublishingInstance
 from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease

@@ -21,7 +21,7 @@ from fleet import bootstrap
 from fleet.core import sqlite
 from fleet.core.settings import MIB
 from fleet.evidence import layout
-from fleet.journal import schema
+from fleet.node.journal import schema
 from jobs import scrub
 from jobs.scrub import ScrubRequest
 

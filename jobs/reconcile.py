@@ -16,7 +16,6 @@ from pydantic import Field
 from fleet import bootstrap
 from fleet.binding.holding import Holds
 from fleet.binding.ports import Abandonment
-from fleet.cdi.directory import SpecDirectory
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
 from fleet.core import errors
@@ -24,6 +23,7 @@ from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
+from fleet.node.cdi.directory import SpecDirectory
 from fleet.planning import NodePlan
 from fleet.repair.facts import Facts
 from fleet.repair.finding import Orphan, find

@@ -15,7 +15,7 @@ from actors.handles import RemoteNode
 from fleet.cli.reach import Node
 from fleet.core.errors import FleetError, InputInvalid
 from fleet.core.messages import Message, Swept
-from fleet.node import viewing
+from fleet.node import view
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
 
@@ -73,7 +73,7 @@ def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | F
 
 def _sweep(node: Node) -> tuple[Swept, ...]:
     if isinstance(node, NodeService):
-        return tuple(viewing.swept(seen) for seen in node.sweep())
+        return tuple(view.swept(seen) for seen in node.sweep())
     if isinstance(node, RemoteNode | DoorNode):
         return tuple(node.sweep())
     raise InputInvalid(f"a {type(node).__name__} cannot be swept")

@@ -29,11 +29,11 @@ from fleet.dra.keeping import Keeper
 from fleet.dra.orphans import Orphans
 from fleet.dra.serving import ClaimServing
 from fleet.dra.uncoordinated import BAD_PERIOD_S, COMPONENT, Uncoordinated
-from fleet.journal.lock import read_owner
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.kube.events import Events
 from fleet.kube.rights import Rights
+from fleet.node.journal.lock import read_owner
 from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
 from fleet.slices.instances import PublishingInstance

@@ -23,12 +23,12 @@ SOURCES = sorted(
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 PURE = (
-    "fleet/cdi/model.py",
-    "fleet/cdi/names.py",
-    "fleet/cdi/reading.py",
-    "fleet/cdi/rendering.py",
-    "fleet/cdi/rules.py",
-    "fleet/cdi/versions.py",
+    "fleet/node/cdi/model.py",
+    "fleet/node/cdi/names.py",
+    "fleet/node/cdi/parser.py",
+    "fleet/node/cdi/spec.py",
+    "fleet/node/cdi/rules.py",
+    "fleet/node/cdi/versions.py",
     "fleet/rpc/wire.py",
     "fleet/dra/asking.py",
     "fleet/dra/configuration.py",
@@ -187,7 +187,7 @@ def test_each_foreign_library_has_one_home() -> None:
 def test_only_bootstrap_builds_adapters() -> None:
     """Adapters are built by fleet.bootstrap (and by the worker for its one back end)."""
     adapters = re.compile(r"\b(open_stores|SimulatedBackend|open_or_set_aside|Spawner)\(")
-    homes = ("fleet/bootstrap.py", "fleet/devices/", "fleet/stores/", "fleet/journal/",
+    homes = ("fleet/bootstrap.py", "fleet/devices/", "fleet/stores/", "fleet/node/journal/",
              "fleet/cli/sim.py", "fleet/cli/store.py", "jobs/bench")  # fmt: skip
     strays = [
         relative(path)

@@ -23,7 +23,7 @@ from fleet.dra.configuration import Deallocation
 from fleet.evidence import layout
 from fleet.evidence.disk import make_directory, read_regular, replace
 from fleet.evidence.keys import PublicKey, SigningKey
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 
 LIST = "tag-keys.json"
 _ROOT = "root.key"

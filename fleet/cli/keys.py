@@ -29,7 +29,7 @@ from fleet.evidence.heads import Countersigner, HeadsLog
 from fleet.evidence.key_list import Chosen, KeyList, Listed
 from fleet.evidence.keys import SHORT_ID, KeyRing, PublicKey, SigningKey
 from fleet.evidence.layout import PUBLIC_SUFFIX
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 
 TRIES, PAUSE_S = 20, 0.1
 """How often, and after how many seconds each, another process is waited for that countersigns."""

@@ -263,7 +263,7 @@ class _Reached(Mapping[str, "Node"]):
 def others(plans: Sequence[NodePlan]) -> dict[str, str]:
     """By node, who has it and since when; without those that nobody has, or a standby, which lets
     go as soon as it is asked."""
-    from fleet.journal.lock import holder
+    from fleet.node.journal.lock import holder
 
     found: dict[str, str] = {}
     for plan in plans:

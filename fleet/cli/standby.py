@@ -13,7 +13,7 @@ import typer
 from fleet import plugging
 from fleet.cli.options import LogFormatOption
 from fleet.core import logs, termination
-from fleet.node.standing import Patience
+from fleet.node.standby import Patience
 
 STEP_S = 0.2
 """Period, s, of the standby's step."""

@@ -147,7 +147,11 @@ FEATURES = (
         "mount the directories named, writable",
         Lack.BLOCKS,
         mounts=("the state directory", "the CDI directory", "/run/fleetscrub"),
-        modules=("fleet.journal.journal", "fleet.cdi.directory", "fleet.slices.exclusivity"),
+        modules=(
+            "fleet.node.journal.journal",
+            "fleet.node.cdi.directory",
+            "fleet.slices.exclusivity",
+        ),
     ),
     Feature(
         "kernel-reset",

@@ -14,7 +14,7 @@ from typing import Any
 from fleet.core.model import BootId, Uuid
 from fleet.devices.health.closures import EVERYTHING, RESET, Closures
 from fleet.devices.health.readings import LogPlace
-from fleet.journal.journal import Commit, Journal
+from fleet.node.journal.journal import Commit, Journal
 
 _KEY = "log-closures:"
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from fleet.core.model import Device, Reason, Unit, Uuid
 from fleet.devices.health import reasons
-from fleet.journal.journal import Commit
+from fleet.node.journal.journal import Commit
 from fleet.node.registry import Registry
 
 FAILED, EXHAUSTED = "reset-failed", "reset-exhausted"

@@ -16,7 +16,7 @@ from fleet.core.model import Device, State, Unit, Uuid
 from fleet.node import outcomes
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
-from fleet.node.validating import Validator
+from fleet.node.validation import Validator
 
 TOLD_AFTER_S = 120.0
 """Time, s, in which it usually ends by itself: a pod is evicted, a wipe waits for a look."""

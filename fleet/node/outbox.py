@@ -15,7 +15,7 @@ from fleet.core import errors, leases, unit_states
 from fleet.core.leases import Closure
 from fleet.core.messages import Owed
 from fleet.core.model import ClaimUid, Holder, Lease, Token
-from fleet.journal.journal import OutboxRow
+from fleet.node.journal.journal import OutboxRow
 from fleet.node.ports import Leases
 from fleet.node.registry import Registry
 from fleet.stores.base import Release

@@ -12,8 +12,8 @@ from fleet.core.unit_states import Event
 from fleet.devices.base import NOBODY_SEEN, Unfit
 from fleet.devices.health import checks
 from fleet.devices.wipe.result import WipeResult
-from fleet.journal.journal import Commit
 from fleet.node import instances
+from fleet.node.journal.journal import Commit
 from fleet.node.registry import Registry, Work
 
 INTERRUPTIONS_MAX = unit_states.INTERRUPTIONS_MAX

@@ -13,20 +13,20 @@ from fleet.core.settings import WipePolicy
 from fleet.devices.remote import RemoteBackend
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.replication import Replicator
-from fleet.journal.lock import OwnerLock
-from fleet.node.certifying import Certifier
+from fleet.node.certification import Certifier
+from fleet.node.claims import Holding
 from fleet.node.container_runtime import ContainerRuntime
-from fleet.node.holding import Holding
 from fleet.node.inventory import Question
-from fleet.node.lingering import Lingering
+from fleet.node.journal.lock import OwnerLock
+from fleet.node.orphan_access import Lingering
 from fleet.node.outbox import Outbox
 from fleet.node.ports import Leases, TenantProof
 from fleet.node.preflight import Preflight
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
-from fleet.node.tending import Cadence
-from fleet.node.wiping import Wiper
+from fleet.node.upkeep import Cadence
+from fleet.node.wipe import Wiper
 
 COPY_WAIT_S = 5.0
 """How long, s, the end of the service waits for an archive that answers."""

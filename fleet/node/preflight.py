@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.cdi import files
+from fleet.node.cdi import files
 from fleet.node.container_runtime import RUNTIMES, documents
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")

@@ -38,11 +38,11 @@ from fleet.devices.base import Grant
 from fleet.devices.health import reasons
 from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within
 from fleet.evidence.ledger import Ledger
-from fleet.journal import mirror
-from fleet.journal.journal import Commit, OperationRow
-from fleet.journal.repair import DAMAGED
 from fleet.node import bounded, outcomes
-from fleet.node.granting import grants
+from fleet.node.container_edits import grants
+from fleet.node.journal import mirror
+from fleet.node.journal.journal import Commit, OperationRow
+from fleet.node.journal.repair import DAMAGED
 from fleet.node.partitions import Partitions
 from fleet.node.ports import Leases, Specs
 from fleet.node.registry import Registry, Work

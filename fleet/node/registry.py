@@ -32,11 +32,11 @@ from fleet.core.model import (
 )
 from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.base import Backend
-from fleet.journal.journal import Commit, Journal
-from fleet.journal.opening import Place
 from fleet.node import boards, inventory, relayout
-from fleet.node.copying import Copies
-from fleet.node.fencing import Fence
+from fleet.node.fence import Fence
+from fleet.node.journal.journal import Commit, Journal
+from fleet.node.journal.startup import Place
+from fleet.node.journal_copies import Copies
 
 LOG = logging.getLogger(__name__)
 _SIZE = "size:"

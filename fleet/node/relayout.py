@@ -15,7 +15,7 @@ from fleet.core import unit_states
 from fleet.core.model import Accelerator, Reason, Source, State, Unit, UnitId
 from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.health import reasons
-from fleet.journal.journal import Commit
+from fleet.node.journal.journal import Commit
 
 CHANGED = "layout-changed"
 _GONE = Change(frozenset({Fact.WORKER_GONE}))

@@ -28,19 +28,20 @@ from fleet.core.messages import (
 )
 from fleet.core.model import ClaimUid, OperationId, Token
 from fleet.evidence.ledger import LedgerHead
-from fleet.journal.journal import OperationRow
-from fleet.node import confirming, outbox, outcomes, recovery, retiring, sweep, tallying, viewing
+from fleet.node import lease_check, outbox, outcomes, recovery, retirement, sweep, wipe_totals
+from fleet.node import view as node_view
 from fleet.node.condition import Condition
-from fleet.node.deciding import Decisions
-from fleet.node.dividing import Dividing
+from fleet.node.journal.journal import OperationRow
 from fleet.node.key import NodeKey
 from fleet.node.lost import Lost
 from fleet.node.newcomers import Newcomers
 from fleet.node.occupants import Occupants
+from fleet.node.operator import Decisions
+from fleet.node.partition_mode import Dividing
 from fleet.node.parts import Parts
 from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask, refuse_other
-from fleet.node.tending import Tending
+from fleet.node.upkeep import Tending
 
 BUDGET_S = 40.0
 """Time a claim call waits for its work: inside the kubelet's 45 s."""
@@ -108,18 +109,18 @@ class NodeService:
             blocked=self._condition.blocked(),
             degraded=self._condition.degraded(),
             notes=self._condition.notes(),
-            devices=viewing.devices(registry, health, self._occupants),
-            gone=viewing.gone(registry),
-            lost=viewing.lost(registry),
+            devices=node_view.devices(registry, health, self._occupants),
+            gone=node_view.gone(registry),
+            lost=node_view.lost(registry),
             results=tuple(result for result in results if result is not None),
             outbox=releases,
-            claims=viewing.claims(registry),
+            claims=node_view.claims(registry),
             owed=owed,
-            retired=retiring.retired(registry),
+            retired=retirement.retired(registry),
             replication=self._parts.copied(),
             labels=dict(self._parts.labels),
-            units=viewing.units(registry),
-            tally=tallying.read(registry.journal.meta),
+            units=node_view.units(registry),
+            tally=wipe_totals.read(registry.journal.meta),
             refused=registry.fence.refused(),
             log_losses=health.validator.losses.count,
         )
@@ -182,7 +183,7 @@ class NodeService:
             self._adopted()
             registry.fence.check(registry.units(device), token, registry.journal.epoch)
             with suppress(errors.StoreUnavailable):  # a wipe needs no lease; an exposure asks again
-                confirming.issued(self._parts.store, token)
+                lease_check.issued(self._parts.store, token)
             now = registry.clock.now()
             with registry.commit() as commit:
                 commit.put_operation(OperationRow(op, "scrub", device.uuid, request, None, now))
@@ -276,19 +277,19 @@ class NodeService:
 
     def adopt(self, *, devices: Sequence[str] = (), operator: str) -> list[DeviceView]:
         """Record that HELD devices are free; they go DIRTY, never CLEAN. Retired ones come back."""
-        retiring.restore(self._registry, devices, operator=operator)
+        retirement.restore(self._registry, devices, operator=operator)
         return self._decisions.adopt(devices=devices, operator=operator)
 
     def retire(self, device: str, *, detail: str, operator: str) -> str:
-        """Take a device out of the slices for good; its UUID. See `fleet.node.retiring`."""
-        return retiring.retire(self._decisions, device, detail=detail, operator=operator)
+        """Take a device out of the slices for good; its UUID. See `fleet.node.retirement`."""
+        return retirement.retire(self._decisions, device, detail=detail, operator=operator)
 
     def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
-        """Switch partitioning of a free accelerator; see `fleet.node.dividing`."""
+        """Switch partitioning of a free accelerator; see `fleet.node.partition_mode`."""
         self._serving()
         self._registry.require_wiping()
         found = self._dividing.switch(device, on=on, operator=operator)
-        return viewing.device(self._registry, found)
+        return node_view.device(self._registry, found)
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a store's new epoch after `fleet store adopt`. Raises `EpochForeign` backwards."""
@@ -298,7 +299,7 @@ class NodeService:
     # --- claims ---
 
     def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
-        """Expose devices to a claim; see `fleet.node.holding`."""
+        """Expose devices to a claim; see `fleet.node.claims`."""
         self._serving()
         self._registry.require_wiping()
         self._adopted()
@@ -345,7 +346,7 @@ class NodeService:
         self._serving()
         self._adopted()
         asked = Token.parse(token)
-        confirming.issued(self._parts.store, asked)
+        lease_check.issued(self._parts.store, asked)
         return self._parts.holding.abandon(ClaimUid(uid), asked, devices)
 
     # --- time ---

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fleet.core.model import BootId, UnitId, Uuid
-from fleet.journal.journal import Commit, Journal
+from fleet.node.journal.journal import Commit, Journal
 
 _KEY = "stays:"
 KEPT = 64

@@ -17,10 +17,10 @@ from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.base import FindsOne, Instance, Unfit
 from fleet.devices.health import checks, reasons
 from fleet.devices.health.readings import LogPlace, Readings
-from fleet.journal.journal import Commit
 from fleet.node import instances
+from fleet.node.journal.journal import Commit
 from fleet.node.registry import Registry
-from fleet.node.validating import Validator
+from fleet.node.validation import Validator
 
 GONE = Change(facts=frozenset({Fact.WORKER_GONE}))
 DRIVER = "driver:"

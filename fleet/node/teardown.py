@@ -20,12 +20,12 @@ from fleet.core.messages import ClaimAnswer, DeviceResult, Published
 from fleet.core.model import NO_TOKEN, Source, State, Unit, Uuid
 from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.health import reasons
-from fleet.journal.journal import Commit
 from fleet.node import outcomes
-from fleet.node.admitting import NOTE, held
-from fleet.node.cleaning import Cleaner
+from fleet.node.admission import NOTE, held
+from fleet.node.claim_wipe import Cleaner
 from fleet.node.flights import Flight
-from fleet.node.losing import TEARDOWN_AT, LossRecorder
+from fleet.node.journal.journal import Commit
+from fleet.node.loss_records import TEARDOWN_AT, LossRecorder
 from fleet.node.outbox import LET_GO, RELEASE
 from fleet.node.partitions import Partitions
 from fleet.node.ports import Specs, TenantProof

@@ -14,7 +14,7 @@ from fleet.core.claim_states import Claim
 from fleet.core.model import Process, ProcessKind, Uuid
 from fleet.devices.wipe.identity import start_time
 from fleet.node.registry import Registry
-from fleet.node.validating import Validator
+from fleet.node.validation import Validator
 
 EXPOSED_TICKS = "exposed-ticks"
 """Attribute of a claim: when it was exposed, in clock ticks since boot."""

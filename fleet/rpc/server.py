@@ -26,7 +26,7 @@ from fleet.core.messages import (
     ScrubOrder,
     TeardownOrder,
 )
-from fleet.node import viewing
+from fleet.node import view as node_view
 from fleet.node.sweep import Seen
 
 BUDGET_MAX_S = 3600.0
@@ -233,7 +233,7 @@ class _Answers:
         self._service.follow_epoch(epoch, operator=_text(given, "operator"))
 
     def sweep(self, _: Arguments) -> Any:
-        return [viewing.swept(seen).model_dump(mode="json") for seen in self._service.sweep()]
+        return [node_view.swept(seen).model_dump(mode="json") for seen in self._service.sweep()]
 
     def hand_over(self, given: Arguments) -> Any:
         return self._hand_over(str(given.get("by", "somebody")))

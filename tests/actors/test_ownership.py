@@ -21,7 +21,7 @@ from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, TeardownOrder
-from fleet.node.standing import Patience
+from fleet.node.standby import Patience
 from fleet.rpc.client import DoorNode
 from tests.actors.waiting import until
 from tests.freezing import freeze

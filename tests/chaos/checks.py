@@ -34,8 +34,8 @@ from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout, sources, verify
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate
-from fleet.journal import schema
-from fleet.journal.journal import Journal, OperationRow
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal, OperationRow
 from fleet.stores.base import RunRecord, RunState
 from fleet.stores.sqlite import open_stores, store_path
 from tests.scratch import scratch

@@ -18,7 +18,7 @@ from fleet.core import errors
 from fleet.core.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.node.standing import Patience
+from fleet.node.standby import Patience
 from tests.fleet.admission.rights import LIST, ROOT
 from tests.standin.faults import Fault
 from tests.standin.server import StandIn

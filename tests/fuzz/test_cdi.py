@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.cdi import names, reading
-from fleet.cdi.directory import SpecDirectory
 from fleet.core import errors
 from fleet.core.model import ClaimUid
 from fleet.devices.base import Grant
-from tests.fleet.cdi.conftest import FILE, OTHER, UID, UNSYNCED, claim, grants
-from tests.fleet.cdi.writing import NULL
+from fleet.node.cdi import names, parser
+from fleet.node.cdi.directory import SpecDirectory
+from tests.fleet.node.cdi.conftest import FILE, OTHER, UID, UNSYNCED, claim, grants
+from tests.fleet.node.cdi.writing import NULL
 from tests.fuzz.mutations import DEPTH, HOSTILE, damaged, texts
 from tests.fuzz.running import bounded, fuzzed, told
 
@@ -150,8 +150,8 @@ def test_no_text_is_read_for_ever(content: bytes) -> None:
     for name in ("x.json", "x.yaml"):
         with bounded():
             try:
-                found: dict[str, Any] = reading.tree(content, name)
-            except reading.Malformed as error:
+                found: dict[str, Any] = parser.tree(content, name)
+            except parser.Malformed as error:
                 said = str(error)
             else:
                 said = type(found).__name__

@@ -29,9 +29,9 @@ from fleet.core.model import (
     UnitId,
     Uuid,
 )
-from fleet.journal import mirror, witness
-from fleet.journal.journal import Journal, OperationRow, WorkerRow
-from fleet.journal.opening import Opened, Place, open_or_set_aside
+from fleet.node.journal import mirror, witness
+from fleet.node.journal.journal import Journal, OperationRow, WorkerRow
+from fleet.node.journal.startup import Opened, Place, open_or_set_aside
 from tests.fuzz.mutations import DEPTH, damaged, documents, spelled, texts
 from tests.fuzz.running import bounded, fuzzed
 

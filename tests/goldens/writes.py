@@ -12,13 +12,13 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fleet.cdi import rendering
-from fleet.cdi.names import Kind
 from fleet.core.model import ClaimUid, NodeName, Token, Uuid
 from fleet.devices.base import DeviceNode, Grant, Mount
 from fleet.evidence import layout, losses
 from fleet.evidence.keys import SigningKey
 from fleet.kube.memory.engine import Engine
+from fleet.node.cdi import spec as cdi_spec
+from fleet.node.cdi.names import Kind
 from node_plugin.proto import dra_v1_pb2, dra_v1beta1_pb2, health_v1alpha1_pb2, registration_pb2
 from tests.fleet.evidence.samples import START, Site, device_named
 from tests.twin.runs import Verdict, run_seed
@@ -167,8 +167,8 @@ def specs() -> Iterator[tuple[str, str]]:
         ("whole", {Uuid("GPU-1"): whole, Uuid("GPU-2"): Grant()}),
         ("bare", {Uuid("GPU-1"): Grant()}),
     ):
-        spec = rendering.spec(kind, ClaimUid("0b6b2c3a-1111-4222-8333-444455556666"), grants)
-        yield f"cdi/{name}.json", rendering.text(spec).decode()
+        spec = cdi_spec.spec(kind, ClaimUid("0b6b2c3a-1111-4222-8333-444455556666"), grants)
+        yield f"cdi/{name}.json", cdi_spec.text(spec).decode()
 
 
 def wire() -> Iterator[tuple[str, str]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from fleet.core import sqlite
 from fleet.core.model import OperationId
 from fleet.evidence import layout
-from fleet.journal import schema
-from fleet.journal.journal import Journal, OperationRow
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal, OperationRow
 from jobs import bench_campaign
 
 

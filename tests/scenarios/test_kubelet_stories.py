@@ -190,7 +190,7 @@ def test_b12_a_prepare_that_read_the_claim_too_early(site: Bench) -> None:
 
 def test_b12_the_tombstone_is_durable_and_a_live_pod_passes_it(site: Bench) -> None:
     """B12: without a live consumer nothing passes, also after a restart; with one a legitimate
-    prepare works. (That they are bounded: tests/fleet/journal/test_journal.py.)"""
+    prepare works. (That they are bounded: tests/fleet/node/journal/test_journal.py.)"""
     asked = torn_down(site)
     site.node.close()
     site.open()

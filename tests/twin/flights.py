@@ -27,12 +27,12 @@ from fleet.core.model import (
 )
 from fleet.core.profiles import Profile
 from fleet.evidence.ledger import Ledger
-from fleet.node import confirming
-from fleet.node.admitting import NOTE, UNHELD, Admission, held
-from fleet.node.exposing import Exposer
-from fleet.node.losing import TEARDOWN_AT, LossRecorder
+from fleet.node import lease_check
+from fleet.node.admission import NOTE, UNHELD, Admission, held
+from fleet.node.claim_lease import Securing
+from fleet.node.exposure import Exposer
+from fleet.node.loss_records import TEARDOWN_AT, LossRecorder
 from fleet.node.outbox import Outbox
-from fleet.node.securing import Securing
 from fleet.node.teardown import PUBLISHED_WAIT_S, Teardown, Visibility, settled
 from fleet.stores.base import LeaseStore
 from tests.twin.hardware import Hardware, Shelf, Tenants
@@ -180,7 +180,7 @@ class Holding:
     def abandon(self, uid: ClaimUid, token: Token, names: Sequence[str]) -> Closure:
         """Close a token for a claim without a record."""
         behind = leases.is_behind(token, self.registry.journal.epoch)
-        confirming.issued(self.store, token)
+        lease_check.issued(self.store, token)
         claim = self.registry.journal.claims.get(uid)
         idle = frozenset({ClaimFact.IDLE}) if self._flying(uid) is None else frozenset()
         units = [unit for name in names for unit in self._units(name)]

@@ -1,4 +1,5 @@
-"""A node's journal in memory, with the face of `fleet.journal`: it dies and fills at any commit.
+"""A node's journal in memory, with the face of `fleet.node.journal`: it dies and fills at any
+commit.
 
 Transactions are those of the product's code, which works on this journal as on the one in SQLite.
 What is not modelled: a torn page. SQLite's own promise, that a commit is whole or not at all, is
@@ -15,8 +16,8 @@ from typing import Any
 from fleet.core import sqlite
 from fleet.core.claim_states import Claim
 from fleet.core.model import ClaimUid, OperationId, Reason, Token, Unit, UnitId
-from fleet.journal import witness
-from fleet.journal.journal import OperationRow, OutboxRow, WorkerRow
+from fleet.node.journal import witness
+from fleet.node.journal.journal import OperationRow, OutboxRow, WorkerRow
 
 BEFORE, AFTER, FULL = "kill-before-commit", "kill-after-commit", "disk-full"
 
@@ -200,7 +201,9 @@ class Kept:
     made: int = 0
 
     def open(self) -> Journal:
-        """The journal as `fleet.journal.opening` would have it: a contradicted one is set aside."""
+        """The journal as `fleet.node.journal.startup` would have it: a contradicted one is set
+        aside.
+        """
         found, seen = self.journal, self.witness
         if found is not None and seen is not None:
             why = witness.contradicts(

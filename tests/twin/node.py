@@ -30,8 +30,9 @@ from fleet.core.messages import (
     TeardownOrder,
 )
 from fleet.core.model import ClaimUid, Device, OperationId, Token
-from fleet.journal.journal import OperationRow
-from fleet.node import confirming, outbox, viewing
+from fleet.node import lease_check, outbox
+from fleet.node import view as node_view
+from fleet.node.journal.journal import OperationRow
 from tests.twin.service import Build, Service
 from tests.twin.wiping import Job
 
@@ -69,8 +70,8 @@ class TwinNode(Service):
                 if row is not None and row.result is not None
             ),
             outbox=releases,
-            gone=viewing.gone(registry),
-            claims=viewing.claims(registry),
+            gone=node_view.gone(registry),
+            claims=node_view.claims(registry),
             owed=owed,
         )
         if not operations:
@@ -79,7 +80,7 @@ class TwinNode(Service):
 
     def _device(self, device: Device) -> DeviceView:
         checked_at = self.wiping.checked_at.get(device.uuid, 0.0)
-        return viewing.device(self.registry, device, checked_at=checked_at)
+        return node_view.device(self.registry, device, checked_at=checked_at)
 
     def claims(self) -> Sequence[ClaimAnswer]:
         """Claim records."""
@@ -121,7 +122,7 @@ class TwinNode(Service):
         device = registry.device(order.device)
         self._adopted()
         registry.fence.check(registry.units(device), token, registry.journal.epoch)
-        confirming.issued(self.build.store, token)
+        lease_check.issued(self.build.store, token)
         row = OperationRow(operation, "scrub", device.uuid, request, None, self.clock.now())
         with registry.commit() as commit:
             commit.put_operation(row)

@@ -12,10 +12,10 @@ from fleet.core.claim_states import ClaimState
 from fleet.core.clock import Clock
 from fleet.core.model import BootId, NodeName, UnitId
 from fleet.devices.base import Backend
-from fleet.journal import journal as durable
-from fleet.journal import mirror, witness
-from fleet.journal.opening import Place
-from fleet.node.copying import Copies
+from fleet.node.journal import journal as durable
+from fleet.node.journal import mirror, witness
+from fleet.node.journal.startup import Place
+from fleet.node.journal_copies import Copies
 from fleet.node.recovery import Recovery
 from fleet.node.registry import Registry, Work
 from tests.twin.hardware import Hardware

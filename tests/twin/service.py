@@ -20,11 +20,11 @@ from fleet.core.profiles import Profile
 from fleet.core.unit_states import Change, Event
 from fleet.evidence.ledger import Ledger
 from fleet.node import outbox, recovery
-from fleet.node.deciding import Decisions
 from fleet.node.newcomers import Newcomers, is_newcomer
+from fleet.node.operator import Decisions
 from fleet.node.outbox import Outbox
 from fleet.node.sweep import retestable
-from fleet.node.tending import Watched, _frees, _is_idle_dirty
+from fleet.node.upkeep import Watched, _frees, _is_idle_dirty
 from fleet.stores.base import LeaseStore
 from tests.twin.clock import Action, Alarm, Timeline, Timer, Wall
 from tests.twin.flights import Holding

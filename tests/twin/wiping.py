@@ -14,8 +14,8 @@ from fleet.core.messages import DeviceResult, Finding, Outcome
 from fleet.core.model import NO_TOKEN, WORKING, ClaimUid, Device, Reason, Source, State, Unit, Uuid
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact
 from fleet.devices.health import reasons
-from fleet.journal.journal import Commit, WorkerRow
 from fleet.node import outcomes
+from fleet.node.journal.journal import Commit, WorkerRow
 from fleet.node.registry import Work
 from tests.twin.clock import Action, Timer
 from tests.twin.hardware import ZEROS, Fate, Fates, Hardware, Word

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.cdi import hostpaths
 from fleet.core import errors
 from fleet.core.model import Device
 from fleet.devices.base import DeviceNode, Grant, Instance
 from fleet.devices.nvidia import libraries, nodes
 from fleet.devices.nvidia.nodes import Listed
+from fleet.node.cdi import hostpaths
 
 ENVIRONMENT = {"NVIDIA_VISIBLE_DEVICES": "void"}
 KERNEL_LOG = DeviceNode("/dev/kmsg", "c", 1, 11, shared=True)

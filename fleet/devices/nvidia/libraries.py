@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.cdi import hostpaths
 from fleet.core import errors
 from fleet.devices.base import Mount
 from fleet.devices.sysfs import read_text
+from fleet.node.cdi import hostpaths
 
 VERSION = "proc/driver/nvidia/version"
 LIBRARIES = "/usr/local/nvidia/lib64"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet.bootstrap import specs_of
-from fleet.cdi.directory import SpecDirectory
 from fleet.core.claim_states import ClaimState
 from fleet.core.model import ClaimUid, HolderKind, State, UnitId
 from fleet.evidence import layout
+from fleet.node.cdi.directory import SpecDirectory
 from fleet.planning import NodePlan
 from tests.chaos.checks import NodeSample, Sample
 

@@ -29,7 +29,7 @@ from fleet.core.messages import (
 )
 from fleet.dra.ports import Node
 from fleet.node.service import NodeService
-from fleet.node.standing import Patience
+from fleet.node.standby import Patience
 from fleet.rpc.server import HandOver
 from tests.chaos.kubelet.story import Who
 from tests.chaos.story import Point, Side, Strike, Victim

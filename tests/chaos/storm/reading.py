@@ -17,8 +17,8 @@ from fleet.evidence import layout
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate, contradictions
-from fleet.journal import schema
-from fleet.journal.journal import Journal
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal
 from tests.chaos.storm.site import Place
 
 PAUSE_S = 0.1

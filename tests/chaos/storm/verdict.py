@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.cdi.directory import SpecDirectory
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, State
 from fleet.evidence import archived, verify
 from fleet.kube.base import CLAIMS
+from fleet.node.cdi.directory import SpecDirectory
 from fleet.stores.base import RunState
 from node_plugin.kubelet_sim.control import ControlPlane
 from tests.chaos import checks

@@ -13,7 +13,7 @@ from fleet.admission.tags_authority import Authority, Right
 from fleet.core import errors
 from fleet.dra.configuration import Deallocation
 from fleet.evidence import layout
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 from tests.fleet.admission.rights import DAY_S, NOW
 
 RIGHT = Right(["b", "a", "a"], ["whole", "1g.10gb"], Deallocation.WIPE, NOW, NOW + DAY_S)

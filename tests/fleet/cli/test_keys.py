@@ -13,7 +13,7 @@ from fleet.evidence.export import export
 from fleet.evidence.heads import HeadsLog
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 from tests.fleet.cli.test_evidence import Run, run_fixture
 from tests.fleet.evidence.samples import START, Site
 

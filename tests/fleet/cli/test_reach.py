@@ -17,7 +17,7 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.evidence import layout
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 from tests.fleet.cli.fleets import occupy
 
 

@@ -16,7 +16,7 @@ from fleet import bootstrap, plugging
 from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, TeardownOrder
-from fleet.journal.lock import OwnerLock
+from fleet.node.journal.lock import OwnerLock
 from fleet.rpc.client import DoorNode
 from tests.fleet.node.conftest import Lab, away, lab, wait_for
 from tests.fleet.node.owning import owner

@@ -26,12 +26,12 @@ from fleet.dra.asking import AskedClaim
 from fleet.dra.keeping import Keeper
 from fleet.dra.serving import ClaimServing
 from fleet.dra.waiting import Waiting, leaving
-from fleet.journal.journal import Commit
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine, Target
 from fleet.kube.memory.removal import Preconditions
 from fleet.node import kubelet_checkpoint
+from fleet.node.journal.journal import Commit
 from fleet.node.service import NodeService
 from fleet.plugging import PluginParts
 from fleet.rpc.client import DoorNode

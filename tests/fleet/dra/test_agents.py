@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.cdi.directory import SpecDirectory
 from fleet.core import errors
 from fleet.core.model import ClaimUid
 from fleet.devices.base import Grant, Mount
 from fleet.dra.agents import ENDED_MAX, Agents
 from fleet.dra.asking import AskedClaim, PreparedClaim
 from fleet.kube.base import PODS
+from fleet.node.cdi.directory import SpecDirectory
 from tests.fleet.dra.benches import SPACE, Bench, bench, result
 
 

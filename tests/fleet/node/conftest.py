@@ -28,8 +28,8 @@ from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.devices.simulated.memory import Memory
 from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger
-from fleet.journal import schema
-from fleet.journal.journal import Journal
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal
 from fleet.node.service import NodeService
 from tests.fleet.node.trees import POD, Tree
 from tests.scratch import directory

@@ -21,7 +21,7 @@ from fleet import bootstrap
 from fleet.bootstrap import NodePlan
 from fleet.core.messages import ClaimOrder, ScrubOrder
 from fleet.core.model import State
-from fleet.journal.journal import Commit
+from fleet.node.journal.journal import Commit
 from fleet.node.service import NodeService
 
 POINTS = ("lease-before", "lease-after", "spec-before", "spec-after")

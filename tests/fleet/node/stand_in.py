@@ -12,13 +12,13 @@ from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, Device, Digest, NodeName, State, Uuid
 from fleet.core.settings import HealthPolicy
 from fleet.devices.nvidia.backend import NvidiaBackend
-from fleet.journal import opening
-from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls
-from fleet.node.dividing import Dividing
+from fleet.node.journal import startup
+from fleet.node.journal.startup import Place
+from fleet.node.partition_mode import Dividing
 from fleet.node.registry import Registry
 from fleet.node.sweep import Sweep
-from fleet.node.validating import Validator
+from fleet.node.validation import Validator
 from tests.drivers.building import libraries
 from tests.drivers.host import Gpu, Host
 
@@ -40,7 +40,7 @@ class Ground:
 
     def __init__(self, root: Path, backend: NvidiaBackend) -> None:
         place = Place(root / "journal.db", root / "witness", NodeName("n1"), "machine")
-        journal = opening.open_or_set_aside(place, now=0.0).journal
+        journal = startup.open_or_set_aside(place, now=0.0).journal
         self.registry = Registry(backend, journal, place, SystemClock(), boot_id=BootId("boot-1"))
         self.registry.load()
         self.tenants = Nobody()

@@ -10,7 +10,7 @@ from typing import Any
 from fleet import bootstrap, plugging
 from fleet.core.clock import SystemClock
 from fleet.core.messages import TeardownOrder
-from fleet.node.standing import Patience, Standby
+from fleet.node.standby import Patience, Standby
 from fleet.rpc.client import DoorNode
 from tests.fleet.node.conftest import Lab, wait_for
 

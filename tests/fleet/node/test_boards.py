@@ -10,7 +10,7 @@ import pytest
 from fleet.core.messages import LostDevice
 from fleet.core.model import Source, State
 from fleet.devices.health import reasons
-from fleet.node import viewing
+from fleet.node import view
 from tests.drivers.host import Gpu, Host
 from tests.fleet.node import stand_in
 from tests.fleet.node.conftest import Lab
@@ -39,7 +39,7 @@ def quarantined(host: Host, root: Path) -> Gpu:
 
 
 def lost(ground: Ground) -> LostDevice:
-    (found,) = viewing.lost(ground.registry)
+    (found,) = view.lost(ground.registry)
     return found
 
 

@@ -26,9 +26,9 @@ from fleet.core.model import (
 )
 from fleet.core.settings import MIB
 from fleet.devices.simulated import backend as simulated
-from fleet.journal import opening
-from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls
+from fleet.node.journal import startup
+from fleet.node.journal.startup import Place
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry, Work
 from tests.fleet.node.parting import STEPS, Killed, PartingBackend
@@ -43,7 +43,7 @@ class Ground:
         )
         self.backend = PartingBackend(root / "sim")
         place = Place(root / "journal.db", root / "witness", NodeName("n1"), "machine")
-        journal = opening.open_or_set_aside(place, now=0.0).journal
+        journal = startup.open_or_set_aside(place, now=0.0).journal
         self.registry = Registry(
             self.backend, journal, place, SystemClock(), boot_id=BootId("boot-1")
         )

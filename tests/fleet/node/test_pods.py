@@ -16,15 +16,15 @@ from fleet.core.model import BootId, ClaimUid, Device, NodeName, Token, Uuid
 from fleet.core.settings import HealthPolicy
 from fleet.core.sqlite import open_database
 from fleet.devices.simulated import clients
-from fleet.journal import schema
-from fleet.journal.journal import Journal
-from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls
 from fleet.node.cgroups import CgroupTree
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal
+from fleet.node.journal.startup import Place
 from fleet.node.pods import PodTenants
 from fleet.node.registry import Registry
 from fleet.node.tenancy import ProcessTenants
-from fleet.node.validating import Validator
+from fleet.node.validation import Validator
 from tests.fleet.devices.wipe.orders import eventually, node
 from tests.fleet.node.trees import LAYOUTS, OTHER, POD, Tree, checkpoint_text
 

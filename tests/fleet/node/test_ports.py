@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cdi.directory import SpecDirectory
 from fleet.node import ports
+from fleet.node.cdi.directory import SpecDirectory
 from fleet.node.pods import PodTenants
 from fleet.node.tenancy import ProcessTenants
 from fleet.stores.late import LateStore

@@ -33,8 +33,8 @@ from fleet.core.model import (
 from fleet.core.unit_states import INTERRUPTIONS_MAX
 from fleet.devices.simulated.registers import Client
 from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
-from fleet.journal import schema
-from fleet.journal.journal import OperationRow, WorkerRow
+from fleet.node.journal import schema
+from fleet.node.journal.journal import OperationRow, WorkerRow
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.parting import parting
 

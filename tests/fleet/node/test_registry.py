@@ -15,7 +15,7 @@ from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.base import Backend
 from fleet.devices.health import reasons
 from fleet.devices.simulated.backend import SimulatedBackend
-from fleet.journal import mirror, witness
+from fleet.node.journal import mirror, witness
 from fleet.node.registry import Registry, Work
 from tests.fleet.node.conftest import Lab, wait_for
 

@@ -22,9 +22,9 @@ from fleet.core.model import (
     Uuid,
 )
 from fleet.devices.health import reasons
-from fleet.journal import schema
-from fleet.journal.journal import Journal
 from fleet.node import relayout
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal
 
 GPU = Uuid("GPU-11111111-2222-3333-4444-555555555555")
 NOW = 1000.0

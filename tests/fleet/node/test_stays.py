@@ -10,9 +10,9 @@ import pytest
 
 from fleet.core import sqlite
 from fleet.core.model import BootId, UnitId, Uuid
-from fleet.journal import schema
-from fleet.journal.journal import Journal
 from fleet.node import stays
+from fleet.node.journal import schema
+from fleet.node.journal.journal import Journal
 from fleet.node.stays import Stay
 
 GPU = Uuid("GPU-00000000-0000-4000-8000-0000000000a0")

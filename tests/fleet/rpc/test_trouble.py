@@ -11,7 +11,7 @@ import pytest
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.node.service import NodeService
-from fleet.node.standing import Patience, Standby
+from fleet.node.standby import Patience, Standby
 from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver

@@ -10,7 +10,7 @@ from fleet.core.settings import HealthPolicy
 from fleet.devices.health import checks, reasons
 from fleet.devices.health.readings import Readings
 from fleet.devices.health.reboots import needs_reboot
-from fleet.node.viewing import reason as view_of
+from fleet.node.view import reason as view_of
 
 
 def found(

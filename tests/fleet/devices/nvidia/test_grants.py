@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cdi import hostpaths, rendering
-from fleet.cdi.names import Kind
 from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent
 from fleet.core.model import ClaimUid, Device, UnitId, Uuid
 from fleet.devices.base import Grant, Instance
 from fleet.devices.nvidia import grants
+from fleet.node.cdi import hostpaths
+from fleet.node.cdi import spec as cdi_spec
+from fleet.node.cdi.names import Kind
 from tests.fleet.devices.nvidia import hosttree
 
 
@@ -124,7 +125,7 @@ def test_a_grant_makes_a_valid_spec(tmp_path: Path) -> None:
     )
     uid = ClaimUid("aaaaaaaa-0000-4000-8000-000000000001")
     for granted in (made, grants.agent_grant(root)):
-        spec = rendering.spec(Kind("gpu.fleetscrub.dev", "gpu"), uid, {Uuid("PART-1"): granted})
+        spec = cdi_spec.spec(Kind("gpu.fleetscrub.dev", "gpu"), uid, {Uuid("PART-1"): granted})
         assert spec.devices
 
 

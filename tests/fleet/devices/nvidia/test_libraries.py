@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cdi import hostpaths
 from fleet.core.errors import BackendFailed, DriverAbsent
 from fleet.devices.nvidia import libraries
+from fleet.node.cdi import hostpaths
 from tests.fleet.devices.nvidia import hosttree
 
 

@@ -16,9 +16,9 @@ from fleet.core.model import BootId, NodeName, UnitId
 from fleet.devices.nvidia.backend import NvidiaBackend
 from fleet.devices.nvidia.mig import Mig, Mode
 from fleet.devices.wipe.identity import start_time
-from fleet.journal import opening
-from fleet.journal.opening import Place
 from fleet.node.bounded import BoundedCalls
+from fleet.node.journal import startup
+from fleet.node.journal.startup import Place
 from fleet.node.partitions import Partitions
 from fleet.node.registry import Registry
 from tests.drivers.host import Host
@@ -246,7 +246,7 @@ def test_the_node_s_records_and_the_driver_s_instances_agree(
     """gpus-8.29, promise 7: made, in use, half removed, gone: recorded while it is there."""
     backend = NvidiaBackend(**{**backend.settings(), "partition_retries": 2})
     place = Place(tmp_path / "journal.db", tmp_path / "witness", NodeName("n1"), "machine")
-    journal = opening.open_or_set_aside(place, now=0.0).journal
+    journal = startup.open_or_set_aside(place, now=0.0).journal
     registry = Registry(backend, journal, place, SystemClock(), boot_id=BootId("boot-1"))
     registry.load()
     partitions = Partitions(registry, BoundedCalls())
