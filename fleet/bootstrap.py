@@ -80,11 +80,11 @@ from fleet.planning import (
     lock_path,
     plan_fleet,
 )
+from fleet.plugin.slices.device_attributes import AGENT
+from fleet.plugin.slices.exclusivity import HostLocks
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver
 from fleet.rpc.socket import Door, keep
-from fleet.slices.exclusivity import HostLocks
-from fleet.slices.rendering import AGENT
 from fleet.stores import archives
 from fleet.stores.base import RUNS_KEPT
 from fleet.stores.factory import StorePlace

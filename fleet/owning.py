@@ -13,7 +13,7 @@ from pathlib import Path
 from fleet.core import errors
 from fleet.core.model import Uuid
 from fleet.evidence.disk import own_directory
-from fleet.slices.exclusivity import HostLocks
+from fleet.plugin.slices.exclusivity import HostLocks
 
 SPEAKS = "state"
 """File beside the locks that names the state directory in charge; gone with the boot."""

@@ -23,14 +23,6 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.profiles import Profile
 from fleet.core.settings import Finalizing, Settings, Unexposed
-from fleet.dra.agents import Agents
-from fleet.dra.keeping import HealthShown, Keeper
-from fleet.dra.marking import Marking, MarkingRules
-from fleet.dra.orphans import Orphans
-from fleet.dra.ports import Node
-from fleet.dra.serving import ClaimServing, Seat
-from fleet.dra.uncoordinated import COMPONENT, Uncoordinated
-from fleet.dra.waiting import Waiting, leaving
 from fleet.evidence import layout
 from fleet.evidence.disk import own_directory
 from fleet.kube import identity
@@ -39,10 +31,18 @@ from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
 from fleet.node import kubelet_checkpoint
 from fleet.node.standby import Patience, Standby
-from fleet.slices.exclusivity import Exclusivity, HostLocks
-from fleet.slices.instances import PublishingInstance
-from fleet.slices.leasing import SHARED_TTL_S, TTL_S, StoreLease
-from fleet.slices.publisher import Publisher, PublisherTerms
+from fleet.plugin.agent_device import Agents
+from fleet.plugin.claims import ClaimServing, Seat
+from fleet.plugin.coordinator_absence import COMPONENT, Uncoordinated
+from fleet.plugin.holds import Marking, MarkingRules
+from fleet.plugin.orphans import Orphans
+from fleet.plugin.ports import Node
+from fleet.plugin.reconciler import HealthShown, Keeper
+from fleet.plugin.retries import Waiting, leaving
+from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
+from fleet.plugin.slices.instances import PublishingInstance
+from fleet.plugin.slices.publisher import Publisher, PublisherTerms
+from fleet.plugin.slices.publisher_lease import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
 

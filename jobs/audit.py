@@ -25,13 +25,13 @@ from fleet.evidence.sources import collect
 from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
 from fleet.node.lost import LOST
+from fleet.plugin.slices.gate import is_quarantined
 from fleet.repair import auditing
 from fleet.repair.auditing import Compared
 from fleet.repair.facts import Api, Facts, homes
 from fleet.repair.finding import judge
 from fleet.repair.gathering import LISTED, read_api
 from fleet.repair.troubles import AuditFinding, Trouble, finding
-from fleet.slices.gate import is_quarantined
 from jobs.sweep import each
 
 NEEDS_CERTIFICATE = frozenset({str(State.CLEAN), str(State.IN_USE)})

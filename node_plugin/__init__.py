@@ -1,1 +1,1 @@
-"""What kubelet talks to: gRPC over unix sockets, in front of `fleet.dra`. No Ray here."""
+"""What kubelet talks to: gRPC over unix sockets, in front of `fleet.plugin`. No Ray here."""

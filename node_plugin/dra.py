@@ -22,7 +22,7 @@ import grpc.aio
 
 from fleet.core import errors, logs
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.plugin.requests import AskedClaim, PreparedClaim
 from node_plugin import translate
 from node_plugin.metrics import ClaimFigures
 from node_plugin.ports import Claims

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView, Right
-from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.plugin.requests import AskedClaim, PreparedClaim
 
 
 class Claims(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from fleet.core.errors import FleetError, Unforeseen
-from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from node_plugin.proto import dra_v1_pb2 as v1
 from node_plugin.proto import dra_v1beta1_pb2 as v1beta1
 

@@ -22,22 +22,22 @@ from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView
-from fleet.dra.asking import AskedClaim, PreparedClaim
-from fleet.dra.health import Health as Judged
-from fleet.dra.health import HealthVerdict
-from fleet.dra.keeping import Keeper
-from fleet.dra.orphans import Orphans
-from fleet.dra.serving import ClaimServing
-from fleet.dra.uncoordinated import BAD_PERIOD_S, COMPONENT, Uncoordinated
 from fleet.kube import identity
 from fleet.kube.base import SLICES, Cluster, Selection
 from fleet.kube.events import Events
 from fleet.kube.rights import Rights
 from fleet.node.journal.lock import read_owner
+from fleet.plugin.claims import ClaimServing
+from fleet.plugin.coordinator_absence import BAD_PERIOD_S, COMPONENT, Uncoordinated
+from fleet.plugin.health import Health as Judged
+from fleet.plugin.health import HealthVerdict
+from fleet.plugin.orphans import Orphans
+from fleet.plugin.reconciler import Keeper
+from fleet.plugin.requests import AskedClaim, PreparedClaim
+from fleet.plugin.slices.device_attributes import names
+from fleet.plugin.slices.instances import PublishingInstance
 from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
-from fleet.slices.instances import PublishingInstance
-from fleet.slices.rendering import names
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.pod_events import PERIOD_S, PodEvents, pod_of

@@ -28,11 +28,11 @@ from fleet.core import errors
 from fleet.core.settings import MIB
 from fleet.devices.simulated import faults
 from fleet.devices.simulated.backend import SimulatedBackend
-from fleet.dra.asking import AskedClaim
 from fleet.evidence import dsse, layout
 from fleet.evidence.ledger import Ledger
 from fleet.kube import client
 from fleet.kube.base import NODES, Cluster, Name, uid_of
+from fleet.plugin.requests import AskedClaim
 from node_plugin.kubelet_sim.connection import Connection
 from node_plugin.kubelet_sim.control import ControlPlane, Seen
 

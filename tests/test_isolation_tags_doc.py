@@ -17,7 +17,7 @@ from fleet.admission.listening import CONNECTION_WAIT_S, CONNECTIONS_MAX
 from fleet.admission.webhook import BODY_MAX, PATH
 from fleet.cli.main import build
 from fleet.core.settings_parse import parse
-from fleet.dra.configuration import TAG_MAX, Deallocation
+from fleet.plugin.configuration import TAG_MAX, Deallocation
 from tests.fleet.admission.rights import tag
 
 PAGE = (Path(__file__).parent.parent / "docs" / "isolation-tags.md").read_text()

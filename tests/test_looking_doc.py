@@ -12,9 +12,9 @@ import pytest
 from fleet.core.claim_states import ClaimState
 from fleet.core.messages import UNMET, DeviceView, NodeView, ReasonView
 from fleet.core.model import State
-from fleet.slices.gate import GateRules, Why, verdicts
+from fleet.plugin.slices.gate import GateRules, Why, verdicts
 
-PACKAGES = ("fleet/binding", "fleet/dra", "node_plugin", "actors")
+PACKAGES = ("fleet/binding", "fleet/plugin", "node_plugin", "actors")
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "looking.md").read_text()
 RULES = GateRules(driver="gpu.fleetscrub.dev", fresh_s=60.0)

@@ -10,8 +10,8 @@ import pytest
 from fleet.core.messages import DeviceView
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings
-from fleet.slices.gate import GateRules
-from fleet.slices.rendering import Terms, render
+from fleet.plugin.slices.device_attributes import Terms, render
+from fleet.plugin.slices.gate import GateRules
 from node_plugin.__main__ import _parser
 from tests.document import spoken
 

@@ -27,7 +27,7 @@ from cel import stdlib
 from fleet.admission import dialect
 from fleet.core import errors
 from fleet.kube.base import Object
-from fleet.slices.comparing import quantity
+from fleet.plugin.slices.comparison import quantity
 
 LENGTH_MAX = 10 * 1024
 """Length, bytes, of an expression: the API server's own limit."""

@@ -20,7 +20,7 @@ from fleet.admission.ground import PARAMETERS, Ground
 from fleet.admission.rule import Cel, Flaw, Rule
 from fleet.admission.shapes import ClaimSpec, Entry, Path, Wish, listed, mapping, text, texts
 from fleet.core.settings import ResetPolicy
-from fleet.dra.configuration import API_VERSION, KIND, TAG_MAX, Deallocation
+from fleet.plugin.configuration import API_VERSION, KIND, TAG_MAX, Deallocation
 
 DEALLOCATIONS = tuple(one.value for one in Deallocation)
 RESETS = tuple(one.value for one in ResetPolicy)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.core.errors import InputInvalid
-from fleet.dra.configuration import SanitizationConfig
+from fleet.plugin.configuration import SanitizationConfig
 
 GOVERNED_LABEL = "fleetscrub.dev/governed"
 """Label of a namespace, with the value "true": the policies hold in it."""

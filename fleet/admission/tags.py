@@ -28,8 +28,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fleet.core.errors import EvidenceInvalid, InputInvalid, Permanent, Retryable
-from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence import dsse
+from fleet.plugin.configuration import TAG_MAX, Deallocation
 
 PREFIX = "fst1"
 PAYLOAD_TYPE = "application/vnd.fleetscrub.isolation-tag.v1+json"

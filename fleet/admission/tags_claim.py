@@ -17,9 +17,9 @@ from fleet.admission.tags import WHOLE, TagInvalid, TagKeys, TagKeysUnreadable, 
 from fleet.core.errors import ClaimConfigInvalid
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.settings_parse import Problem
-from fleet.dra import configuration
-from fleet.dra.configuration import Entry, Origin, Statement
-from fleet.dra.reading import Reading
+from fleet.plugin import configuration
+from fleet.plugin.configuration import Entry, Origin, Statement
+from fleet.plugin.resource_claim import Reading
 
 _DEALLOCATION = (
     "deallocation: ZeroFillMemoryOnRelease or WipeOnDeallocate in the opaque parameters of driver"

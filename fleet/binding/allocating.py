@@ -28,8 +28,8 @@ from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import NodeView
 from fleet.core.settings import WipePolicy
-from fleet.dra import reading as dra
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Cluster, Name, Object, name_of, uid_of
+from fleet.plugin import resource_claim as dra
 
 CHOICES_MAX = 4
 """Choices tried before it is given up: each failed one costs a wipe."""

@@ -16,7 +16,7 @@ from fleet.core.messages import DeviceResult
 from fleet.core.model import Token
 from fleet.core.profiles import RULES, Profile, Rules
 from fleet.kube.base import Object, uid_of
-from fleet.slices.rendering import attribute
+from fleet.plugin.slices.device_attributes import attribute
 
 BUILTIN_FINALIZER = "resource.kubernetes.io/delete-protection"
 """With it the claim's allocation ends with its last pod, and a deletion waits for that."""

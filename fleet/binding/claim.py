@@ -1,8 +1,9 @@
 """A ResourceClaim as the coordinator reads it: what is ours, who uses it, what we wrote. Pure.
 
 The claim is raw JSON and may hold anything (B19). What belongs to other drivers is passed over;
-what is ours and cannot be understood is `ClaimUnready`, never guessed. Unlike `fleet.dra.reading`,
-which answers kubelet for one node, this reads the whole life of a claim.
+what is ours and cannot be understood is `ClaimUnready`, never guessed. Unlike
+`fleet.plugin.resource_claim`, which answers kubelet for one node, this reads the whole life of a
+claim.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from fleet.binding.names import Marks
 from fleet.core import errors
 from fleet.kube.base import Name, Object, name_of, uid_of, version_of
-from fleet.slices.rendering import AGENT
+from fleet.plugin.slices.device_attributes import AGENT
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that no pod's spec names: only the pod's status does."""

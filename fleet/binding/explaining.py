@@ -23,7 +23,7 @@ from fleet.core.messages import (
     ReasonView,
 )
 from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
-from fleet.slices.gate import is_quarantined
+from fleet.plugin.slices.gate import is_quarantined
 
 
 class DeviceStory(Message):

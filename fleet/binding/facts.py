@@ -12,7 +12,7 @@ from fleet.binding.decisions import PodFact
 from fleet.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView
 from fleet.core.model import Lease
-from fleet.slices.rendering import names
+from fleet.plugin.slices.device_attributes import names
 
 ALLOCATOR = "allocator"
 """Key of a receipt: set where we allocated the claim ourselves (`fleet claim bind`)."""

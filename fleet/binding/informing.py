@@ -24,7 +24,7 @@ from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
 from fleet.kube.events import Regarding
-from fleet.slices.gate import is_quarantined
+from fleet.plugin.slices.gate import is_quarantined
 
 LINGERS = "tenant-not-gone"
 """Reason code of a device that a process of the claim's pods still has."""

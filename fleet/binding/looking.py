@@ -19,7 +19,7 @@ from fleet.core import errors
 from fleet.core.messages import DeviceResult, NodeView
 from fleet.core.model import Lease, UnitId
 from fleet.core.settings import WipePolicy
-from fleet.dra import reading as dra
+from fleet.plugin import resource_claim as dra
 
 LOG = logging.getLogger(__name__)
 SKEW_S = 60.0

@@ -11,10 +11,10 @@ from fleet.binding.wishes import Wish
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import Object
-from fleet.slices import counters, rendering
-from fleet.slices.counters import Key
-from fleet.slices.gate import is_quarantined
-from fleet.slices.reading import BLOCKING, PoolReading, read_pools
+from fleet.plugin.slices import counters, device_attributes
+from fleet.plugin.slices.counters import Key
+from fleet.plugin.slices.gate import is_quarantined
+from fleet.plugin.slices.pool_view import BLOCKING, PoolReading, read_pools
 
 OVERLAP = "overlapping an allocated one"
 
@@ -113,7 +113,7 @@ def _ours(
     scene: Scene,
     used: frozenset[tuple[str, str]],
 ) -> Iterator[Offer]:
-    uuids = {name: uuid for uuid, name in rendering.names(view.devices).items()}
+    uuids = {name: uuid for uuid, name in device_attributes.names(view.devices).items()}
     devices = {device.uuid: device for device in view.devices}
     taken = frozenset(
         unit
@@ -135,7 +135,9 @@ def _ours(
         if (pool.pool, name) in used:
             why = why or "allocated to another claim"
         elif device is None:
-            why = why or "not on its node" if name != rendering.AGENT else "the node's agent"
+            why = (
+                why or "not on its node" if name != device_attributes.AGENT else "the node's agent"
+            )
         else:
             shared = bool(taken.intersection(device.units) or consumed & mine)
             why = why or _obstacle(device, view, scene) or (OVERLAP if shared else "")

@@ -21,7 +21,7 @@ from fleet.core import errors
 from fleet.core.leases import Closure
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import Lease, UnitId
-from fleet.slices.rendering import names
+from fleet.plugin.slices.device_attributes import names
 
 UNDONE_MAX = 64
 """Claims whose leases are given back at one time; the others have their turn soon."""

@@ -2,7 +2,7 @@
 
 Quarantine is read back before anybody is told that a claim failed (promise 6). The node publishes
 it as a rule. Where it does not in time, the coordinator writes the node's slices itself
-(`fleet.slices.takeover`); the node takes its word over when it is back.
+(`fleet.plugin.slices.takeover`); the node takes its word over when it is back.
 
 Everything is read live and judged as a scheduler would judge it. That the node still has a write
 under way which was decided earlier does no harm: ours changes the resourceVersion it is guarded by.
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fleet.core import errors
 from fleet.kube.base import SLICES, Cluster, Object, Selection, name_of
-from fleet.slices.reading import blocked, devices_of, read_pools
-from fleet.slices.takeover import take_over
+from fleet.plugin.slices.pool_view import blocked, devices_of, read_pools
+from fleet.plugin.slices.takeover import take_over
 
 ROUNDS = 6
 """Times one call reads, writes and reads again: enough for a conflict on every slice of a node."""

@@ -21,8 +21,8 @@ from fleet.cli.options import moment
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.core import errors
 from fleet.core.messages import Message
-from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence.keys import SHORT_ID
+from fleet.plugin.configuration import TAG_MAX, Deallocation
 
 DEFAULT_DIRECTORY = "~/.local/share/fleetscrub-tags"
 SKEW_S = 300

@@ -150,7 +150,7 @@ FEATURES = (
         modules=(
             "fleet.node.journal.journal",
             "fleet.node.cdi.directory",
-            "fleet.slices.exclusivity",
+            "fleet.plugin.slices.exclusivity",
         ),
     ),
     Feature(

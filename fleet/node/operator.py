@@ -40,8 +40,9 @@ class Decisions:
         """Put a device out of service until an operator decides. Raises `DeviceUnknown`.
 
         With `codes` it is the coordinator's word, or that of slices which outlived the journal
-        (`fleet.slices.takeover`): a reason for each code, lifted as its entry of the catalogue
-        says. What the device has already is not added again, and then nothing is disturbed.
+        (`fleet.plugin.slices.takeover`): a reason for each code, lifted as its entry of the
+        catalogue says. What the device has already is not added again, and then nothing is
+        disturbed.
         """
         found = self.registry.device(device)
         added = self._reasons(codes, detail) if codes else self._own_word(detail)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fleet.binding.claim import Allotted, ClaimReading
 from fleet.core.messages import NodeView
 from fleet.core.model import NO_TOKEN, HolderKind, Lease, Token
+from fleet.plugin.slices.device_attributes import uuid_of
 from fleet.repair.facts import Api
 from fleet.repair.troubles import AuditFinding, Trouble, finding
-from fleet.slices.rendering import uuid_of
 
 
 @dataclass(frozen=True, slots=True)

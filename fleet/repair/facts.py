@@ -16,8 +16,8 @@ from fleet.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceView, NodeView
 from fleet.core.model import Lease, UnitId, Uuid
 from fleet.kube.base import Object
-from fleet.slices.reading import devices_of
-from fleet.slices.rendering import AGENT, attribute
+from fleet.plugin.slices.device_attributes import AGENT, attribute
+from fleet.plugin.slices.pool_view import devices_of
 
 
 @dataclass(frozen=True, slots=True)

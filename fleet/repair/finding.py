@@ -20,6 +20,10 @@ from fleet.binding.claim import ClaimReading
 from fleet.core.messages import DeviceView, Message, NodeView
 from fleet.core.model import HolderKind, Lease, UnitId
 from fleet.kube.base import name_of
+from fleet.plugin.slices import takeover
+from fleet.plugin.slices.device_attributes import attribute
+from fleet.plugin.slices.gate import is_quarantined
+from fleet.plugin.slices.pool_view import devices_of
 from fleet.repair.facts import (
     Api,
     Facts,
@@ -30,10 +34,6 @@ from fleet.repair.facts import (
     presumed,
     records,
 )
-from fleet.slices import takeover
-from fleet.slices.gate import is_quarantined
-from fleet.slices.reading import devices_of
-from fleet.slices.rendering import attribute
 
 RECONCILE = "fleet reconcile"
 

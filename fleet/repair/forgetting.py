@@ -21,11 +21,11 @@ from fleet.core.messages import Message
 from fleet.core.model import Holder, HolderKind, Lease, NodeName, UnitId, Uuid
 from fleet.kube.base import SLICES, Cluster, Object, name_of, uid_of, version_of
 from fleet.node.lost import MARK_TTL_S, lost_unit
+from fleet.plugin.slices.device_attributes import AGENT, attribute
+from fleet.plugin.slices.pool_view import devices_of
 from fleet.repair.facts import Api, accelerator_of, hold_nodes, node_of_slice
 from fleet.repair.fixing import LettingGo, released
 from fleet.repair.gathering import read_api
-from fleet.slices.reading import devices_of
-from fleet.slices.rendering import AGENT, attribute
 from fleet.stores.base import Release
 
 

@@ -27,8 +27,8 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
+from fleet.plugin.slices.pool_view import spec_of
 from fleet.repair.facts import Api, Facts, hold_nodes, node_of_slice
-from fleet.slices.reading import spec_of
 from fleet.stores.base import RunRecord
 
 EVERYTHING = Selection()

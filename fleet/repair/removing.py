@@ -12,11 +12,11 @@ from fleet.binding.claim import ClaimReading
 from fleet.core.messages import Message
 from fleet.core.model import HolderKind, Lease, State
 from fleet.kube.base import name_of, uid_of, version_of
+from fleet.plugin.slices.pool_view import devices_of
 from fleet.repair.draining import counted, uncopied
 from fleet.repair.facts import Api, Facts, called, hold_nodes, homes, node_of_slice, presumed
 from fleet.repair.finding import Kind, Orphan, covering
 from fleet.repair.fixing import Hands, Outcome, fix
-from fleet.slices.reading import devices_of
 
 APPLY = "fleet uninstall --apply"
 WHY = "it is ours, and the product goes"

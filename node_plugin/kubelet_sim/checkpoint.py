@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedDevice
 
 NAME = "dra_manager_state"
 _KIND = "DRACheckpoint"

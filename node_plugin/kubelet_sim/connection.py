@@ -16,7 +16,7 @@ from urllib.parse import quote
 import grpc
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedDevice
 from node_plugin.proto import (
     dra_v1_pb2,
     dra_v1beta1_pb2,

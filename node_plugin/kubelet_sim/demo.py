@@ -26,9 +26,9 @@ from node_plugin import wiring
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.control import ControlPlane
 from node_plugin.kubelet_sim.kubelet import KubeletSim
+from node_plugin.kubelet_sim.narration import Say, Telling
 from node_plugin.kubelet_sim.runtime import Runtime
 from node_plugin.kubelet_sim.story import Stage, Story
-from node_plugin.kubelet_sim.telling import Say, Telling
 from node_plugin.kubelet_sim.timings import Timings
 
 NODE = "node-1"

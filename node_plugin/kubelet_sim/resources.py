@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.kube.base import Object, uid_of
+from fleet.plugin.requests import AskedClaim, PreparedDevice
 from node_plugin.kubelet_sim import checkpoint
 from node_plugin.kubelet_sim.checkpoint import ClaimEntry
 from node_plugin.kubelet_sim.connection import Answer

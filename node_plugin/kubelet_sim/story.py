@@ -18,10 +18,10 @@ from fleet.core import errors
 from fleet.kube.base import CLAIMS, Name, uid_of
 from node_plugin.kubelet_sim.control import ControlPlane, Seen
 from node_plugin.kubelet_sim.kubelet import KubeletSim
+from node_plugin.kubelet_sim.narration import Telling
 from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent
 from node_plugin.kubelet_sim.resources import PodIdentity
 from node_plugin.kubelet_sim.runtime import Container
-from node_plugin.kubelet_sim.telling import Telling
 
 SECRET_BYTES = 64
 PATIENCE_S = 60.0

@@ -19,7 +19,7 @@ from tests.deploy import test_coordinator, test_rbac, test_rbac_accounts
 from tests.deploy.manifests import ROOT
 from tests.deploy.reviews import Recorded, Recorder, Review, policies, refused
 from tests.fleet.binding.grounds import Ground
-from tests.fleet.dra.benches import DRIVER, MARKS, NODE, Bench, bench
+from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench
 from tests.fleet.repair.conftest import Site
 from tests.fleet.repair.test_removing import install
 

@@ -10,10 +10,10 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from fleet.core.messages import DeviceView
 from fleet.core.profiles import RULES, Profile
 from fleet.core.settings import KubernetesSettings, WipePolicy
-from fleet.dra.configuration import Entry, Origin, demand
 from fleet.kube.base import CLAIMS, CLASSES, PODS, Object
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.slices.rendering import Terms, agent_device, render
+from fleet.plugin.configuration import Entry, Origin, demand
+from fleet.plugin.slices.device_attributes import Terms, agent_device, render
 from tests.deploy.manifests import FILES, ROOT, of_kind
 
 DRIVER = KubernetesSettings().driver

@@ -35,7 +35,7 @@ from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
-from tests.fleet.dra.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
+from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
 from tests.fleet.repair.conftest import Site
 from tests.fleet.repair.test_forgetting import lose
 from tests.standin.server import StandIn

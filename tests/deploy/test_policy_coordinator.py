@@ -21,7 +21,7 @@ from tests.deploy.test_account_policies import (
     UNINSTALL,
     recording,
 )
-from tests.fleet.dra.benches import DRIVER, MARKS, NODE, bench
+from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, bench
 
 BOTH = (COORDINATOR, UNINSTALL)
 OTHER = "other.example.com"

@@ -19,7 +19,7 @@ from tests.deploy.test_account_policies import (
     UNINSTALL,
     WORKER,
 )
-from tests.fleet.dra.benches import DRIVER, MARKS, NODE
+from tests.fleet.plugin.benches import DRIVER, MARKS, NODE
 
 PROTECTION = "resource.kubernetes.io/delete-protection"
 TENANT = "system:serviceaccount:tenant:default"

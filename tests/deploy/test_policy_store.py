@@ -25,7 +25,7 @@ from tests.deploy.test_account_policies import (
     WORKER,
     allowed,
 )
-from tests.fleet.dra.benches import NODE
+from tests.fleet.plugin.benches import NODE
 from tests.fleet.stores import test_kubernetes_runs
 
 MAPS = "configmaps"

@@ -16,19 +16,19 @@ from fleet.binding.names import MANAGER
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import ClaimOrder
-from fleet.dra.asking import AskedClaim
-from fleet.dra.uncoordinated import ABSENT_S, COMPONENT, Uncoordinated
-from fleet.dra.waiting import Waiting, leaving
 from fleet.kube.base import CLAIMS, EVENTS, LEASES, SLICES, Change, Event, Name
 from fleet.kube.events import REPEAT_S, Events
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.plugin.coordinator_absence import ABSENT_S, COMPONENT, Uncoordinated
+from fleet.plugin.requests import AskedClaim
+from fleet.plugin.retries import Waiting, leaving
 from node_plugin import wiring
 from node_plugin.pod_events import TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
 from node_plugin.wiring import Options, Plugin
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
-from tests.fleet.dra.benches import DRIVER, MARKS, NODE, Bench, bench, result
+from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench, result
 
 USER = "system:serviceaccount:fleetscrub:fleet-node-plugin"
 GROUP = "resource.k8s.io"

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.telling import Say, Telling
+from node_plugin.kubelet_sim.narration import Say, Telling
 from tests.drivers import pods, slices
 from tests.drivers.host import Gpu
 from tests.drivers.stage import MEMORY_BYTES, BrokenOff, Part, Stage, loaded

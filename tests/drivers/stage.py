@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.settings import HardwareSettings
-from node_plugin.kubelet_sim.telling import Telling
+from node_plugin.kubelet_sim.narration import Telling
 from tests.drivers.host import Gpu, Host
 from tests.drivers.parts import MIB
 from tests.drivers.tree import capability

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node_plugin.kubelet_sim.telling import Telling
+from node_plugin.kubelet_sim.narration import Telling
 from tests.drivers.stage import ROOT, Stage
 
 

@@ -11,7 +11,6 @@ import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.core import errors
-from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import (
     CLAIMS,
     CLASSES,
@@ -24,6 +23,7 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
+from fleet.plugin.configuration import API_VERSION, KIND
 from tests.deploy import manifests
 from tests.e2e import workloads
 from tests.e2e.ground import Footing, Ground

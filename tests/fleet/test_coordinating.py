@@ -15,7 +15,6 @@ from fleet.binding.running import Loop
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB
-from fleet.dra.asking import AskedClaim
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import identity
@@ -23,7 +22,8 @@ from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.planning import FleetPlan, plan_fleet
-from tests.fleet.dra.benches import MARKS, Bench, bench, result
+from fleet.plugin.requests import AskedClaim
+from tests.fleet.plugin.benches import MARKS, Bench, bench, result
 from tests.standin.server import StandIn
 
 

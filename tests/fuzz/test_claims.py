@@ -18,9 +18,9 @@ from fleet.binding.watching import Cached
 from fleet.core import errors
 from fleet.core.model import Token
 from fleet.core.settings import WipePolicy
-from fleet.dra import reading as dra
 from fleet.kube import answers
 from fleet.kube.base import CLAIMS, Listing, Name, Object, Resource, Selection, name_of, uid_of
+from fleet.plugin import resource_claim as dra
 from fleet.repair.gathering import EVERYTHING, read_api
 from jobs.audit import Evidence, compare
 from tests.fleet.binding.benches import DRIVER, MARKS, NOW, SPACE, Bench

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fleet.core import errors
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.plugin.requests import AskedClaim, PreparedClaim
 from node_plugin.proto import dra_v1_pb2 as v1
 from node_plugin.proto import registration_pb2
 from node_plugin.server import PluginServer, serve_in_thread

@@ -10,9 +10,9 @@ from hypothesis import given
 from fleet.core import errors
 from fleet.kube import answers
 from fleet.kube.base import SLICES, Object
-from fleet.slices.foreign import covered
-from fleet.slices.pool import PoolIdentity, plan
-from fleet.slices.reading import read_pools
+from fleet.plugin.slices.foreign import covered
+from fleet.plugin.slices.pool import PoolIdentity, plan
+from fleet.plugin.slices.pool_view import read_pools
 from tests.fleet.binding.scenes import DRIVER, device, entry, slice_of
 from tests.fuzz.mutations import documents, spelled
 from tests.fuzz.running import bounded, fuzzed

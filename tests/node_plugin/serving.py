@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.plugin.requests import AskedClaim, PreparedClaim
 from tests.node_plugin.standins import ActedClaims, device_of, plugin
 
 GRACE_S = 2.0

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 
 from fleet.core.settings import KubernetesSettings, Settings
-from fleet.dra.asking import AskedClaim
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Cluster, Object, uid_of
+from fleet.plugin.requests import AskedClaim
 from node_plugin.proto import dra_v1_pb2 as v1
 from tests.fleet.node.conftest import quick_settings
 from tests.fleet.node.trees import checkpoint_text

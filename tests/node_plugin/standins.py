@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from node_plugin.health import HealthBoard
 from node_plugin.proto import dra_v1_pb2 as v1
 from node_plugin.proto import dra_v1_pb2_grpc, registration_pb2, registration_pb2_grpc

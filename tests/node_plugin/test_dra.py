@@ -15,7 +15,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from node_plugin.dra import CALLS_MAX, ClaimCalls, Stopping, answered, result_of
 from node_plugin.metrics import ClaimFigures
 from node_plugin.proto import dra_v1_pb2 as v1

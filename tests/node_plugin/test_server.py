@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.core import errors
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim, PreparedClaim
+from fleet.plugin.requests import AskedClaim, PreparedClaim
 from node_plugin.health import DeviceHealth, Health
 from node_plugin.proto import health_v1alpha1_pb2 as health_wire
 from node_plugin.proto.health_v1alpha1_pb2_grpc import DRAResourceHealthStub

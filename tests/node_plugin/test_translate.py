@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedClaim, PreparedDevice
+from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from node_plugin import translate
 from node_plugin.proto import dra_v1_pb2 as v1
 

@@ -18,11 +18,11 @@ from fleet import bootstrap
 from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.core import errors
 from fleet.core.settings import MIB
-from fleet.dra.asking import AskedClaim
-from fleet.dra.keeping import Keeper
 from fleet.kube.base import EVENTS, SLICES, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.service import NodeService
+from fleet.plugin.reconciler import Keeper
+from fleet.plugin.requests import AskedClaim
 from node_plugin.health import Health
 from node_plugin.pod_events import TOLD_AFTER_S
 from node_plugin.wiring import Behind, Options, Plugin, open_plugin

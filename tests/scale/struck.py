@@ -24,11 +24,11 @@ from fleet.bootstrap import FleetPlan, NodePlan
 from fleet.core.model import State
 from fleet.core.settings import MIB, Settings
 from fleet.devices.simulated.backend import SimulatedBackend
-from fleet.dra.keeping import Keeper
 from fleet.evidence import layout
 from fleet.kube import client
 from fleet.kube.base import Cluster
 from fleet.node.service import NodeService
+from fleet.plugin.reconciler import Keeper
 from tests.e2e.polling import eventually
 
 FATAL = 79

@@ -14,9 +14,9 @@ from fleet.core import errors
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import ClaimUid, State
 from fleet.core.profiles import Profile
-from fleet.dra.asking import AskedClaim
-from tests.fleet.dra.benches import Bench, bench, result
+from fleet.plugin.requests import AskedClaim
 from tests.fleet.node.conftest import wait_for
+from tests.fleet.plugin.benches import Bench, bench, result
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fleet.kube.base import (
     Selection,
     name_of,
 )
-from fleet.slices.reading import PoolReading
+from fleet.plugin.slices.pool_view import PoolReading
 from tests.e2e.plugin_process import DRIVER
 from tests.twin.controller import Controller
 from tests.twin.pools import Place, Pools

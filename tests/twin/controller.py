@@ -24,7 +24,7 @@ from fleet.kube.base import (
     uid_of,
 )
 from fleet.kube.memory.kinds import CLAIM_TEMPLATES
-from fleet.slices.reading import devices_of, generation, pool_name
+from fleet.plugin.slices.pool_view import devices_of, generation, pool_name
 from tests.twin import objects
 from tests.twin.sight import Sight
 

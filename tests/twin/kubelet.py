@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from fleet.core import errors
 from fleet.core.model import ClaimUid, Uuid
-from fleet.dra.asking import AskedClaim
-from fleet.dra.waiting import PASSING
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, PatchKind, name_of, uid_of
+from fleet.plugin.requests import AskedClaim
+from fleet.plugin.retries import PASSING
 from tests.twin import objects
 from tests.twin.clock import Timeline
 from tests.twin.faults import Dice, carried_out

@@ -12,14 +12,14 @@ from fleet.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.settings import Settings
-from fleet.dra.keeping import Keeper
-from fleet.dra.marking import Marking, MarkingRules
-from fleet.dra.orphans import Orphans
-from fleet.dra.serving import ClaimServing, Seat
-from fleet.dra.waiting import Waiting, leaving
 from fleet.kube.base import Change, Cluster, Event, Object
 from fleet.node import outbox
-from fleet.slices.publisher import Publisher, PublisherTerms
+from fleet.plugin.claims import ClaimServing, Seat
+from fleet.plugin.holds import Marking, MarkingRules
+from fleet.plugin.orphans import Orphans
+from fleet.plugin.reconciler import Keeper
+from fleet.plugin.retries import Waiting, leaving
+from fleet.plugin.slices.publisher import Publisher, PublisherTerms
 from tests.twin.clock import Alarm, Timeline
 from tests.twin.node import TwinNode
 

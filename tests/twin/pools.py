@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from fleet.kube.base import CLAIMS, NODES, SLICES, Name, Object, Resource
-from fleet.slices.reading import PoolReading, read_pools
+from fleet.plugin.slices.pool_view import PoolReading, read_pools
 from tests.twin import objects
 
 Place = tuple[str, str, str]
@@ -16,7 +16,9 @@ Key = tuple[str, str]
 
 
 class Pools:
-    """Follows slices, nodes and claims; see `fleet.slices.reading` for what makes a pool whole."""
+    """Follows slices, nodes and claims; see `fleet.plugin.slices.pool_view` for what makes a pool
+    whole.
+    """
 
     def __init__(self, classes: Mapping[str, tuple[str, int]]) -> None:
         """`classes`: driver and least memory, bytes, by name of the DeviceClass."""

@@ -9,7 +9,7 @@ from fleet.binding.names import Marks
 from fleet.core.messages import DeviceView
 from fleet.core.model import HolderKind, State, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
-from fleet.slices.reading import devices_of
+from fleet.plugin.slices.pool_view import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects
 from tests.twin.node import TwinNode

@@ -9,7 +9,7 @@ from typing import Protocol
 from fleet.binding.names import Marks
 from fleet.core.model import Device, State
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
-from fleet.slices.reading import devices_of
+from fleet.plugin.slices.pool_view import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects
 from tests.twin.clock import Timeline

@@ -27,9 +27,9 @@ from fleet.core.messages import (
     Published,
     TeardownOrder,
 )
-from fleet.dra.ports import Node
 from fleet.node.service import NodeService
 from fleet.node.standby import Patience
+from fleet.plugin.ports import Node
 from fleet.rpc.server import HandOver
 from tests.chaos.kubelet.story import Who
 from tests.chaos.story import Point, Side, Strike, Victim

@@ -199,7 +199,7 @@ class World:
 
     def _asked_early(self, tenant: Tenant) -> None:
         """A teardown asked for under a running pod is refused, and changes nothing."""
-        from fleet.dra.asking import AskedClaim
+        from fleet.plugin.requests import AskedClaim
 
         asked = AskedClaim(NAMESPACE, tenant.claim, tenant.claimed.name)
         with suppress(errors.PluginUnavailable):

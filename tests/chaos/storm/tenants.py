@@ -17,8 +17,8 @@ from pathlib import Path
 
 from fleet.core import errors
 from fleet.core.errors import FleetError
-from fleet.dra.asking import AskedClaim
 from fleet.kube.base import CLAIMS, Name, uid_of
+from fleet.plugin.requests import AskedClaim
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.connection import V1, Connection
 from node_plugin.kubelet_sim.control import ControlPlane, Seen

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleet.admission import tags, tags_list
 from fleet.admission.tags import ANY, Tag, TagKeys
-from fleet.dra.configuration import API_VERSION, KIND, Deallocation
 from fleet.evidence.keys import SigningKey
+from fleet.plugin.configuration import API_VERSION, KIND, Deallocation
 
 NOW = 1_800_000_000
 """2027-01-15T08:00:00Z."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fleet.admission import tags
 from fleet.admission.tags import ANY, PREFIX, WHOLE, Revoked, TagInvalid, TagKeys, Use
 from fleet.core.errors import InputInvalid
-from fleet.dra.configuration import TAG_MAX, Deallocation
 from fleet.evidence import dsse
+from fleet.plugin.configuration import TAG_MAX, Deallocation
 from tests.fleet.admission.rights import (
     DAY_S,
     ISSUER,

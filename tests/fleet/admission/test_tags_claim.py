@@ -11,7 +11,7 @@ from fleet.admission.tags import seconds_of
 from fleet.admission.tags_claim import Asked, Isolation
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView
-from fleet.dra import reading
+from fleet.plugin import resource_claim
 from tests.fleet.admission.rights import DRIVER, KEYS, NOW, SPACE, config, issued, parameters
 
 JUDGE = Isolation(DRIVER, keys=lambda: KEYS)
@@ -131,7 +131,9 @@ VIEW = NodeView(
 UUIDS = {"gpu-0": "w", "mig-0": "p"}
 
 
-def given(*entries: dict[str, Any], device: str = "gpu-0", created: Any = None) -> reading.Reading:
+def given(
+    *entries: dict[str, Any], device: str = "gpu-0", created: Any = None
+) -> resource_claim.Reading:
     """A claim of one device as the API has it, read."""
     document = {
         "metadata": {
@@ -151,14 +153,14 @@ def given(*entries: dict[str, Any], device: str = "gpu-0", created: Any = None) 
             }
         },
     }
-    return reading.read(document, uid="1", driver=DRIVER, pool="n1")
+    return resource_claim.read(document, uid="1", driver=DRIVER, pool="n1")
 
 
 def entry(parameters: dict[str, Any], source: str = "FromClaim") -> dict[str, Any]:
     return {"source": source, **config("gpu", given=parameters)}
 
 
-def refused(read: reading.Reading, *, judge: Isolation = REQUIRED) -> str:
+def refused(read: resource_claim.Reading, *, judge: Isolation = REQUIRED) -> str:
     with pytest.raises(errors.ClaimConfigInvalid) as caught:
         judge.refuse(read, VIEW, UUIDS, used_since=0.0)
     return str(caught.value)

@@ -42,7 +42,7 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.slices.rendering import Terms, render
+from fleet.plugin.slices.device_attributes import Terms, render
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.fleet.binding import scenes

@@ -8,7 +8,7 @@ from fleet.binding.offers import Scene
 from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.profiles import Profile
 from fleet.kube.base import Object
-from fleet.slices.rendering import Terms, render
+from fleet.plugin.slices.device_attributes import Terms, render
 
 DRIVER = "gpu.fleetscrub.dev"
 NOW = 1_700_000_000.0

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.binding.offers import OVERLAP, of_node, results_of
 from fleet.kube.base import Object
-from fleet.slices.rendering import AGENT
+from fleet.plugin.slices.device_attributes import AGENT
 from tests.fleet.binding.scenes import (
     DRIVER,
     NOW,

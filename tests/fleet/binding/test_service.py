@@ -17,9 +17,9 @@ from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Outcome
 from fleet.core.model import Holder, HolderKind, UnitId
-from fleet.dra.configuration import API_VERSION, KIND
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
 from fleet.kube.memory.engine import Target
+from fleet.plugin.configuration import API_VERSION, KIND
 from tests.fleet.binding import scenes
 from tests.fleet.binding.benches import BARE, BUILTIN, MARKS, SPACE, STEP_S, Bench
 

@@ -14,9 +14,9 @@ from fleet.binding.names import Marks
 from fleet.binding.trimming import trimmed, trimmed_node
 from fleet.binding.watching import Cached
 from fleet.core.clock import ManualClock
-from fleet.dra import reading as dra
 from fleet.kube.base import CLAIMS, NODES, Object, Selection
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
+from fleet.plugin import resource_claim as dra
 from tests.fleet.binding.scenes import DRIVER
 
 MARKS = Marks(DRIVER)

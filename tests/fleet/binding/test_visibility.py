@@ -11,7 +11,7 @@ from fleet.kube.base import NODES, SLICES, Name, Object, Selection, name_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, Features
-from fleet.slices.takeover import taken_over
+from fleet.plugin.slices.takeover import taken_over
 
 DRIVER = "gpu.fleetscrub.dev"
 NODE = "n1"

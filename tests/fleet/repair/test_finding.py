@@ -10,8 +10,8 @@ from fleet.binding.facts import ALLOCATOR
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name
+from fleet.plugin.slices import takeover
 from fleet.repair.finding import Orphan, covering, find
-from fleet.slices import takeover
 from tests.fleet.repair.conftest import MARKS, SETTLE_S, Site
 
 GONE = "uid-of-a-claim-that-is-gone"

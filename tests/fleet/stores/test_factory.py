@@ -14,9 +14,9 @@ from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import Lease, RunId
 from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
-from fleet.dra.ports import Node
 from fleet.kube.base import CONFIGMAPS, Name
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.plugin.ports import Node
 from fleet.stores.factory import StorePlace
 from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore

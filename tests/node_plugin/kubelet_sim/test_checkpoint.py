@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.node import kubelet_checkpoint
+from fleet.plugin.requests import AskedClaim, PreparedDevice
 from node_plugin.kubelet_sim import checkpoint
 from node_plugin.kubelet_sim.checkpoint import ClaimEntry
 

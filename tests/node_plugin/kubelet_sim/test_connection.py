@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim
+from fleet.plugin.requests import AskedClaim
 from node_plugin.kubelet_sim.connection import (
     HEALTH,
     V1,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import PluginUnavailable
-from fleet.dra.asking import AskedClaim
 from fleet.kube.base import Object
+from fleet.plugin.requests import AskedClaim
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.connection import Answer
 from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent, PodWorker, Surroundings

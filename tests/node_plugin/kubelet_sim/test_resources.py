@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fleet.core import errors
-from fleet.dra.asking import AskedClaim, PreparedDevice
 from fleet.kube.base import Object
+from fleet.plugin.requests import AskedClaim, PreparedDevice
 from node_plugin.kubelet_sim import checkpoint
 from node_plugin.kubelet_sim.connection import Answer
 from node_plugin.kubelet_sim.resources import PodIdentity, Resources

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from node_plugin.kubelet_sim.narration import Telling
 from node_plugin.kubelet_sim.story import Story
-from node_plugin.kubelet_sim.telling import Telling
 from tests.node_plugin.kubelet_sim.fake_site import FakeSite, HonestPlugin
 
 
