@@ -29,8 +29,8 @@ from actors import cluster, coordinators, handles, muster
 from actors.handles import RemoteCoordinator, RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
-from fleet.binding import alive
 from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
+from fleet.control.binding import liveness
 from fleet.core import errors, logs
 from fleet.plugging import read_plan
 
@@ -138,7 +138,7 @@ class Bridge:
         if not self._fleet.coordinator.kubernetes:
             return
         found = handles.signs(self._coordinators)
-        wrong = "; ".join(alive.told(found, time.time(), awaited=True))
+        wrong = "; ".join(liveness.told(found, time.time(), awaited=True))
         if not found.unknown:
             self._tries = 0
         elif self._tried_at != self._made_at:

@@ -1,4 +1,5 @@
-"""The coordinator's actor: a plain synchronous one, forwarding batches to `fleet.coordinator`.
+"""The coordinator's actor: a plain synchronous one, forwarding batches to
+`fleet.control.coordinator`.
 
 Sync on purpose: it is twice as fast as an async actor for work of microseconds, and every decision
 is one transaction of the stores anyway. One call at a time is what makes check-then-act safe here
@@ -7,9 +8,9 @@ Only a ping waits for none. Nothing lives in this object: a restart opens the st
 
 Messages cross as JSON and are validated on arrival; a refusal stands in an answer as an error.
 
-Where it reconciles the claims of a cluster, a thread does that (`fleet.binding.running`): calls
-wait for no step of it, only for the store. A store that does not answer at the start is waited for,
-since Ray starts no actor again whose constructor failed.
+Where it reconciles the claims of a cluster, a thread does that (`fleet.control.binding.loop`):
+calls wait for no step of it, only for the store. A store that does not answer at the start is
+waited for, since Ray starts no actor again whose constructor failed.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from fleet.planning import CoordinatorPlan
 from fleet.stores.base import Release, Renewal, RunRecord
 
 if TYPE_CHECKING:
-    from fleet.binding.alive import Heartbeat
-    from fleet.binding.running import Loop, Reconciling
-    from fleet.coordinator import Coordinator
+    from fleet.control.binding.liveness import Heartbeat
+    from fleet.control.binding.loop import Loop, Reconciling
+    from fleet.control.coordinator import Coordinator
 
 LOG = logging.getLogger(__name__)
 REOPEN_S = 1.0
@@ -99,7 +100,7 @@ def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
 
 def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> tuple[Loop, Heartbeat]:
     from fleet import coordinating
-    from fleet.binding.running import Loop
+    from fleet.control.binding.loop import Loop
 
     loop = Loop(opener, selecting=plan.nodes)
     heartbeat = coordinating.heartbeat(plan, loop)

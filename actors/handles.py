@@ -42,8 +42,8 @@ from actors.node_actor import (
     Pulse,
 )
 from actors.translate import given_up, translate, translated
-from fleet.binding.alive import Alive, Signs, of
-from fleet.coordinator import CoordinatorView
+from fleet.control.binding.liveness import Alive, Signs, of
+from fleet.control.coordinator import CoordinatorView
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import (
@@ -174,7 +174,9 @@ class RemoteNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCoordinator:
-    """The coordinator behind its actor, with the methods of `fleet.coordinator.Coordinator`."""
+    """The coordinator behind its actor, with the methods of
+    `fleet.control.coordinator.Coordinator`.
+    """
 
     handle: Any
 

@@ -23,7 +23,7 @@ import ray
 from actors import handles
 from actors.handles import Ref, RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
-from fleet.binding.ports import Abandonment
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.leases import Closure
@@ -73,7 +73,7 @@ class _Unanswered:
 
 
 class RayNodes:
-    """`fleet.binding.ports.Nodes` over node actors. Safe for threads."""
+    """`fleet.control.binding.ports.Nodes` over node actors. Safe for threads."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import founding, hardware, owning
-from fleet.coordinator import Coordinator
+from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, NodeName

@@ -12,26 +12,28 @@ from functools import partial
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.binding.alive import Heartbeat
-from fleet.binding.charge import Charge, ChargedNodes
-from fleet.binding.conditions import RebootConditions
-from fleet.binding.countersigning import Countersigning, Ends
-from fleet.binding.coverage import Coverage
-from fleet.binding.holding import Holds
-from fleet.binding.informing import QuarantineNotices
-from fleet.binding.leasing import ClaimLeases
-from fleet.binding.names import Marks
-from fleet.binding.orphans import OrphanLeases
-from fleet.binding.ports import Nodes
-from fleet.binding.quarantines import QuarantineLeases
-from fleet.binding.running import Follower, Loop, Opener, Reconciling, SideBySide
-from fleet.binding.service import Binder
-from fleet.binding.surroundings import BinderTerms, Surroundings
-from fleet.binding.telling import Telling
-from fleet.binding.trimming import trimmed, trimmed_node
-from fleet.binding.visibility import Visible
-from fleet.binding.watching import Cached
-from fleet.coordinator import Coordinator
+from fleet.control.binding.claim_leases import ClaimLeases
+from fleet.control.binding.conditions import RebootConditions
+from fleet.control.binding.countersigner import Countersigning, Ends
+from fleet.control.binding.coverage import Coverage
+from fleet.control.binding.events import Telling
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.liveness import Heartbeat
+from fleet.control.binding.loop import Follower, Loop, Opener, Reconciling, SideBySide
+from fleet.control.binding.names import Marks
+from fleet.control.binding.object_cache import Cached
+from fleet.control.binding.orphans import OrphanLeases
+from fleet.control.binding.ports import Nodes
+from fleet.control.binding.projection import trimmed, trimmed_node
+from fleet.control.binding.quarantine_events import QuarantineNotices
+from fleet.control.binding.quarantines import QuarantineLeases
+from fleet.control.binding.service import Binder
+from fleet.control.binding.shard import Charge, ChargedNodes
+from fleet.control.binding.surroundings import BinderTerms, Surroundings
+from fleet.control.binding.visibility import Visible
+from fleet.control.coordinator import Coordinator
+from fleet.control.repair.absence import AbsentNodes
+from fleet.control.repair.lost_nodes import Parting
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.labels import selector
@@ -44,8 +46,6 @@ from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
 from fleet.kube.rights import Rights
 from fleet.planning import CoordinatorPlan, FleetPlan
-from fleet.repair.absence import AbsentNodes
-from fleet.repair.forgetting import Parting
 from fleet.rpc.local_nodes import DoorNodes
 
 COMPONENT = "fleetscrub-coordinator"

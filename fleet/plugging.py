@@ -16,9 +16,9 @@ from pathlib import Path
 from fleet import bootstrap
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_file import TagKeyFile
-from fleet.binding.holding import Holds
-from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.profiles import Profile

@@ -12,9 +12,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.binding import alive, pledge
-from fleet.binding.names import Marks
 from fleet.cli.reach import Fleet
+from fleet.control.binding import liveness, pledge
+from fleet.control.binding.names import Marks
+from fleet.control.repair import audit
+from fleet.control.repair.audit import Compared
+from fleet.control.repair.facts import Api, Facts, homes
+from fleet.control.repair.leftovers import judge
+from fleet.control.repair.survey import LISTED, read_api
+from fleet.control.repair.troubles import AuditFinding, Trouble, finding
 from fleet.core.errors import FleetError
 from fleet.core.messages import DeviceView, Message, Moment, NodeView
 from fleet.core.model import HolderKind, Lease, State, Token, UnitId
@@ -26,12 +32,6 @@ from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
 from fleet.node.lost import LOST
 from fleet.plugin.slices.gate import is_quarantined
-from fleet.repair import auditing
-from fleet.repair.auditing import Compared
-from fleet.repair.facts import Api, Facts, homes
-from fleet.repair.finding import judge
-from fleet.repair.gathering import LISTED, read_api
-from fleet.repair.troubles import AuditFinding, Trouble, finding
 from jobs.sweep import each
 
 NEEDS_CERTIFICATE = frozenset({str(State.CLEAN), str(State.IN_USE)})
@@ -149,8 +149,8 @@ def gather(fleet: Fleet, looking: Looking, *, now: float) -> Evidence:
 def _coordinators(looking: Looking, now: float) -> dict[str, tuple[str, ...]]:
     if looking.cluster is None:
         return {}
-    signs = alive.read(looking.cluster, looking.namespace)
-    said = tuple(alive.told(signs, now, awaited=looking.awaited))
+    signs = liveness.read(looking.cluster, looking.namespace)
+    said = tuple(liveness.told(signs, now, awaited=looking.awaited))
     return {"uncoordinated": said} if signs.found is None else {"coordinator": said}
 
 
@@ -208,7 +208,7 @@ def _of_api(evidence: Evidence) -> Iterator[AuditFinding]:
     if evidence.api is not None:
         views = {view.node: view for view in evidence.views}
         compared = Compared(evidence.at, evidence.leases, views, evidence.api, evidence.settle_s)
-        yield from auditing.compare(compared)
+        yield from audit.compare(compared)
 
 
 def _of_nodes(evidence: Evidence) -> Iterator[AuditFinding]:

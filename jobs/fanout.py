@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from actors.handles import CALL_TIMEOUT_S, RemoteCoordinator, RemoteNode, gather
 from actors.node_actor import ACCEPTANCES, ORDERS
-from fleet.campaign.ports import Requests
+from fleet.control.campaign.ports import Requests
 from fleet.core.errors import FleetError, RayUnavailable
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class RayNodes:
-    """`fleet.campaign.ports.Nodes` over node actors."""
+    """`fleet.control.campaign.ports.Nodes` over node actors."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class RayNodes:
 
 
 class RayCoordinator:
-    """`fleet.campaign.ports.CampaignCoordinator` over the coordinator actor."""
+    """`fleet.control.campaign.ports.CampaignCoordinator` over the coordinator actor."""
 
     def __init__(
         self, coordinator: RemoteCoordinator, *, out_of_service_max: int | None = None

@@ -14,10 +14,14 @@ from typing import Protocol, runtime_checkable
 from pydantic import Field
 
 from fleet import bootstrap
-from fleet.binding.holding import Holds
-from fleet.binding.ports import Abandonment
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.ports import Abandonment
+from fleet.control.repair.facts import Facts
+from fleet.control.repair.leftovers import Orphan, find
+from fleet.control.repair.repair import Hands, Outcome, fix
+from fleet.control.repair.survey import LISTED, Sources, gather
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
@@ -25,10 +29,6 @@ from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
 from fleet.node.cdi.directory import SpecDirectory
 from fleet.planning import NodePlan
-from fleet.repair.facts import Facts
-from fleet.repair.finding import Orphan, find
-from fleet.repair.fixing import Hands, Outcome, fix
-from fleet.repair.gathering import LISTED, Sources, gather
 from jobs.sweep import each
 
 

@@ -20,10 +20,10 @@ from types import FrameType
 from actors import muster
 from actors.muster import Muster
 from fleet.bootstrap import FleetPlan
-from fleet.campaign import select
-from fleet.campaign.report import CampaignStatus, RunReport
-from fleet.campaign.run import Campaign, Scope
-from fleet.campaign.scope import Agreement
+from fleet.control.campaign import select
+from fleet.control.campaign.report import CampaignStatus, RunReport
+from fleet.control.campaign.run import Campaign, Scope
+from fleet.control.campaign.scope import Agreement
 from fleet.core import errors
 from fleet.core.clock import SteadyClock
 from fleet.core.errors import FleetError

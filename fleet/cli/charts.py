@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fleet.campaign.verdict import Verdict
 from fleet.cli.markup import text
 from fleet.cli.text import duration, rate, visible
+from fleet.control.campaign.verdict import Verdict
 from fleet.reports.timeline import Span, Timeline
 
 WIDTH = 900.0

@@ -14,13 +14,13 @@ import typer
 from rich.console import Console
 
 from fleet import bootstrap
-from fleet.binding.explaining import ClaimStory
-from fleet.binding.receipt import ClaimReceipt
 from fleet.cli import reach, receipt, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, settings_of, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.cli.receipt import receipts
+from fleet.control.binding.explanation import ClaimStory
+from fleet.control.binding.receipt import ClaimReceipt
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import AcquireRequest
@@ -33,11 +33,11 @@ from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.base import Release
 
 if TYPE_CHECKING:
-    from fleet.binding.allocating import Allocated
-    from fleet.binding.claim import ClaimReading
-    from fleet.binding.decisions import PodFact
-    from fleet.binding.leasing import ClaimLeases
-    from fleet.binding.ports import Nodes
+    from fleet.control.binding.allocator import Allocated
+    from fleet.control.binding.claim import ClaimReading
+    from fleet.control.binding.claim_leases import ClaimLeases
+    from fleet.control.binding.decisions import PodFact
+    from fleet.control.binding.ports import Nodes
 
 app = typer.Typer(no_args_is_help=True)
 DRIVER = KubernetesSettings().driver
@@ -104,8 +104,8 @@ def bind(
 ) -> None:
     """Choose devices, wipe and check them, and allocate the claim; all of it or nothing."""
     # The library of selectors takes 0.2 s to load: only where it is used.
-    from fleet.binding.allocating import Allocator, AllocatorTerms
-    from fleet.binding.names import Marks
+    from fleet.control.binding.allocator import Allocator, AllocatorTerms
+    from fleet.control.binding.names import Marks
 
     name = _name(claim)
     where = _Where(state_directory(state), address, kubeconfig, policy)
@@ -196,10 +196,10 @@ def _has_fleet() -> bool:
 
 
 def _story(name: Name, where: _Where) -> ClaimStory:
-    from fleet.binding import alive, pledge, statements
-    from fleet.binding.claim import read
-    from fleet.binding.explaining import explain, operations
-    from fleet.binding.surroundings import BinderTerms
+    from fleet.control.binding import liveness, pledge, statements
+    from fleet.control.binding.claim import read
+    from fleet.control.binding.explanation import explain, operations
+    from fleet.control.binding.surroundings import BinderTerms
 
     now = time.time()
     with _desk(where) as desk:
@@ -226,8 +226,8 @@ def _story(name: Name, where: _Where) -> ClaimStory:
             found = Finding(check="parameters", verdict="fail", detail=detail, remedy=remedy)
             story = story.model_copy(update={"missing": (*story.missing, found)})
         awaited = reading.gated and not reading.bound and not reading.failed
-        signs = alive.read(desk.cluster, desk.settings.store.namespace)
-        trouble = tuple(alive.told(signs, time.time(), awaited=awaited))
+        signs = liveness.read(desk.cluster, desk.settings.store.namespace)
+        trouble = tuple(liveness.told(signs, time.time(), awaited=awaited))
         return story.model_copy(update={"coordinator_trouble": trouble})
 
 
@@ -279,7 +279,7 @@ class _Where:
 
 @contextmanager
 def _desk(where: _Where) -> Iterator[_Desk]:
-    from fleet.binding.leasing import ClaimLeases
+    from fleet.control.binding.claim_leases import ClaimLeases
 
     around = surroundings(
         where.directory,
@@ -342,7 +342,7 @@ def _view(desk: _Desk, names: Sequence[str], asked: Sequence[str] = ()) -> NodeV
 
 def _on_units(coordinator: reach.Coordinator, reading: ClaimReading, view: NodeView) -> list[Lease]:
     """Whatever the store says about the claim's devices."""
-    from fleet.binding.facts import devices_of
+    from fleet.control.binding.claim_facts import devices_of
 
     found = devices_of(view, reading.holding).values()
     units = {unit for device in found if device is not None for unit in device.units}
@@ -350,7 +350,7 @@ def _on_units(coordinator: reach.Coordinator, reading: ClaimReading, view: NodeV
 
 
 def _pods(cluster: Cluster, reading: ClaimReading) -> Iterator[PodFact]:
-    from fleet.binding.decisions import PodFact
+    from fleet.control.binding.decisions import PodFact
 
     for pod in reading.pods:
         try:

@@ -16,9 +16,9 @@ from fleet.core.settings import Settings
 from fleet.planning import NodePlan
 
 if TYPE_CHECKING:
-    from fleet.binding.alive import Signs
-    from fleet.binding.holding import Holds
-    from fleet.binding.names import Marks
+    from fleet.control.binding.holds import Holds
+    from fleet.control.binding.liveness import Signs
+    from fleet.control.binding.names import Marks
     from fleet.kube.base import Cluster
 
 KubeconfigOption = Annotated[
@@ -75,14 +75,14 @@ class Surroundings:
     @property
     def marks(self) -> Marks:
         """Our names on claims."""
-        from fleet.binding.names import Marks
+        from fleet.control.binding.names import Marks
 
         return Marks(self.settings.kubernetes.driver)
 
     @property
     def holds(self) -> Holds | None:
         """What takes our marks off claims."""
-        from fleet.binding.holding import Holds
+        from fleet.control.binding.holds import Holds
         from fleet.core.clock import SystemClock
 
         return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
@@ -112,7 +112,7 @@ def coordinator_signs(
     It is read at the API server that `kubeconfig` names, else at that of `plans`; without either
     its actor is asked, in the Ray at `address`. Raises `RayUnavailable` where that is away.
     """
-    from fleet.binding.alive import Signs, read
+    from fleet.control.binding.liveness import Signs, read
 
     if kubeconfig is None and address is not None:
         from fleet.cli import reach

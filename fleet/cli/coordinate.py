@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from fleet import coordinating
-from fleet.binding.running import Loop
 from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
+from fleet.control.binding.loop import Loop
 from fleet.core import logs, termination
 from fleet.planning import plan_fleet
 

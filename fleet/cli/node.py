@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet import bootstrap
-from fleet.campaign.targets import choose
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
     NAME_IT,
@@ -32,11 +31,12 @@ from fleet.cli.options import (
 )
 from fleet.cli.output import AsJson, DeviceRow, VerbAnswer, emit, error_console, fields_of
 from fleet.cli.standby import standby
+from fleet.control.campaign.targets import choose
+from fleet.control.repair.drain import Drained, counted, drain, settled
+from fleet.control.repair.lost_nodes import Forgotten, Parting, forget, life
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, State
-from fleet.repair.draining import Drained, counted, drain, settled
-from fleet.repair.forgetting import Forgotten, Parting, forget, life
 
 app = typer.Typer(no_args_is_help=True)
 LOOK_S = 1.0

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from fleet.campaign.breaker import Stance
-from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
 from fleet.cli import text
+from fleet.control.campaign.breaker import Stance
+from fleet.control.campaign.report import CampaignStatus, DeviceStatus, Phase
 
 HEARTBEAT_S = 2.0
 """Period, s, of the plain sign of life."""

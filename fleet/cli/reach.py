@@ -25,7 +25,7 @@ from fleet.rpc.client import DoorNode
 from fleet.stores.base import Release, RunRecord
 
 if TYPE_CHECKING:
-    from fleet.binding.alive import Signs
+    from fleet.control.binding.liveness import Signs
     from fleet.node.service import NodeService
 
 TICK_S = 0.2

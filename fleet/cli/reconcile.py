@@ -16,7 +16,7 @@ from fleet.cli.output import AsJson, VerbAnswer, emit
 from jobs.reconcile import Reconciliation
 
 if TYPE_CHECKING:
-    from fleet.repair.fixing import Outcome
+    from fleet.control.repair.repair import Outcome
 
 
 class ReconcileAnswer(Reconciliation, VerbAnswer):

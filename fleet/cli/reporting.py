@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fleet.campaign.report import ExitReason, RunReport
-from fleet.campaign.verdict import verdict
 from fleet.cli import text
+from fleet.control.campaign.report import ExitReason, RunReport
+from fleet.control.campaign.verdict import verdict
 from fleet.core.messages import GOOD, DeviceResult, Outcome
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from fleet.campaign.verdict import COVERED, WORDS, Verdict
 from fleet.cli import charts, text
 from fleet.cli.markup import document, folded, row, table
 from fleet.cli.markup import text as marked
+from fleet.control.campaign.verdict import COVERED, WORDS, Verdict
 from fleet.reports import run as runs
 from fleet.reports.run import Gap, Row, RunFigures
 from fleet.reports.timeline import Span

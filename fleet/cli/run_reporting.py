@@ -9,11 +9,11 @@ from typing import Literal
 
 from rich.console import Console
 
-from fleet.campaign.verdict import COVERED, Verdict
 from fleet.cli import markup, reach, run_page, text
 from fleet.cli.evidence import open_evidence
 from fleet.cli.options import state_directory
 from fleet.cli.output import VerbAnswer, emit, fields_of
+from fleet.control.campaign.verdict import COVERED, Verdict
 from fleet.core import errors
 from fleet.core.messages import DeviceResult, Moment, MomentOrNone
 from fleet.core.model import RunId

@@ -14,10 +14,6 @@ from rich.console import Console
 
 from fleet import bootstrap, planning
 from fleet.bootstrap import FleetPlan
-from fleet.campaign import budget, plan, select
-from fleet.campaign.report import RunReport
-from fleet.campaign.scope import Scope
-from fleet.campaign.targets import Target, target_of
 from fleet.cli import progress, reach, reporting, text
 from fleet.cli.options import (
     ADDRESS,
@@ -28,6 +24,10 @@ from fleet.cli.options import (
     state_directory,
 )
 from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
+from fleet.control.campaign import budget, plan, select
+from fleet.control.campaign.report import RunReport
+from fleet.control.campaign.scope import Scope
+from fleet.control.campaign.targets import Target, target_of
 from fleet.core import errors
 from fleet.core.messages import Message, NodeView
 from fleet.core.model import RunId

@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 
 from fleet import planning
-from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, coordinator_signs
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit, fields_of
+from fleet.control.binding import liveness
 from fleet.core import errors
 from fleet.core.messages import Moment, NodeView
 from fleet.core.model import OUT_OF_SERVICE, State
@@ -45,7 +45,7 @@ class StatusAnswer(VerbAnswer):
     unfit_since: Moment = 0.0
     """When the first device that is out of service now was taken out; null: none, or not told."""
     nodes: tuple[NodeRow, ...]
-    coordinator: alive.Alive | None
+    coordinator: liveness.Alive | None
     """As the coordinator reported last; null: none has, or it is not known."""
     coordinator_trouble: tuple[str, ...]
 
@@ -143,7 +143,7 @@ def status(
     asked = coordinator_signs(plans, address=address, kubeconfig=kubeconfig, policy=policy)
     signs, awaited = asked
     now = time.time()
-    trouble = tuple(alive.told(signs, now, awaited=awaited))
+    trouble = tuple(liveness.told(signs, now, awaited=awaited))
     # Who waits for no coordinator is as fit without one: then that is said, and is no verdict.
     counts = signs.found is not None or awaited
     judged = judge(views, trouble if counts else (), unasked=not (plans or address))
@@ -167,7 +167,7 @@ def status(
         text.banner(console, views)
         console.print(text.plain(judged.line(), "bold green" if judged.fit else "bold red"))
         _render(console, views)
-        if line := alive.summary(signs, now):
+        if line := liveness.summary(signs, now):
             console.print(text.plain(f"  {line}"))
         for why in trouble:
             console.print(text.plain(f"  {why}", style="yellow"))

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet.binding import alive
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
     KubeconfigOption,
@@ -21,14 +20,15 @@ from fleet.cli.cluster import (
 )
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.control.binding import liveness
+from fleet.control.repair import uninstall as repair_uninstall
+from fleet.control.repair.facts import Facts
+from fleet.control.repair.repair import Hands, Outcome
+from fleet.control.repair.survey import gather
+from fleet.control.repair.uninstall import Obstacle
 from fleet.core import errors
 from fleet.core.messages import Message
 from fleet.core.model import HolderKind
-from fleet.repair import removing
-from fleet.repair.facts import Facts
-from fleet.repair.fixing import Hands, Outcome
-from fleet.repair.gathering import gather
-from fleet.repair.removing import Obstacle
 
 RETURN_S = 3.0
 """Time, s, after which a coordinator anywhere would have taken its quarantine leases again."""
@@ -95,8 +95,8 @@ def uninstall(
         bench = job.bench(fleet, around)
         facts = gather(bench.sources, time.time())
         obstacles = (
-            *removing.obstacles(facts, followed=followed),
-            *removing.around(
+            *repair_uninstall.obstacles(facts, followed=followed),
+            *repair_uninstall.around(
                 alive=_running(around) if address is None else None,
                 now=facts.at,
                 unasked=around.unasked,
@@ -106,7 +106,7 @@ def uninstall(
         items = _items(facts, bench.hands if go else None, followed=followed)
         if go and any(one.orphan.subject.startswith(_QUARANTINES) for one in items):
             time.sleep(RETURN_S)
-            obstacles = removing.returned(items, tuple(fleet.coordinator.leases()))
+            obstacles = repair_uninstall.returned(items, tuple(fleet.coordinator.leases()))
     report = Uninstall(
         applied=go,
         simulated=any(view.simulated for view in facts.views.values()),
@@ -124,18 +124,18 @@ def uninstall(
     raise typer.Exit(2 if job.blind(facts) else int(left))
 
 
-def _running(around: Surroundings) -> alive.Alive | None:
+def _running(around: Surroundings) -> liveness.Alive | None:
     """The coordinator of the cluster, if one reported."""
     if around.cluster is None:
         return None
-    return alive.read(around.cluster, around.settings.store.namespace).found
+    return liveness.read(around.cluster, around.settings.store.namespace).found
 
 
 def _items(facts: Facts, hands: Hands | None, *, followed: bool) -> tuple[Outcome, ...]:
     """What there is, taken away by `hands`; None: left as it is."""
     if hands is not None:
-        return removing.remove(facts, hands, followed=followed)
-    found = removing.everything(facts, followed=followed)
+        return repair_uninstall.remove(facts, hands, followed=followed)
+    found = repair_uninstall.everything(facts, followed=followed)
     return tuple(Outcome(orphan=one, done=False) for one in found)
 
 

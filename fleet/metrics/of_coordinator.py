@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fleet.binding.running import BindingView
-from fleet.campaign.report import ExitReason
-from fleet.coordinator import CoordinatorView
+from fleet.control.binding.loop import BindingView
+from fleet.control.campaign.report import ExitReason
+from fleet.control.coordinator import CoordinatorView
 from fleet.core.messages import Outcome
 from fleet.core.model import HolderKind
 from fleet.metrics import lease_operations

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.admission.tags_claim import REFUSALS, Isolation
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder

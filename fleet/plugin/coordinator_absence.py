@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet.binding.alive import Alive, Observer, Signs
-from fleet.binding.claim import ClaimReading, read
-from fleet.binding.names import Marks
+from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding.liveness import Alive, Observer, Signs
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.evidence import dsse

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet.binding.claim import ClaimReading, read
-from fleet.binding.holding import Holds
+from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding.holds import Holds
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import NodeView, Owed

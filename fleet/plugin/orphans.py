@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, Owed, TeardownOrder
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of

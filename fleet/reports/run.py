@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet.campaign.report import ExitReason, exit_code
-from fleet.campaign.verdict import COVERED, Verdict, counted, verdict
+from fleet.control.campaign.report import ExitReason, exit_code
+from fleet.control.campaign.verdict import COVERED, Verdict, counted, verdict
 from fleet.core.messages import ByteFigures, DeviceResult
 from fleet.evidence.judged import Evidence
 from fleet.reports.timeline import Timeline, place, timeline

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet.campaign.verdict import Verdict, verdict
+from fleet.control.campaign.verdict import Verdict, verdict
 from fleet.core.messages import DeviceResult
 
 SKEW_MAX_S = 300.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fleet.binding.ports import Abandonment
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.leases import Closure
@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 
 
 class DoorNodes:
-    """`fleet.binding.ports.Nodes` over doors. Bounded by the doors' own time-outs."""
+    """`fleet.control.binding.ports.Nodes` over doors. Bounded by the doors' own time-outs."""
 
     def __init__(
         self,

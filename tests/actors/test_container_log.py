@@ -38,7 +38,7 @@ def test_f71_actors_log_where_the_pod_s_log_is_read(tmp_path: Path) -> None:
                 )
             try:
                 seen = [rays.directory / f"{tree}.log" for tree in ("head", "node")]
-                until(lambda: _all(seen, "fleet.binding.running: claims are rec"), 150.0)
+                until(lambda: _all(seen, "fleet.control.binding.loop: claims are rec"), 150.0)
                 until(lambda: _all(seen, "node-actor actors.node_actor: node-01: "), 60.0)
                 files = list(rays.directory.glob("ray/session_latest/logs/worker-*.err"))
                 assert _all(files, "claims are reconciled")

@@ -19,8 +19,8 @@ from actors.coordinator_actor import (
 )
 from actors.translate import StartRefused
 from fleet import bootstrap
-from fleet.binding.running import BindingView, Reconciling
-from fleet.coordinator import Coordinator, CoordinatorView
+from fleet.control.binding.loop import BindingView, Reconciling
+from fleet.control.coordinator import Coordinator, CoordinatorView
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Token, UnitId
@@ -215,9 +215,9 @@ def test_a_coordinator_goes_where_its_rights_are() -> None:
     """A5: what it may do at the API is its pod's; live raylets made for it are taken, if any is."""
     settings = Settings(store=StoreSettings(kind=StoreKind.KUBERNETES))
     plan = CoordinatorPlan(state="/s", settings=settings).model_dump_json()
-    meant = {"Alive": True, "Labels": {"fleet/coordinator": "true"}}
+    meant = {"Alive": True, "Labels": {"fleet/control/coordinator": "true"}}
     dead, other = {**meant, "Alive": False}, {"Alive": True, "Labels": {"fleet/host": "h1"}}
-    pinned = {"label_selector": {"fleet/coordinator": "true"}}
+    pinned = {"label_selector": {"fleet/control/coordinator": "true"}}
     assert placement(plan, host="h1", raylets=[other, meant]) == pinned
     assert placement(plan, host="h1", raylets=[other, dead]) == {}
 

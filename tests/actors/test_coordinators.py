@@ -13,7 +13,7 @@ from actors.bridge import Bridge
 from actors.handles import RemoteCoordinator
 from actors.identity import coordinator_digest
 from fleet import bootstrap
-from fleet.binding.running import BindingView
+from fleet.control.binding.loop import BindingView
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import NODES, Name, PatchKind

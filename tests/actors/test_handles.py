@@ -23,10 +23,10 @@ from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
 from fleet import bootstrap
-from fleet.binding.claim import ClaimReading, read
-from fleet.binding.names import Marks
-from fleet.binding.ports import Abandonment
-from fleet.binding.running import BindingView
+from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding.loop import BindingView
+from fleet.control.binding.names import Marks
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import DeviceResult, NodeView, Outcome, ScrubOrder

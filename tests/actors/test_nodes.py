@@ -12,7 +12,7 @@ import pytest
 from actors.handles import RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
 from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
-from fleet.binding.ports import Abandonment
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.leases import ClosedBy, Closure

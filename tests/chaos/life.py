@@ -19,9 +19,9 @@ from typing import Any
 
 from fleet import bootstrap
 from fleet.bootstrap import FleetPlan
-from fleet.campaign.ports import Requests
-from fleet.campaign.run import Campaign, Scope
-from fleet.coordinator import Coordinator
+from fleet.control.campaign.ports import Requests
+from fleet.control.campaign.run import Campaign, Scope
+from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.errors import FleetError
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class LocalNodes:
-    """`fleet.campaign.ports.Nodes` over services of this process."""
+    """`fleet.control.campaign.ports.Nodes` over services of this process."""
 
     def __init__(self, services: Mapping[str, NodeService]) -> None:
         self._services = services

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.campaign.report import ExitReason
-from fleet.coordinator import Coordinator
+from fleet.control.campaign.report import ExitReason
+from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.clock import Clock, ManualClock
 from fleet.core.leases import AcquireRequest, ClosedBy, Closure

@@ -10,18 +10,18 @@ from dataclasses import replace
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.binding.claim import read
-from fleet.binding.holding import Holds
+from fleet.control.binding.claim import read
+from fleet.control.binding.holds import Holds
 from fleet.core.profiles import Profile
 from fleet.kube.base import CLAIMS, Object
 from fleet.kube.memory.access import Caller
 from tests.deploy import test_coordinator, test_rbac, test_rbac_accounts
 from tests.deploy.manifests import ROOT
 from tests.deploy.reviews import Recorded, Recorder, Review, policies, refused
-from tests.fleet.binding.grounds import Ground
+from tests.fleet.control.binding.grounds import Ground
+from tests.fleet.control.repair.conftest import Site
+from tests.fleet.control.repair.test_uninstall import install
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench
-from tests.fleet.repair.conftest import Site
-from tests.fleet.repair.test_removing import install
 
 DIRECTORY = ROOT / "helm" / "fleetscrub" / "accounts"
 FILES = sorted(DIRECTORY.glob("*.yaml"))

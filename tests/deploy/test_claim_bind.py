@@ -7,7 +7,7 @@ import pytest
 from fleet.core import errors
 from fleet.kube.memory.access import Access, Caller
 from tests.deploy.manifests import Right, called, rights, role, rules
-from tests.fleet.binding.grounds import Ground
+from tests.fleet.control.binding.grounds import Ground
 
 GROUP = "resource.k8s.io"
 USER = "hybrid-scheduler"

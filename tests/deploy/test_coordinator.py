@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap, coordinating
-from fleet.binding import alive
-from fleet.binding.alive import Heartbeat
-from fleet.binding.claim import ClaimReading, read
-from fleet.binding.conditions import RebootConditions
-from fleet.binding.holding import Holds
-from fleet.binding.running import BindingView, Loop
-from fleet.binding.visibility import Visible
 from fleet.cli.main import main
+from fleet.control.binding import liveness
+from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding.conditions import RebootConditions
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.liveness import Heartbeat
+from fleet.control.binding.loop import BindingView, Loop
+from fleet.control.binding.visibility import Visible
 from fleet.core import errors
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.leases import AcquireRequest
@@ -35,9 +35,9 @@ from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
+from tests.fleet.control.repair.conftest import Site
+from tests.fleet.control.repair.test_lost_nodes import lose
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
-from tests.fleet.repair.conftest import Site
-from tests.fleet.repair.test_forgetting import lose
 from tests.standin.server import StandIn
 
 ACCOUNT = "fleet-coordinator"
@@ -169,7 +169,7 @@ def seen(site: Bench, cluster: MemoryCluster) -> None:
     view = BindingView(stepped_at=time.time())
     heart = Heartbeat(lambda: view, state=site.state, cluster=cluster, namespace="fleetscrub")
     heart.beat()
-    found = alive.read(cluster, "fleetscrub").found
+    found = liveness.read(cluster, "fleetscrub").found
     assert found is not None
     assert found.wrong(found.at) == ""
 

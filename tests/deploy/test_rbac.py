@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.binding import bodies
-from fleet.binding.bodies import Told, Word
-from fleet.binding.claim import read
-from fleet.binding.holding import Holds
-from fleet.binding.names import MANAGER
+from fleet.control.binding import bodies
+from fleet.control.binding.bodies import Told, Word
+from fleet.control.binding.claim import read
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.names import MANAGER
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import ClaimOrder

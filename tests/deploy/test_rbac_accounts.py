@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from fleet.control.repair.uninstall import obstacles, remove
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.repair.removing import obstacles, remove
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
-from tests.fleet.repair.conftest import MARKS, Site
-from tests.fleet.repair.test_removing import install
+from tests.fleet.control.repair.conftest import MARKS, Site
+from tests.fleet.control.repair.test_uninstall import install
 
 GROUP = "resource.k8s.io"
 UNINSTALL = "fleet-uninstall"

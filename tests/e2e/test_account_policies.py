@@ -14,8 +14,8 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet.binding import claim as claims
-from fleet.binding.names import Marks
+from fleet.control.binding import claim as claims
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import RunId

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.binding import claim as claims
-from fleet.binding.names import Marks
+from fleet.control.binding import claim as claims
+from fleet.control.binding.names import Marks
 from fleet.kube.base import CLAIMS, PODS, name_of, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.link import Link

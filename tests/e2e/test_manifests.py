@@ -13,8 +13,8 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet.binding import claim as claims
-from fleet.binding.names import Marks
+from fleet.control.binding import claim as claims
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.kube import client
 from fleet.kube.base import EVENTS, PODS, Name, Object, Resource, name_of

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.kube.base import NODES, Name, uid_of
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DEVICES, DRIVER

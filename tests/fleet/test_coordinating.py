@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet import coordinating
-from fleet.binding.claim import ClaimReading, read
-from fleet.binding.running import Loop
+from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding.loop import Loop
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB

@@ -11,19 +11,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.binding import claim as binding_claim
-from fleet.binding.looking import Look
-from fleet.binding.service import Binder
-from fleet.binding.watching import Cached
+from fleet.control.binding import claim as binding_claim
+from fleet.control.binding.object_cache import Cached
+from fleet.control.binding.service import Binder
+from fleet.control.binding.snapshot import Look
+from fleet.control.repair.survey import EVERYTHING, read_api
 from fleet.core import errors
 from fleet.core.model import Token
 from fleet.core.settings import WipePolicy
 from fleet.kube import answers
 from fleet.kube.base import CLAIMS, Listing, Name, Object, Resource, Selection, name_of, uid_of
 from fleet.plugin import resource_claim as dra
-from fleet.repair.gathering import EVERYTHING, read_api
 from jobs.audit import Evidence, compare
-from tests.fleet.binding.benches import DRIVER, MARKS, NOW, SPACE, Bench
+from tests.fleet.control.binding.benches import DRIVER, MARKS, NOW, SPACE, Bench
 from tests.fuzz.mutations import DEPTH, documents, spelled
 from tests.fuzz.running import bounded, fuzzed, told
 

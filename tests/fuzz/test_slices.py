@@ -13,7 +13,7 @@ from fleet.kube.base import SLICES, Object
 from fleet.plugin.slices.foreign import covered
 from fleet.plugin.slices.pool import PoolIdentity, plan
 from fleet.plugin.slices.pool_view import read_pools
-from tests.fleet.binding.scenes import DRIVER, device, entry, slice_of
+from tests.fleet.control.binding.scenes import DRIVER, device, entry, slice_of
 from tests.fuzz.mutations import documents, spelled
 from tests.fuzz.running import bounded, fuzzed
 

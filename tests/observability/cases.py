@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fleet.binding.running import BindingView
+from fleet.control.binding.loop import BindingView
 from fleet.core.messages import Tally, UnitsView
 from fleet.core.model import State
 from fleet.metrics import of_coordinator, of_node

@@ -28,17 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.binding.facts import UNDER
-from fleet.binding.service import CLAIMS_MAX, RESYNC_S, Binder
-from fleet.binding.watching import Cached
-from fleet.coordinator import Coordinator
+from fleet.control.binding.claim_facts import UNDER
+from fleet.control.binding.object_cache import Cached
+from fleet.control.binding.service import CLAIMS_MAX, RESYNC_S, Binder
+from fleet.control.coordinator import Coordinator
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimBrief
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.stores.memory import MemoryRunStore
 from fleet.stores.sqlite import open_stores
-from tests.fleet.binding import scenes
-from tests.fleet.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
+from tests.fleet.control.binding import scenes
+from tests.fleet.control.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
 
 DEVICES = 8
 """Devices of a node, of which each claim has one."""

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
-from fleet.campaign.plan import next_batch
+from fleet.control.campaign.plan import next_batch
 from fleet.core.profiles import Profile
 from fleet.core.settings import CampaignPolicy
 from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, survivors
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
-from tests.fleet.binding.benches import Bench
-from tests.fleet.campaign.test_plan import grid, serving
+from tests.fleet.control.binding.benches import Bench
+from tests.fleet.control.campaign.test_plan import grid, serving
 from tests.fleet.devices.wipe.orders import node, order_for, run, whole
 from tests.fleet.evidence.samples import Site, device_named
 from tests.fleet.node.conftest import Lab, quick_settings

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.campaign.report import ExitReason
+from fleet.control.campaign.report import ExitReason
 from fleet.core.settings import CampaignPolicy
 from fleet.stores.sqlite import open_stores
 from tests.scale.driving import Bill, Clock, Line, Order

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.campaign import select
-from fleet.campaign.ports import Requests
-from fleet.campaign.run import Campaign, Scope
-from fleet.coordinator import Coordinator
+from fleet.control.campaign import select
+from fleet.control.campaign.ports import Requests
+from fleet.control.campaign.run import Campaign, Scope
+from fleet.control.coordinator import Coordinator
 from fleet.core.errors import FleetError, RayUnavailable
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Acceptance, DeviceResult, Message, NodeView, Outcome, ScrubOrder
@@ -116,7 +116,7 @@ class Line:
 
 
 class HostedNodes:
-    """`fleet.campaign.ports.Nodes`: questions to `tests.scale.hosting`, wherever it is."""
+    """`fleet.control.campaign.ports.Nodes`: questions to `tests.scale.hosting`, wherever it is."""
 
     def __init__(self, ask: Callable[[Mapping[str, Any]], Any], clock: Clock) -> None:
         self._ask = ask
@@ -171,7 +171,9 @@ class NoHeads:
 
 
 class Metered:
-    """`fleet.campaign.ports.CampaignCoordinator`: the real one, its processor time noted."""
+    """`fleet.control.campaign.ports.CampaignCoordinator`: the real one, its processor time
+    noted.
+    """
 
     def __init__(self, coordinator: Coordinator, *, die_after: int) -> None:
         self.coordinator = coordinator

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.campaign.targets import POOL, RACK
+from fleet.control.campaign.targets import POOL, RACK
 from fleet.core.messages import ScrubOrder
 from tests.scale.nodes import Events, Node
 

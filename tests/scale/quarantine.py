@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet import coordinating
-from fleet.binding.running import Loop
 from fleet.bootstrap import FleetPlan
+from fleet.control.binding.loop import Loop
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError, LeaseHeld
 from fleet.core.leases import AcquireRequest

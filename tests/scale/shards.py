@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet import coordinating
-from fleet.binding.running import Reconciling
-from fleet.coordinator import Coordinator
+from fleet.control.binding.loop import Reconciling
+from fleet.control.coordinator import Coordinator
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.planning import CoordinatorPlan
 from fleet.stores.memory import MemoryRunStore
-from tests.fleet.binding import scenes
-from tests.fleet.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
+from tests.fleet.control.binding import scenes
+from tests.fleet.control.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
 
 
 class Pools(Bench):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleet.campaign.run import Campaign
-from fleet.coordinator import Coordinator
+from fleet.control.campaign.run import Campaign
+from fleet.control.coordinator import Coordinator
 from fleet.core.messages import Outcome
 from fleet.core.model import RunId
 from fleet.core.settings import CampaignPolicy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from actors.coordinator_actor import LEASE, REQUESTS, CoordinatorActor
 from fleet import bootstrap
-from fleet.coordinator import Coordinator
+from fleet.control.coordinator import Coordinator
 from fleet.core.clock import SystemClock
 from fleet.core.errors import EpochForeign, FleetError
 from fleet.core.leases import AcquireRequest
@@ -22,7 +22,7 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from jobs.bench_leases import StoreLeasing, one_round
-from tests.fleet.binding.benches import NoSigner
+from tests.fleet.control.binding.benches import NoSigner
 from tests.scale import struck
 from tests.scale.leases import DEVICES
 

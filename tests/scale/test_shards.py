@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from fleet.binding.claim import ClaimReading
+from fleet.control.binding.claim import ClaimReading
 from fleet.kube.base import CLAIMS, NODES, Name
-from tests.fleet.binding.benches import STEP_S
+from tests.fleet.control.binding.benches import STEP_S
 from tests.scale.shards import Pools, Shard, run, shard
 
 A, B, C = "pool=a", "pool in (b)", "pool notin (a,b),pool"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.control.repair.drain import drain, settled
 from fleet.core.settings import EvidenceSettings
 from fleet.evidence import archived
 from fleet.evidence.verify import verify
-from fleet.repair.draining import drain, settled
 from tests.cloud import draining
 from tests.cloud.archives import certificates, doubled
 from tests.cloud.buckets import make_bucket, opened

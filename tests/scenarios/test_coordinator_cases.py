@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from fleet.binding.choosing import Choice, NoChoice, choose
-from fleet.binding.deciding import UNUSED_S
-from fleet.binding.orphans import OrphanLeases
-from fleet.binding.quarantines import QuarantineLeases
-from fleet.binding.running import SURVEY_S, Reconciling
+from fleet.control.binding.claim_judge import UNUSED_S
+from fleet.control.binding.device_choice import Choice, NoChoice, choose
+from fleet.control.binding.loop import SURVEY_S, Reconciling
+from fleet.control.binding.orphans import OrphanLeases
+from fleet.control.binding.quarantines import QuarantineLeases
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Outcome
@@ -22,8 +22,8 @@ from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import Call, MemoryCluster
-from tests.fleet.binding import scenes
-from tests.fleet.binding.benches import BUILTIN, CONDITIONS, DRIVER, MARKS, SPACE, Bench
+from tests.fleet.control.binding import scenes
+from tests.fleet.control.binding.benches import BUILTIN, CONDITIONS, DRIVER, MARKS, SPACE, Bench
 
 QUARANTINED = f"{DRIVER}/quarantined"
 OTHER = "nic.other.example.com"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.campaign.verdict import Verdict, verdict
+from fleet.control.campaign.verdict import Verdict, verdict
 from fleet.core.messages import Outcome, ReasonView
 from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord, RunState
-from tests.fleet.campaign.test_run import Fleet, Gpu, Node, campaign, drive
+from tests.fleet.control.campaign.test_run import Fleet, Gpu, Node, campaign, drive
 
 LIFTABLE = ReasonView(code="dirty", source="health", liftable=True)
 GONE = ReasonView(

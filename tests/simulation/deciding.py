@@ -1,4 +1,5 @@
-"""What the product's own coordinator decides on a claim: `fleet.binding.deciding` in the model.
+"""What the product's own coordinator decides on a claim: `fleet.control.binding.claim_judge` in the
+model.
 
 A `Situation` is all that a coordinator can learn about one claim, in the model's words. It is told
 to the product as a claim object, a view of the node and leases, and the product's `decide` says
@@ -11,10 +12,11 @@ from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
-from fleet.binding import bodies
-from fleet.binding.claim import read
-from fleet.binding.deciding import decide
-from fleet.binding.decisions import (
+from fleet.control.binding import bodies
+from fleet.control.binding.claim import read
+from fleet.control.binding.claim_facts import UNDER, Facts, Rules
+from fleet.control.binding.claim_judge import decide
+from fleet.control.binding.decisions import (
     Acquire,
     Bind,
     Decision,
@@ -25,11 +27,10 @@ from fleet.binding.decisions import (
     Unbind,
     Undo,
 )
-from fleet.binding.facts import UNDER, Facts, Rules
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView, Outcome, Owed
 from fleet.core.model import Holder, Lease, UnitId
-from tests.fleet.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
+from tests.fleet.control.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 from tests.simulation.rules import REASONS, Model, holder_of, token_of
 from tests.simulation.world import CAMPAIGN, NOBODY, World
 

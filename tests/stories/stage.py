@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet.binding import claim as claims
-from fleet.binding.claim import ClaimReading
-from fleet.binding.names import Marks
+from fleet.control.binding import claim as claims
+from fleet.control.binding.claim import ClaimReading
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings

@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from fleet.binding.claim import ClaimReading
-from fleet.binding.decisions import PodFact
-from fleet.binding.holding import Holds
-from fleet.binding.leasing import ClaimLeases
-from fleet.binding.names import Marks
-from fleet.binding.orphans import OrphanLeases
-from fleet.binding.ports import Nodes
-from fleet.binding.quarantines import QuarantineLeases
-from fleet.binding.running import Reconciling
-from fleet.binding.service import Binder
-from fleet.binding.surroundings import BinderTerms, Surroundings
-from fleet.binding.trimming import trimmed
-from fleet.binding.visibility import Visible
-from fleet.binding.watching import Cached
-from fleet.coordinator import Coordinator
+from fleet.control.binding.claim import ClaimReading
+from fleet.control.binding.claim_leases import ClaimLeases
+from fleet.control.binding.decisions import PodFact
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.loop import Reconciling
+from fleet.control.binding.names import Marks
+from fleet.control.binding.object_cache import Cached
+from fleet.control.binding.orphans import OrphanLeases
+from fleet.control.binding.ports import Nodes
+from fleet.control.binding.projection import trimmed
+from fleet.control.binding.quarantines import QuarantineLeases
+from fleet.control.binding.service import Binder
+from fleet.control.binding.surroundings import BinderTerms, Surroundings
+from fleet.control.binding.visibility import Visible
+from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.model import NodeName
 from fleet.core.settings import Settings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fleet.binding.ports import Abandonment
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass
 class TwinNodes:
-    """`fleet.binding.ports.Nodes` over nodes in this process."""
+    """`fleet.control.binding.ports.Nodes` over nodes in this process."""
 
     nodes: Mapping[str, TwinNode]
     exist: Callable[[], Collection[str]]

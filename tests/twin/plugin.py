@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.binding.holding import Holds
-from fleet.binding.names import Marks
+from fleet.control.binding.holds import Holds
+from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.settings import Settings

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import ClaimUid, Device, Digest, Source, State, Token, Unit, UnitId
 from fleet.core.profiles import Profile

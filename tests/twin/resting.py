@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core.messages import DeviceView
 from fleet.core.model import HolderKind, State, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object

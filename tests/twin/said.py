@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core.model import Device, State
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
 from fleet.plugin.slices.pool_view import devices_of

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.binding.names import Marks
+from fleet.control.binding.names import Marks
 from fleet.core import pci
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.profiles import RULES, Profile

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fleet.campaign import select
+from fleet.control.campaign import select
 from jobs import submit
 from tests.deploy.chart import commands, rendering
 from tests.deploy.chart.rendering import EVERYTHING, VARIANTS, containers, pods

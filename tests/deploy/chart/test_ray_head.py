@@ -11,8 +11,8 @@ import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from actors.cluster import POD_IP
-from fleet.binding.alive import Heartbeat
-from fleet.binding.view import BindingView
+from fleet.control.binding.liveness import Heartbeat
+from fleet.control.binding.view import BindingView
 from fleet.core.clock import ManualClock
 from fleet.core.messages import Right
 from fleet.kube.base import Object

@@ -11,7 +11,7 @@ import pytest
 from fleet.admission.cel import LENGTH_MAX, Selector, qualified
 from fleet.core import errors
 from tests.fleet.admission import corpus
-from tests.fleet.binding.scenes import DRIVER, device, entry
+from tests.fleet.control.binding.scenes import DRIVER, device, entry
 
 OURS = f'device.attributes["{DRIVER}"]'
 MEMORY = f'device.capacity["{DRIVER}"].memory'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fleet.campaign.verdict import Verdict
 from fleet.cli import charts
+from fleet.control.campaign.verdict import Verdict
 from fleet.reports.timeline import Span, timeline
 from tests.fleet.cli.test_page import HOSTILE, Parsed
 from tests.fleet.reports.records import BEGIN, certified

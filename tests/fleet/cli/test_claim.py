@@ -13,15 +13,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fleet.binding.statements import REASON
 from fleet.cli.claim import ClaimStoryAnswer, _render_story
 from fleet.cli.main import build
+from fleet.control.binding.statements import REASON
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.kube.base import CLAIMS, CLASSES, Name
 from fleet.kube.events import Events, Regarding
-from tests.fleet.binding.scenes import device_class
+from tests.fleet.control.binding.scenes import device_class
 from tests.fleet.test_coordinating import Host, host
 
 __all__ = ["host"]

@@ -10,8 +10,8 @@ import time
 
 from typer.testing import CliRunner
 
-from fleet.binding import alive
 from fleet.cli.main import build
+from fleet.control.binding import liveness
 from fleet.core import errors
 from fleet.planning import record_kubeconfig
 from tests.fleet.test_coordinating import Host, host
@@ -30,7 +30,7 @@ def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             host.until(lambda: host.reading(asked).bound, lambda: time.sleep(0.02), said=command)
-            found = alive.read(host.site.cluster, "fleetscrub").found
+            found = liveness.read(host.site.cluster, "fleetscrub").found
             assert found is not None
             assert found.pid == process.pid
             process.send_signal(signal.SIGTERM)
@@ -38,7 +38,7 @@ def test_it_binds_until_it_is_told_to_end(host: Host) -> None:
         finally:
             process.kill()
     assert process.returncode == 0, said
-    assert alive.read(host.site.cluster, "fleetscrub") == alive.Signs()
+    assert liveness.read(host.site.cluster, "fleetscrub") == liveness.Signs()
     lines = [json.loads(line) for line in said.splitlines()]
     assert "claims are reconciled" in [line["message"] for line in lines]
     assert {line["service"] for line in lines} == {"coordinator"}

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from fleet.campaign.report import CampaignStatus, DeviceStatus, Phase
 from fleet.cli.output import PlainConsole
 from fleet.cli.progress import Bars, Lines, choose, overview
+from fleet.control.campaign.report import CampaignStatus, DeviceStatus, Phase
 from fleet.core.messages import Outcome
 
 

@@ -14,8 +14,8 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from tests.fleet.binding.benches import Bench
-from tests.fleet.binding.test_acting import bind, writer_of
+from tests.fleet.control.binding.benches import Bench
+from tests.fleet.control.binding.test_claim_writes import bind, writer_of
 from tests.fleet.test_coordinating import Host, host
 from tests.standin.server import StandIn
 
@@ -164,7 +164,7 @@ def test_a_real_wipe_is_told_to_the_tenant(host: Host, tmp_path: Path, capsys: C
     import time
 
     from fleet import coordinating
-    from fleet.binding.running import Loop
+    from fleet.control.binding.loop import Loop
     from fleet.evidence.judged import judge
     from fleet.evidence.sources import collect
 

@@ -12,13 +12,13 @@ from rich.console import Console
 from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.cli.reconcile import _render
+from fleet.control.repair.leftovers import Kind, Orphan
+from fleet.control.repair.repair import BEGUN, Outcome
 from fleet.core.clock import SystemClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.repair.finding import Kind, Orphan
-from fleet.repair.fixing import BEGUN, Outcome
 from fleet.stores.sqlite import open_stores, store_path
 from jobs.reconcile import Reconciliation
 from tests.fleet.cli.test_cluster import served_state

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fleet.campaign.report import ExitReason, RunReport, Sums
 from fleet.cli.reporting import render
+from fleet.control.campaign.report import ExitReason, RunReport, Sums
 from fleet.core.messages import ByteFigures, DeviceResult, Finding, Outcome
 
 GOOD_RESULT = DeviceResult(

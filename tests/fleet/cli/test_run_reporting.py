@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
-from fleet.campaign.report import ExitReason
 from fleet.cli.main import main
+from fleet.control.campaign.report import ExitReason
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect

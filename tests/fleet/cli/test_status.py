@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fleet import bootstrap
-from fleet.binding.alive import Heartbeat
-from fleet.binding.running import BindingView
 from fleet.cli.main import main
 from fleet.cli.status import judge
+from fleet.control.binding.liveness import Heartbeat
+from fleet.control.binding.loop import BindingView
 from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, Right
 from fleet.kube.memory.cluster import MemoryCluster

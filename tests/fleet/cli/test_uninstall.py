@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet import bootstrap
-from fleet.binding.alive import Heartbeat
-from fleet.binding.running import BindingView
 from fleet.cli.main import main
+from fleet.control.binding.liveness import Heartbeat
+from fleet.control.binding.loop import BindingView
 from fleet.kube.base import NODES, SLICES, Selection
 from fleet.kube.memory.cluster import MemoryCluster
 from tests.fleet.cli.fleets import occupy

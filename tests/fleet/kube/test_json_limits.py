@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.binding.watching import Cached
+from fleet.control.binding.object_cache import Cached
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.kube import json_limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.binding.running import BindingView
-from fleet.campaign.report import ExitReason
+from fleet.control.binding.loop import BindingView
+from fleet.control.campaign.report import ExitReason
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.metrics.metric import Sample
 from fleet.metrics.of_coordinator import COORDINATOR_METRICS, OF_SOME, samples, unreachable

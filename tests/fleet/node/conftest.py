@@ -16,7 +16,7 @@ import pytest
 
 from fleet import bootstrap
 from fleet.bootstrap import NodePlan, SimulatedNode
-from fleet.coordinator import Coordinator
+from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimOrder, DeviceResult, DeviceView, ScrubOrder

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.control.repair.lost_nodes import Parting, forget
 from fleet.core import errors
 from fleet.core.claim_states import ClaimState
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, OperationId, State
 from fleet.node.lost import LOOK_PERIOD_S, MARK_TTL_S, lost_unit
 from fleet.node.registry import Work
-from fleet.repair.forgetting import Parting, forget
+from tests.fleet.control.repair.conftest import MARKS
 from tests.fleet.node.conftest import Lab, wait_for
-from tests.fleet.repair.conftest import MARKS
 
 
 def declare(lab: Lab) -> Lease:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet import bootstrap, plugging
-from fleet.binding.names import Marks
 from fleet.bootstrap import NodePlan
+from fleet.control.binding.names import Marks
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings

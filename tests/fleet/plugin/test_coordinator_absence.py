@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.binding.alive import LATE_S, LEASE, Alive, key_of
-from fleet.binding.view import BindingView
+from fleet.control.binding.liveness import LATE_S, LEASE, Alive, key_of
+from fleet.control.binding.view import BindingView
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import Right

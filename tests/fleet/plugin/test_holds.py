@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.binding.claim import ClaimReading, read
+from fleet.control.binding.claim import ClaimReading, read
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView, Owed
 from fleet.core.model import State

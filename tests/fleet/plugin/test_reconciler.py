@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.binding.visibility import Visible
+from fleet.control.binding.visibility import Visible
 from fleet.core import errors
 from fleet.core.messages import Published
 from fleet.core.model import State, Uuid

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.campaign.verdict import Verdict
+from fleet.control.campaign.verdict import Verdict
 from fleet.core.messages import Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.campaign.verdict import Verdict
+from fleet.control.campaign.verdict import Verdict
 from fleet.core.messages import Outcome
 from fleet.reports.timeline import SKEW_MAX_S, timeline
 from tests.fleet.reports.records import BEGIN, certified, failed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.binding.ports import Abandonment
+from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure

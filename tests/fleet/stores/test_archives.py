@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet import bootstrap
-from fleet.campaign.report import ExitReason
+from fleet.control.campaign.report import ExitReason
 from fleet.core.clock import SystemClock
 from fleet.core.model import NodeName, RunId
 from fleet.core.settings import EvidencePolicy, EvidenceSettings, Settings

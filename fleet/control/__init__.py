@@ -1,0 +1,1 @@
+"""The coordinator: claims, leases, repairs and campaigns of the whole fleet."""
