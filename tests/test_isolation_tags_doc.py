@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.admission import rules, tags, tags_list
 from fleet.admission.ground import Ground
-from fleet.admission.listening import CONNECTION_WAIT_S, CONNECTIONS_MAX
+from fleet.admission.tls import CONNECTION_WAIT_S, CONNECTIONS_MAX
 from fleet.admission.webhook import BODY_MAX, PATH
 from fleet.cli.main import build
 from fleet.core.settings_parse import parse

@@ -21,13 +21,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
-from fleet.admission.listening import (
-    CONNECTION_WAIT_S,
-    Certificates,
-    TlsServer,
-    caller_of,
-)
-from fleet.admission.reviewing import FORBIDDEN, Reviewing
+from fleet.admission.review import FORBIDDEN, Reviewing
+from fleet.admission.tls import CONNECTION_WAIT_S, Certificates, TlsServer, caller_of
 from fleet.admission.turns import Abandoned, Turns, parts
 from fleet.core import errors
 from fleet.core.listener import Requests, source_of

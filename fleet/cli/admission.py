@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from fleet.admission.ground import Ground
-from fleet.admission.judging import judges
-from fleet.admission.listening import Certificates
-from fleet.admission.reviewing import Reviewing
+from fleet.admission.judge import judges
+from fleet.admission.review import Reviewing
 from fleet.admission.tags_file import TagKeyFile
+from fleet.admission.tls import Certificates
 from fleet.admission.webhook import Webhook
 from fleet.cli.options import LogFormatOption
 from fleet.core import errors, logs, settings_file, termination

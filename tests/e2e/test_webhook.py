@@ -12,9 +12,9 @@ import kubernetes
 import pytest
 
 from fleet.admission.ground import GOVERNED_LABEL, Ground
-from fleet.admission.judging import judges
-from fleet.admission.listening import Certificates
-from fleet.admission.reviewing import Reviewing
+from fleet.admission.judge import judges
+from fleet.admission.review import Reviewing
+from fleet.admission.tls import Certificates
 from fleet.admission.webhook import Webhook
 from tests.deploy.webhook import configuration
 from tests.e2e.place import Place

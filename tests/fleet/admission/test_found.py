@@ -11,9 +11,9 @@ import pytest
 from fleet.admission import rules
 from fleet.admission.documents import Document, documents
 from fleet.admission.ground import Ground
-from fleet.admission.judging import judges
+from fleet.admission.judge import judges
 from fleet.admission.policies import files
-from fleet.admission.reviewing import Subject
+from fleet.admission.review import Subject
 from fleet.admission.shapes import Object, is_understood, mapping, text
 from tests.fleet.admission import apiserver, corpus
 from tests.fleet.admission.rights import KEYS, NOW

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from fleet.admission.ground import Ground
-from fleet.admission.judging import judges
-from fleet.admission.listening import CONNECTIONS_MAX, Certificates
-from fleet.admission.reviewing import Judge, Objection, Reviewing, Subject
+from fleet.admission.judge import judges
+from fleet.admission.review import Judge, Objection, Reviewing, Subject
+from fleet.admission.tls import CONNECTIONS_MAX, Certificates
 from fleet.admission.webhook import BODY_MAX, PATH, Webhook
 from fleet.core import errors
 from tests.fleet.admission.certificates import Ca

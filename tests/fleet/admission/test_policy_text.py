@@ -6,7 +6,7 @@ import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.admission.ground import Ground
 from fleet.admission.policies import files
-from fleet.admission.rendering import HEAD, rendered, table
+from fleet.admission.policy_text import HEAD, rendered, table
 from fleet.admission.rules import TABLE
 from tests import admission_files
 

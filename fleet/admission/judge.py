@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from fleet.admission import rules
 from fleet.admission.ground import Ground
-from fleet.admission.reviewing import Judge, Objection, Subject
+from fleet.admission.review import Judge, Objection, Subject
 from fleet.admission.tags import TagKeys
 from fleet.admission.tags_claim import Asked, Isolation
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.admission.reviewing import (
+from fleet.admission.review import (
     LENGTH_MAX,
     MESSAGE_MAX,
     PARAMETERS_MAX,

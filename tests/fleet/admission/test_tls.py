@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admission.listening import Certificates, TlsServer
+from fleet.admission.tls import Certificates, TlsServer
 from fleet.core import errors
 from fleet.core.listener import Requests
 from tests.fleet.admission.certificates import Ca

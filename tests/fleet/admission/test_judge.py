@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fleet.admission.ground import Ground
-from fleet.admission.judging import judges
-from fleet.admission.reviewing import Reviewing
+from fleet.admission.judge import judges
+from fleet.admission.review import Reviewing
 from fleet.admission.tags import TagKeys, TagKeysUnreadable
 from tests.fleet.admission.reviews import (
     FORBIDDEN_WISH,
