@@ -29,10 +29,10 @@ from actors import cluster, coordinators, handles, muster
 from actors.handles import RemoteCoordinator, RemoteNode
 from actors.identity import plan_digest
 from actors.node_actor import Pulse
-from fleet.bootstrap import CoordinatorPlan, FleetPlan, NodePlan
 from fleet.control.binding import liveness
 from fleet.core import errors, logs
-from fleet.plugging import read_plan
+from fleet.wiring.adapters import CoordinatorPlan, FleetPlan, NodePlan
+from fleet.wiring.plugin import read_plan
 
 PERIOD_S = 2.0
 """Time, s, between two looks at the node's actor."""

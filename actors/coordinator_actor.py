@@ -38,8 +38,8 @@ from fleet.core.settings import StoreKind
 from fleet.evidence.ledger import LedgerHead
 from fleet.metrics import of_coordinator
 from fleet.metrics.metric import Sample
-from fleet.planning import CoordinatorPlan
 from fleet.stores.base import Release, Renewal, RunRecord
+from fleet.wiring.plans import CoordinatorPlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.liveness import Heartbeat
@@ -83,27 +83,27 @@ def waiting_for_none(method: Method) -> Method:
 
 def open_coordinator(plan: str) -> Coordinator:
     """Open the coordinator that `plan`, a `CoordinatorPlan` as JSON, describes."""
-    from fleet import bootstrap
+    from fleet.wiring import adapters
 
-    return bootstrap.open_coordinator(CoordinatorPlan.model_validate_json(plan))
+    return adapters.open_coordinator(CoordinatorPlan.model_validate_json(plan))
 
 
 def open_binding(plan: str, coordinator: Coordinator) -> Reconciling:
     """What the loop of `plan` steps, over the nodes behind Ray."""
     from actors.nodes import RayNodes
-    from fleet import coordinating
+    from fleet.wiring import coordinator as wiring_coordinator
 
     read = CoordinatorPlan.model_validate_json(plan)
     nodes = RayNodes()
-    return coordinating.behind_actors(read, coordinator, nodes, ends=nodes.heads)
+    return wiring_coordinator.behind_actors(read, coordinator, nodes, ends=nodes.heads)
 
 
 def _begun(opener: Callable[[], Reconciling], plan: CoordinatorPlan) -> tuple[Loop, Heartbeat]:
-    from fleet import coordinating
     from fleet.control.binding.loop import Loop
+    from fleet.wiring import coordinator as wiring_coordinator
 
     loop = Loop(opener, selecting=plan.nodes)
-    heartbeat = coordinating.heartbeat(plan, loop)
+    heartbeat = wiring_coordinator.heartbeat(plan, loop)
     loop.start()
     heartbeat.start()
     return loop, heartbeat

@@ -59,10 +59,10 @@ from fleet.core.messages import (
 from fleet.core.model import Lease, RunId, Token
 from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.evidence.ledger import LedgerHead
-from fleet.planning import CoordinatorPlan
 from fleet.rpc.client import PARTITION_TIMEOUT_S
 from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity
+from fleet.wiring.plans import CoordinatorPlan
 
 LOG = logging.getLogger(__name__)
 NODE_PREFIX = "node:"

@@ -16,8 +16,8 @@ from actors import cluster, handles
 from actors.handles import RemoteCoordinator, RemoteNode
 from actors.identity import plan_digest
 from actors.translate import translated
-from fleet.bootstrap import FleetPlan
 from fleet.core import errors
+from fleet.wiring.adapters import FleetPlan
 
 LOG = logging.getLogger(__name__)
 

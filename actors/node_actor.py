@@ -92,16 +92,16 @@ def looking(method: Method) -> Method:
 
 
 class Opener(Protocol):
-    """How a plan becomes a service: `fleet.bootstrap.open_node`, or a fake in a test."""
+    """How a plan becomes a service: `fleet.wiring.adapters.open_node`, or a fake in a test."""
 
     def __call__(self, plan: str, /) -> NodeService: ...
 
 
 def open_service(plan: str) -> NodeService:
     """Open the node that `plan`, a `NodePlan` as JSON, describes. Raises `FleetError`s."""
-    from fleet import bootstrap
+    from fleet.wiring import adapters
 
-    return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan), owner="node actor")
+    return adapters.open_node(adapters.NodePlan.model_validate_json(plan), owner="node actor")
 
 
 class Asker(Protocol):
@@ -112,10 +112,10 @@ class Asker(Protocol):
 
 def ask_owner(plan: str, by: str) -> bool:
     """Ask at the node's door; a standby lets go, another actor does not. False: nobody there."""
-    from fleet import bootstrap
+    from fleet.wiring import adapters
 
     try:
-        door = bootstrap.open_door(bootstrap.NodePlan.model_validate_json(plan))
+        door = adapters.open_door(adapters.NodePlan.model_validate_json(plan))
         try:
             return door.hand_over(by)
         finally:

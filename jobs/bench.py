@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors import muster
-from fleet import bootstrap
+from fleet.wiring import adapters
 from jobs import bench_campaign, bench_leases, bench_wipe
 
 
 def leases_through_actor(folder: Path, *, runs: int, rounds: int) -> bench_leases.Rate:
     """Durable leases per second through the coordinator actor on a local Ray."""
-    plan = bootstrap.plan_fleet(folder, simulate="1x1", memory_bytes=1 << 20)
+    plan = adapters.plan_fleet(folder, simulate="1x1", memory_bytes=1 << 20)
     with muster.local(plan) as fleet:
         return bench_leases.rate(fleet.coordinator, runs=runs, rounds=rounds)
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.core import sqlite
 from fleet.core.settings import MIB
 from fleet.evidence import layout
 from fleet.node.journal import schema
+from fleet.wiring import adapters
 from jobs import scrub
 from jobs.scrub import ScrubRequest
 
@@ -44,7 +44,7 @@ def measure(*, simulate: str = "2x8", mib: int = 256, runs: int = 5) -> Figures:
     """Run whole campaigns on a local Ray, one after another over the same fleet."""
     folder = Path(tempfile.mkdtemp(prefix="fleet-bench-", dir=_room()))
     try:
-        plan = bootstrap.plan_fleet(folder, simulate=simulate, memory_bytes=mib * MIB)
+        plan = adapters.plan_fleet(folder, simulate=simulate, memory_bytes=mib * MIB)
         pairs = [_once(plan, folder) for _ in range(runs + 1)][1:]
     finally:
         shutil.rmtree(folder)
@@ -63,7 +63,7 @@ def _room() -> Path | None:
     return SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 
 
-def _once(plan: bootstrap.FleetPlan, folder: Path) -> tuple[float, float]:
+def _once(plan: adapters.FleetPlan, folder: Path) -> tuple[float, float]:
     """Wall seconds of one campaign and the slowest node's own; the warm-up is the first call."""
     report = scrub.run(
         ScrubRequest(), plan, observer=lambda _status: None, confirm=lambda _views: True

@@ -13,7 +13,6 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
-from fleet import bootstrap
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
 from fleet.control.binding.holds import Holds
@@ -28,7 +27,8 @@ from fleet.core.leases import Closure
 from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
 from fleet.node.cdi.directory import SpecDirectory
-from fleet.planning import NodePlan
+from fleet.wiring import adapters
+from fleet.wiring.plans import NodePlan
 from jobs.sweep import each
 
 
@@ -146,7 +146,7 @@ def bench(fleet: Fleet, around: Surroundings) -> Bench:
 
 def specs_of(plan: NodePlan) -> SpecDirectory:
     """Where the specs of a node of this host are."""
-    return bootstrap.specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
+    return adapters.specs_of(plan, layout.node_directory(Path(plan.state), plan.node))
 
 
 def run(found: Bench, *, now: float, dry_run: bool) -> Reconciliation:

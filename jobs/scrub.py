@@ -19,7 +19,6 @@ from types import FrameType
 
 from actors import muster
 from actors.muster import Muster
-from fleet.bootstrap import FleetPlan
 from fleet.control.campaign import select
 from fleet.control.campaign.report import CampaignStatus, RunReport
 from fleet.control.campaign.run import Campaign, Scope
@@ -32,6 +31,7 @@ from fleet.core.model import RunId, State
 from fleet.core.settings import CampaignPolicy
 from fleet.evidence.ledger import LedgerHead
 from fleet.stores.base import RunRecord, RunState
+from fleet.wiring.adapters import FleetPlan
 from jobs.fanout import RayCoordinator, RayNodes
 
 PERIOD_S = 0.1

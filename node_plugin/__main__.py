@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fleet import bootstrap, planning, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors, logs
 from fleet.core import termination as ending
 from fleet.core.settings import Settings
 from fleet.core.settings_file import load
 from fleet.core.terminal import visible
 from fleet.kube import identity
+from fleet.wiring import adapters, plans
+from fleet.wiring import plugin as wiring_plugin
+from fleet.wiring.adapters import NodePlan
 from node_plugin.http import HttpServer
 from node_plugin.wiring import Options, Plugin, open_plugin
 
@@ -67,11 +68,11 @@ def _serve(asked: argparse.Namespace, stop: threading.Event) -> int:
         )
     settings = load(asked.policy) if asked.policy else Settings()
     unplanned = NodePlan(node=asked.node, state=str(asked.state), settings=settings)
-    cluster, answers = plugging.reach_cluster(unplanned, asked.kubeconfig or None, asked.state)
+    cluster, answers = wiring_plugin.reach_cluster(unplanned, asked.kubeconfig or None, asked.state)
     plan = _plan(asked, settings)
     if answers:  # else the plugin meets it later, before any claim is judged by it
-        plugging.answered(lambda: identity.meet(asked.state, cluster, [asked.node]))
-    planning.record_kubeconfig(asked.state, _reached_by(asked.kubeconfig))
+        wiring_plugin.answered(lambda: identity.meet(asked.state, cluster, [asked.node]))
+    plans.record_kubeconfig(asked.state, _reached_by(asked.kubeconfig))
     options = Options(
         instance=asked.instance,
         standby=not asked.no_standby,
@@ -102,7 +103,7 @@ def _announce(plan: NodePlan, plugin: Plugin) -> None:
 
 
 def _plan(asked: argparse.Namespace, settings: Settings) -> NodePlan:
-    fleet = bootstrap.plan_fleet(
+    fleet = adapters.plan_fleet(
         asked.state,
         simulate=f"1x{asked.simulate}" if asked.simulate else None,
         memory_bytes=asked.memory,

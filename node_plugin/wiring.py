@@ -1,8 +1,8 @@
 """One plugin put together: kubelet's servers in front, the node's door behind, slices beside.
 
-`fleet.bootstrap` builds what belongs to the node; here is only what a plugin adds to it. The loops
-of the product's kubelet side are the threads of `Plugin`; each runs a step that may fail without
-ending the thread.
+`fleet.wiring.adapters` builds what belongs to the node; here is only what a plugin adds to it. The
+loops of the product's kubelet side are the threads of `Plugin`; each runs a step that may fail
+without ending the thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
@@ -38,6 +36,8 @@ from fleet.plugin.slices.device_attributes import names
 from fleet.plugin.slices.instances import PublishingInstance
 from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
 from node_plugin.children import Child
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.pod_events import PERIOD_S, PodEvents, pod_of
@@ -136,7 +136,7 @@ class Plugin:
     serving: ClaimServing
     door: DoorNode
     ends: Callable[[], None]
-    """Closes what `fleet.plugging` opened."""
+    """Closes what `fleet.wiring.plugin` opened."""
     children: Sequence[Child] = ()
     kubelet_s: float = KUBELET_S
     vigil: Vigil | None = None
@@ -294,9 +294,9 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     """Put a plugin together; nothing is started yet. Raises `SettingsInvalid`."""
     _check(plan)
     cluster = rights = Rights(cluster, of_node=True)
-    bootstrap.begin(bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings))
-    door = bootstrap.open_door(plan)
-    parts = plugging.plugin_parts(plan, cluster, door)
+    adapters.begin(adapters.CoordinatorPlan(state=plan.state, settings=plan.settings))
+    door = adapters.open_door(plan)
+    parts = plugin.plugin_parts(plan, cluster, door)
     kubernetes = plan.settings.kubernetes
     board = HealthBoard(fresh_s=plan.settings.health.fresh_s)
     server = PluginServer(
@@ -315,14 +315,14 @@ def open_plugin(plan: NodePlan, cluster: Cluster, options: Options = Options()) 
     children = _children(plan, options)
     pod = pod_of(options.pod, options.instance)
     events = Events(cluster, COMPONENT, SystemClock())
-    keeper = plugging.keeper(plan, door, parts, show)
+    keeper = plugin.keeper(plan, door, parts, show)
     keeper.missing = lambda: rights.missing
     return Plugin(
         plan=plan,
         server=server,
         keeper=keeper,
         rights=rights,
-        uncoordinated=plugging.uncoordinated(plan, cluster),
+        uncoordinated=plugin.uncoordinated(plan, cluster),
         publisher=parts.publisher,
         orphans=parts.orphans,
         cluster=cluster,
@@ -340,14 +340,14 @@ def _vigil(plan: NodePlan, children: Sequence[Child]) -> Vigil | None:
     standby = next((child for child in children if child.name == STANDBY), None)
     if standby is None:
         return None
-    lock = bootstrap.lock_path(plan)
+    lock = adapters.lock_path(plan)
 
     def owner() -> int | None:
         found = read_owner(lock)
         return found.pid if found is not None and found.alive() else None
 
     def teller() -> int | None:
-        found = trouble.read(bootstrap.door_path(plan))
+        found = trouble.read(adapters.door_path(plan))
         return found.pid if found is not None else None
 
     return Vigil(standby, owner, teller)
@@ -373,7 +373,7 @@ def _check(plan: NodePlan) -> None:
 
 
 def _children(plan: NodePlan, options: Options) -> list[Child]:
-    plan_file = str(plugging.write_plan(plan))
+    plan_file = str(plugin.write_plan(plan))
     found = []
     if options.standby:
         command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby"]

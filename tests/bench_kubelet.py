@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors import cluster
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.settings import MIB
 from fleet.devices.simulated import faults
@@ -33,6 +31,8 @@ from fleet.evidence.ledger import Ledger
 from fleet.kube import client
 from fleet.kube.base import NODES, Cluster, Name, uid_of
 from fleet.plugin.requests import AskedClaim
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
 from node_plugin.kubelet_sim.connection import Connection
 from node_plugin.kubelet_sim.control import ControlPlane, Seen
 
@@ -169,7 +169,7 @@ def _ready(root: Path, cluster: Cluster, devices: int, *, owner: str) -> Bench:
     plan = NodePlan.model_validate_json(
         (layout.node_directory(root / "state", NODE) / "plan.json").read_text()
     )
-    door = bootstrap.open_door(plan)
+    door = adapters.open_door(plan)
 
     def owned() -> bool:
         try:

@@ -184,10 +184,10 @@ def test_each_foreign_library_has_one_home() -> None:
     assert strays == []
 
 
-def test_only_bootstrap_builds_adapters() -> None:
-    """Adapters are built by fleet.bootstrap (and by the worker for its one back end)."""
+def test_only_wiring_builds_adapters() -> None:
+    """Adapters are built by fleet.wiring.adapters (and by the worker for its one back end)."""
     adapters = re.compile(r"\b(open_stores|SimulatedBackend|open_or_set_aside|Spawner)\(")
-    homes = ("fleet/bootstrap.py", "fleet/devices/", "fleet/stores/", "fleet/node/journal/",
+    homes = ("fleet/wiring/adapters.py", "fleet/devices/", "fleet/stores/", "fleet/node/journal/",
              "fleet/cli/sim.py", "fleet/cli/store.py", "jobs/bench")  # fmt: skip
     strays = [
         relative(path)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from fleet import bootstrap
 from fleet.cli import text
 from fleet.cli.options import state_directory
 from fleet.core import errors
@@ -23,8 +22,9 @@ from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import LogFeed, place_named
 from fleet.evidence.sources import Collection, Trust
-from fleet.planning import PLAN_FILE
 from fleet.stores import archives
+from fleet.wiring import adapters
+from fleet.wiring.plans import PLAN_FILE
 
 SCHEME = "s3://"
 PlaceArgument = Annotated[
@@ -45,14 +45,14 @@ def chosen(state: Path | None) -> EvidenceSettings:
     directory = state_directory(state)
     if not (directory / PLAN_FILE).is_file():
         return EvidenceSettings()
-    return bootstrap.plan_fleet(directory).coordinator.settings.evidence
+    return adapters.plan_fleet(directory).coordinator.settings.evidence
 
 
 def is_simulated(directory: Path) -> bool:
     """Whether any node planned in this state directory is simulated; without a plan: not known."""
     if not (directory / PLAN_FILE).is_file():
         return False
-    return any(plan.simulated is not None for plan in bootstrap.plan_fleet(directory).nodes)
+    return any(plan.simulated is not None for plan in adapters.plan_fleet(directory).nodes)
 
 
 def opened(place: str, state: Path | None) -> Archive:

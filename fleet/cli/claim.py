@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import bootstrap
 from fleet.cli import reach, receipt, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, settings_of, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -28,9 +27,10 @@ from fleet.core.messages import Finding, Message, NodeView
 from fleet.core.model import Holder, Lease
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
-from fleet.planning import CoordinatorPlan, NodePlan
 from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.base import Release
+from fleet.wiring import adapters
+from fleet.wiring.plans import CoordinatorPlan, NodePlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.allocator import Allocated
@@ -190,7 +190,7 @@ def show(
 def _has_fleet() -> bool:
     """Whether this host's usual state directory is that of a fleet."""
     try:
-        return bool(bootstrap.plan_fleet(state_directory(None)).nodes)
+        return bool(adapters.plan_fleet(state_directory(None)).nodes)
     except errors.FleetError:
         return False
 
@@ -306,7 +306,7 @@ def _of_host(
     plans: Sequence[NodePlan], cluster: Cluster, kubeconfig: Path | None, stack: ExitStack
 ) -> tuple[Nodes, reach.Coordinator]:
     """The nodes of this host behind their doors, and the store its plugins use."""
-    nodes = DoorNodes({plan.node: bootstrap.open_door(plan) for plan in plans})
+    nodes = DoorNodes({plan.node: adapters.open_door(plan) for plan in plans})
     stack.callback(nodes.close)
     chosen = CoordinatorPlan(
         state=plans[0].state,
@@ -314,7 +314,7 @@ def _of_host(
         kubernetes=True,
         kubeconfig=str(kubeconfig or plans[0].kubeconfig),
     )
-    return nodes, bootstrap.open_coordinator(chosen, cluster)
+    return nodes, adapters.open_coordinator(chosen, cluster)
 
 
 def _behind_ray(address: str, stack: ExitStack) -> tuple[Nodes, reach.Coordinator]:

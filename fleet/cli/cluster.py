@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleet import planning
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import Settings
-from fleet.planning import NodePlan
+from fleet.wiring import plans as wiring_plans
+from fleet.wiring.plans import NodePlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.holds import Holds
@@ -150,12 +150,12 @@ def surroundings(
 
     Raises `DriverAbsent` without a fleet, `ClusterForeign` where the cluster is not the one that
     the fleet belongs to, `InputInvalid` where the operator's word is not true, and where a cluster
-    was named what `fleet.plugging.open_cluster` raises.
+    was named what `fleet.wiring.plugin.open_cluster` raises.
     """
-    from fleet import plugging
     from fleet.kube import identity
+    from fleet.wiring import plugin
 
-    plans = () if address is not None else planning.plan_fleet(directory).nodes
+    plans = () if address is not None else wiring_plans.plan_fleet(directory).nodes
     settings = settings_of(policy)
     plan = plans[0] if plans else NodePlan(node="none", state=str(directory), settings=settings)
     if no_cluster and (kubeconfig is not None or any(one.kubernetes for one in plans)):
@@ -169,10 +169,10 @@ def surroundings(
             raise errors.InputInvalid(
                 f"{kubeconfig} is no file", remedy="name a kubeconfig with --kubeconfig"
             )
-        cluster, unasked = plugging.open_cluster(plan, str(kubeconfig)), ""
+        cluster, unasked = plugin.open_cluster(plan, str(kubeconfig)), ""
     elif plan.kubernetes:
         try:
-            cluster = plugging.open_cluster(plan, plan.kubeconfig or None)
+            cluster = plugin.open_cluster(plan, plan.kubeconfig or None)
         except errors.FleetError as error:  # the verb says so, and what it could not look at
             unasked = str(error)
     if cluster is not None and plans:

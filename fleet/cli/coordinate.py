@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from fleet import coordinating
 from fleet.cli.options import LogFormatOption, StateOption, state_directory
 from fleet.cli.store import KubeconfigOption
 from fleet.control.binding.loop import Loop
 from fleet.core import logs, termination
-from fleet.planning import plan_fleet
+from fleet.wiring import coordinator
+from fleet.wiring.plans import plan_fleet
 
 NodesOption = Annotated[
     str,
@@ -39,9 +39,9 @@ def coordinate(
     logs.begin("coordinator", wanted=log_format)
     directory = state_directory(state)
     plan = plan_fleet(directory)
-    opener = coordinating.of_host(plan, kubeconfig, nodes)
+    opener = coordinator.of_host(plan, kubeconfig, nodes)
     loop = Loop(opener, selecting=nodes)
-    heartbeat = coordinating.heartbeat(coordinating.plan_of_host(plan, kubeconfig, nodes), loop)
+    heartbeat = coordinator.heartbeat(coordinator.plan_of_host(plan, kubeconfig, nodes), loop)
     with termination.awaited() as wait:
         loop.start()
         heartbeat.start()

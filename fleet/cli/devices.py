@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import planning
 from fleet.cli import reach, text
 from fleet.cli.options import (
     AddressOption,
@@ -22,6 +21,7 @@ from fleet.cli.output import AsJson, DecidedDevice, DeviceRow, VerbAnswer, emit,
 from fleet.core import settings_file
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.settings import Settings
+from fleet.wiring import plans
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -81,8 +81,8 @@ def devices(
     directory = state_directory(state)
     if address is None:
         settings = settings_file.load(policy) if policy else Settings()
-        planning.discover_fleet(directory, settings)
-        planning.plan_fleet(directory, settings=settings)
+        plans.discover_fleet(directory, settings)
+        plans.plan_fleet(directory, settings=settings)
     with reach.nodes(directory, address=address, looks=True) as nodes:
         views = [node.view() for node in nodes.values()]
     answer = DevicesAnswer(

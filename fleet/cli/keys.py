@@ -17,7 +17,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import bootstrap
 from fleet.cli import archive, text
 from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
@@ -30,6 +29,7 @@ from fleet.evidence.key_list import Chosen, KeyList, Listed
 from fleet.evidence.keys import SHORT_ID, KeyRing, PublicKey, SigningKey
 from fleet.evidence.layout import PUBLIC_SUFFIX
 from fleet.node.journal.lock import OwnerLock
+from fleet.wiring import adapters
 
 TRIES, PAUSE_S = 20, 0.1
 """How often, and after how many seconds each, another process is waited for that countersigns."""
@@ -71,7 +71,7 @@ def rotate(
         )
     listing = kept_list.has_worked(directory)
     before = kept_list.read(directory) if listing else None
-    lock = OwnerLock(layout.node_directory(directory, node) / bootstrap.LOCK)
+    lock = OwnerLock(layout.node_directory(directory, node) / adapters.LOCK)
     lock.acquire(owner=f"rotation of the key of {node}")
     try:
         old = SigningKey.load(layout.node_key(directory, node)).key_id

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet import bootstrap
 from fleet.cli import reach, text
 from fleet.cli.cluster import (
     NAME_IT,
@@ -37,6 +36,7 @@ from fleet.control.repair.lost_nodes import Forgotten, Parting, forget, life
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, State
+from fleet.wiring import adapters
 
 app = typer.Typer(no_args_is_help=True)
 LOOK_S = 1.0
@@ -325,7 +325,7 @@ def _life(node: str, around: Surroundings, address: str | None) -> str:
         return _life_in_ray(node)
     for plan in around.plans:
         if plan.node == node:
-            door = bootstrap.open_door(plan)
+            door = adapters.open_door(plan)
             try:
                 return f"{door.pulse().get('owner', 'its owner')} answers for it on this host"
             except errors.FleetError:

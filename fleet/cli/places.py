@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from fleet import bootstrap, hardware
 from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.model import Uuid
@@ -23,6 +22,7 @@ from fleet.devices.simulated import memory, search
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.devices.wipe.environment import environment
 from fleet.evidence import layout
+from fleet.wiring import adapters, hardware
 
 
 class Place(Protocol):
@@ -50,7 +50,7 @@ class Place(Protocol):
 
 def of(state: Path, node: str, device: DeviceView) -> Place:
     """The place of a device of the fleet in `state`. Raises `InputInvalid` where none can be."""
-    plans = {plan.node: plan for plan in bootstrap.plan_fleet(state).nodes}
+    plans = {plan.node: plan for plan in adapters.plan_fleet(state).nodes}
     plan = plans.get(node)
     if plan is None:
         raise errors.InputInvalid(f"the fleet in {state} has no node {node}")

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fleet import planning
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.core.model import Lease, RunId, Token
-from fleet.planning import NodePlan
 from fleet.rpc import socket_paths
 from fleet.rpc.client import DoorNode
 from fleet.stores.base import Release, RunRecord
+from fleet.wiring import plans as wiring_plans
+from fleet.wiring.plans import NodePlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.liveness import Signs
@@ -185,7 +185,7 @@ def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) ->
 
 
 def _opened(state: Path, stack: ExitStack, *, ticking: bool, looks: bool) -> _Reached:
-    plans = {plan.node: plan for plan in planning.plan_fleet(state).nodes}
+    plans = {plan.node: plan for plan in wiring_plans.plan_fleet(state).nodes}
     found = _Reached(plans, stack, ticking=ticking, looks=looks)
     for name in found:
         found.reach(name)
@@ -239,10 +239,10 @@ class _Reached(Mapping[str, "Node"]):
             self._doors[name] = door
             return door
         # What opens a node is most of what there is: loaded where one has to be opened.
-        from fleet import bootstrap
+        from fleet.wiring import adapters
 
         try:
-            service = bootstrap.open_node(plan, looks=self._looks)
+            service = adapters.open_node(plan, looks=self._looks)
         except errors.NotOwner as error:
             raise errors.NotOwner(
                 error.detail,
@@ -267,7 +267,7 @@ def others(plans: Sequence[NodePlan]) -> dict[str, str]:
 
     found: dict[str, str] = {}
     for plan in plans:
-        owner = holder(planning.lock_path(plan))
+        owner = holder(wiring_plans.lock_path(plan))
         if owner is not None and not owner.owner.startswith(STANDBY):
             found[plan.node] = owner.told()
     return found
@@ -300,7 +300,7 @@ def await_free(
 
 def _answering(plan: NodePlan, stack: ExitStack) -> DoorNode | None:
     """The door of the node's owner, if there is one and it answers."""
-    door = DoorNode(planning.door_path(plan))
+    door = DoorNode(wiring_plans.door_path(plan))
     try:
         door.pulse()
     except errors.FleetError:
@@ -342,9 +342,9 @@ def _ticking(reached: _Reached) -> Iterator[None]:
 
 
 def _opened_coordinator(state: Path) -> Coordinator:
-    from fleet import bootstrap
+    from fleet.wiring import adapters
 
-    return bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+    return adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
 
 
 def _attached(address: str, stack: ExitStack) -> Mapping[str, Node]:

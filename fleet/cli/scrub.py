@@ -12,8 +12,6 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet import bootstrap, planning
-from fleet.bootstrap import FleetPlan
 from fleet.cli import progress, reach, reporting, text
 from fleet.cli.options import (
     ADDRESS,
@@ -32,6 +30,8 @@ from fleet.core import errors
 from fleet.core.messages import Message, NodeView
 from fleet.core.model import RunId
 from fleet.core.settings import CampaignPolicy, Settings
+from fleet.wiring import adapters, plans
+from fleet.wiring.adapters import FleetPlan
 
 SimulateOption = Annotated[
     str | None,
@@ -222,15 +222,15 @@ def _plan(
     if address is not None and shape.simulate is None:
         return None
     if shape.simulate is None:
-        planning.discover_fleet(directory, settings)
-    found = bootstrap.plan_fleet(
+        plans.discover_fleet(directory, settings)
+    found = adapters.plan_fleet(
         directory,
         simulate=shape.simulate,
         memory_bytes=parse_size(shape.memory) if shape.memory else None,
         profile=shape.profile,
         settings=settings,
     )
-    bootstrap.require_store(found.coordinator)  # said at once, before a Ray is started for it
+    adapters.require_store(found.coordinator)  # said at once, before a Ray is started for it
     return found
 
 

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from fleet import plugging
 from fleet.cli.options import LogFormatOption
 from fleet.core import logs, termination
 from fleet.node.standby import Patience
+from fleet.wiring import plugin
 
 STEP_S = 0.2
 """Period, s, of the standby's step."""
@@ -32,13 +32,13 @@ def standby(
     log_format: LogFormatOption = "",
 ) -> None:
     """Own the node whenever nobody else does, and let go of it when a node actor asks."""
-    known = plugging.read_plan(plan)
+    known = plugin.read_plan(plan)
     logs.begin("standby", wanted=log_format, node=known.node)
     stop = threading.Event()
     termination.told(stop)
     if supervised:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    standing = plugging.open_standby(known, Patience(grace_s=grace))
+    standing = plugin.open_standby(known, Patience(grace_s=grace))
     try:
         while not stop.is_set():
             standing.step()

@@ -12,7 +12,6 @@ from typing import Literal
 import typer
 from rich.console import Console
 
-from fleet import planning
 from fleet.cli import reach, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, coordinator_signs
 from fleet.cli.options import AddressOption, StateOption, state_directory
@@ -22,7 +21,8 @@ from fleet.core import errors
 from fleet.core.messages import Moment, NodeView
 from fleet.core.model import OUT_OF_SERVICE, State
 from fleet.evidence import dsse
-from fleet.planning import NodePlan
+from fleet.wiring import plans as wiring_plans
+from fleet.wiring.plans import NodePlan
 
 UNFIT = OUT_OF_SERVICE | {State.DIRTY}
 """A dirty device is not lost, but nobody can have it before it is wiped."""
@@ -179,7 +179,7 @@ def status(
 def _plans(directory: Path, *, needed: bool) -> Sequence[NodePlan]:
     """The nodes of the fleet here. Raises `DriverAbsent` where there is none and one is needed."""
     try:
-        return planning.plan_fleet(directory).nodes
+        return wiring_plans.plan_fleet(directory).nodes
     except errors.DriverAbsent:
         if needed:
             raise

@@ -33,10 +33,10 @@ from fleet.core.clock import SystemClock
 from fleet.core.messages import Message, NodeView, TokenText
 from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
 from fleet.core.settings import Settings
-from fleet.founding import is_founded
-from fleet.planning import plan_fleet
 from fleet.stores.factory import StorePlace, Stores
 from fleet.stores.sqlite import store_path
+from fleet.wiring.membership import is_founded
+from fleet.wiring.plans import plan_fleet
 
 PolicyOption = Annotated[
     Path | None,

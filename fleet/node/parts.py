@@ -41,7 +41,7 @@ class Closing(Protocol):
 
 @dataclass
 class Parts:
-    """What a node service is made of; built by `fleet.bootstrap` only."""
+    """What a node service is made of; built by `fleet.wiring.adapters` only."""
 
     registry: Registry
     recovery: Recovery

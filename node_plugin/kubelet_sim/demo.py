@@ -11,7 +11,6 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.core.errors import InputInvalid
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
@@ -21,7 +20,8 @@ from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Cluster, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.planning import NodePlan, plan_fleet
+from fleet.wiring import adapters
+from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.control import ControlPlane
@@ -130,7 +130,7 @@ def _plan(directory: Path, profile: Profile) -> NodePlan:
         settings=settings,
         serve=NODE,
     )
-    bootstrap.open_coordinator(fleet.coordinator)  # makes the store of leases
+    adapters.open_coordinator(fleet.coordinator)  # makes the store of leases
     return fleet.nodes[0]
 
 

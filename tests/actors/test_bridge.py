@@ -19,10 +19,10 @@ import ray
 from actors import bridge, cluster, handles
 from actors.bridge import Leash
 from actors.handles import RemoteNode
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.evidence import layout
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
 from tests.actors.waiting import until
 from tests.standin.server import StandIn
 
@@ -33,7 +33,7 @@ NOBODY = "127.0.0.1:1"
 
 def plan_of(state: Path, **settings: object) -> NodePlan:
     """A simulated node with one small device."""
-    (plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=1 << 20).nodes
+    (plan,) = adapters.plan_fleet(state, simulate="1x1", memory_bytes=1 << 20).nodes
     return plan.model_copy(update=settings)
 
 
@@ -86,11 +86,11 @@ def serving() -> RemoteNode | None:
 def test_it_creates_what_is_missing_and_ends_with_its_parent(address: str, tmp_path: Path) -> None:
     """DESIGN 5, Ray: node actor and coordinator exist; at the end of its input it ends with 0."""
     plan = plan_of(tmp_path)
-    with running(plugging.write_plan(plan), address) as process:
+    with running(plugin.write_plan(plan), address) as process:
         node = until(serving)
         assert node.name == plan.node
         assert until(lambda: handles.find_coordinator().ping()) > 0
-        with closing(bootstrap.open_door(plan)) as door:
+        with closing(adapters.open_door(plan)) as door:
             assert door.pulse()["pid"] == node.ping().pid
         assert process.stdin is not None
         process.stdin.close()
@@ -101,7 +101,7 @@ def test_it_creates_what_is_missing_and_ends_with_its_parent(address: str, tmp_p
 @pytest.mark.ray
 def test_bridge_and_actor_may_each_be_lost(address: str, tmp_path: Path) -> None:
     """Promise 7: a new bridge finds the actor that runs; an actor lost for good is made again."""
-    path = plugging.write_plan(plan_of(tmp_path))
+    path = plugin.write_plan(plan_of(tmp_path))
     with running(path, address) as process:
         before = until(serving).ping()
         os.kill(process.pid, signal.SIGKILL)
@@ -119,10 +119,10 @@ def test_bridge_and_actor_may_each_be_lost(address: str, tmp_path: Path) -> None
 def test_an_actor_with_an_earlier_plan_is_replaced(address: str, tmp_path: Path) -> None:
     """A detached actor outlives the plugin: new settings come with the next bridge."""
     plan = plan_of(tmp_path)
-    with running(plugging.write_plan(plan), address):
+    with running(plugin.write_plan(plan), address):
         before = until(serving).ping()
     changed = plan.model_copy(update={"labels": {"rack": "another"}})
-    with running(plugging.write_plan(changed), address):
+    with running(plugin.write_plan(changed), address):
         node = until(
             lambda: node if (node := serving()) and node.ping().plan != before.plan else None
         )
@@ -133,9 +133,9 @@ def test_an_actor_with_an_earlier_plan_is_replaced(address: str, tmp_path: Path)
 def test_a_node_of_another_state_directory_is_not_taken_over(address: str, tmp_path: Path) -> None:
     """B54: an actor of that name which serves other files is left alone, and said so."""
     first, second = plan_of(tmp_path / "a"), plan_of(tmp_path / "b")
-    with running(plugging.write_plan(first), address):
+    with running(plugin.write_plan(first), address):
         before = until(serving).ping()
-    path = plugging.write_plan(second)
+    path = plugin.write_plan(second)
     with running(path, address) as process:
         assert process.wait(DEADLINE_S) == bridge.RAY_AWAY
     assert "runs already, for the state directory" in said(path)
@@ -194,14 +194,14 @@ def served(state: Path, standin: StandIn) -> NodePlan:
     """The plan of a node that kubelet serves."""
     kubeconfig = standin.kubeconfig(state / "kubeconfig")
     plan = plan_of(state, kubernetes=True, kubeconfig=str(kubeconfig))
-    bootstrap.begin(bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings))
+    adapters.begin(adapters.CoordinatorPlan(state=plan.state, settings=plan.settings))
     return plan
 
 
 @pytest.mark.ray
 def test_without_ray_it_ends_with_two(tmp_path: Path) -> None:
     """Ray that is away is an error the supervisor sees, and no state is touched for it."""
-    plan = plugging.write_plan(plan_of(tmp_path))
+    plan = plugin.write_plan(plan_of(tmp_path))
     with running(plan, NOBODY, "0.5") as process:
         assert process.wait(DEADLINE_S) == bridge.RAY_AWAY
     assert NOBODY in said(plan)
@@ -211,7 +211,7 @@ def test_without_ray_it_ends_with_two(tmp_path: Path) -> None:
 
 def test_it_waits_for_a_head_that_is_away(tmp_path: Path) -> None:
     """A head that is away costs no restarts; the end of standard input ends the wait."""
-    plan = plugging.write_plan(plan_of(tmp_path))
+    plan = plugin.write_plan(plan_of(tmp_path))
     with running(plan, NOBODY) as process:
         until(lambda: "waiting for Ray" in said(plan))
         assert process.stdin is not None
@@ -224,7 +224,7 @@ def test_it_ends_with_its_parent_while_ray_does_not_answer(tmp_path: Path) -> No
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         running(
-            plugging.write_plan(plan_of(tmp_path)), f"127.0.0.1:{silent.getsockname()[1]}"
+            plugin.write_plan(plan_of(tmp_path)), f"127.0.0.1:{silent.getsockname()[1]}"
         ) as process,
     ):
         silent.settimeout(DEADLINE_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, plugging
+from fleet.wiring import adapters, plugin
 from tests.actors.trees import Rays
 from tests.actors.waiting import until
 from tests.standin.server import StandIn
@@ -26,10 +26,10 @@ def test_f71_actors_log_where_the_pod_s_log_is_read(tmp_path: Path) -> None:
         tree.shell = AS_IN_THE_CHART
     with StandIn() as standin:
         kubeconfig = str(standin.kubeconfig(tmp_path / "kubeconfig"))
-        (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20).nodes
+        (plan,) = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20).nodes
         plan = plan.model_copy(update={"kubernetes": True, "kubeconfig": kubeconfig})
         command = [sys.executable, "-P", "-m", "actors.bridge"]
-        command += [str(plugging.write_plan(plan)), rays.address]
+        command += [str(plugin.write_plan(plan)), rays.address]
         try:
             rays.start()
             with (tmp_path / "bridge.log").open("wb") as log:

@@ -18,22 +18,22 @@ from actors.coordinator_actor import (
     placement,
 )
 from actors.translate import StartRefused
-from fleet import bootstrap
 from fleet.control.binding.loop import BindingView, Reconciling
 from fleet.control.coordinator import Coordinator, CoordinatorView
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Token, UnitId
 from fleet.core.settings import Settings, StoreKind, StoreSettings
-from fleet.planning import CoordinatorPlan
 from fleet.stores.base import Release, RunRecord
 from fleet.stores.sqlite import store_path
+from fleet.wiring import adapters
+from fleet.wiring.plans import CoordinatorPlan
 
 
 @pytest.fixture
 def actor(tmp_path: Path) -> CoordinatorActor:
     """A coordinator over fresh stores."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    plan = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
     return CoordinatorActor(plan.model_dump_json())
 
 
@@ -91,7 +91,7 @@ def test_a_new_actor_over_the_same_stores_never_repeats_a_token(
     """B42: another life of the actor knows the runs and grants above every earlier token."""
     actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
     (first,) = actor.acquire(asked("r1"))
-    plan = bootstrap.plan_fleet(tmp_path).coordinator
+    plan = adapters.plan_fleet(tmp_path).coordinator
     again = CoordinatorActor(plan.model_dump_json())
     (second,) = again.acquire(asked("r1", unit="u/1"))
     tokens: list[Token] = [LEASE.validate_json(str(one)).token for one in (first, second)]
@@ -135,7 +135,7 @@ def binding_of(actor: CoordinatorActor, true: Callable[[BindingView], bool]) -> 
 
 def test_it_reconciles_the_claims_of_a_cluster_beside_its_calls(tmp_path: Path) -> None:
     """E4: the view says when a step last ended, and why none does until there is an API server."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    plan = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
     openings = iter([errors.ApiUnavailable("the API server is away"), None])
 
     def binder(_: str, coordinator: Coordinator) -> Reconciling:
@@ -152,13 +152,13 @@ def test_it_reconciles_the_claims_of_a_cluster_beside_its_calls(tmp_path: Path) 
 
 def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
     """E5: Ray starts no actor again whose constructor failed, so this is no reason to fail."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    plan = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
     away = [errors.StoreUnavailable("the store is away")]
 
     def opener(_: str) -> Coordinator:
         if away:
             raise away[0]
-        return bootstrap.open_coordinator(plan)
+        return adapters.open_coordinator(plan)
 
     actor = CoordinatorActor(plan.model_dump_json(), opener)
     with pytest.raises(errors.StoreUnavailable):
@@ -171,7 +171,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None
 
 def test_a_loop_that_begins_anew_gets_the_store_that_is_there_now(tmp_path: Path) -> None:
     """Promise 7: a store file put back under a running actor is opened when its loop asks."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
+    plan = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20).coordinator
     actor = CoordinatorActor(plan.model_dump_json())
     before, path = actor._open(), store_path(tmp_path)
     assert actor._current() is before

@@ -12,11 +12,11 @@ from actors import cluster, coordinators, handles
 from actors.bridge import Bridge
 from actors.handles import RemoteCoordinator
 from actors.identity import coordinator_digest
-from fleet import bootstrap
 from fleet.control.binding.loop import BindingView
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import NODES, Name, PatchKind
+from fleet.wiring import adapters
 from tests.actors.test_handles import Fleet
 from tests.actors.waiting import until
 
@@ -32,7 +32,7 @@ def test_each_selection_has_a_name_of_its_own() -> None:
 @pytest.fixture
 def fleet(ray_cluster: cluster.Cluster, tmp_path: Path) -> Iterator[Fleet]:
     """Two nodes of one device, in pool a and in pool b, whose settings ask for two coordinators."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=1 << 20)
+    plan = adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=1 << 20)
     settings = plan.coordinator.settings
     kubernetes = settings.kubernetes.model_copy(update={"coordinator_nodes": SELECTORS})
     several = settings.model_copy(update={"kubernetes": kubernetes})
@@ -105,7 +105,7 @@ def test_b63_a_coordinator_of_other_settings_is_replaced_or_told_of(
     """B63: Ray hands out the coordinator that runs, whatever it was made from; one of another plan
     is made anew where that may be done, and is told of where it may not. What only nodes go by
     makes no other plan."""
-    plan = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20).coordinator
+    plan = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20).coordinator
     settings = plan.settings
     other = plan.model_copy(
         update={

@@ -22,7 +22,6 @@ from actors.handles import RemoteNode
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
-from fleet import bootstrap
 from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.loop import BindingView
 from fleet.control.binding.names import Marks
@@ -34,6 +33,7 @@ from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.base import RunRecord
+from fleet.wiring import adapters
 from tests.standin.server import StandIn
 
 pytestmark = pytest.mark.ray
@@ -52,7 +52,7 @@ class Fleet:
     The coordinator reconciles the claims of an API server in this process.
     """
 
-    def __init__(self, plan: bootstrap.FleetPlan) -> None:
+    def __init__(self, plan: adapters.FleetPlan) -> None:
         self.plan = plan
         self.api = StandIn().start()
         self.claims = MemoryCluster(self.api.engine)
@@ -121,7 +121,7 @@ def fleet(
 ) -> Iterator[Fleet]:
     """One fleet for the module; every test leaves it working."""
     state = tmp_path_factory.mktemp("fleet")
-    found = Fleet(bootstrap.plan_fleet(state, simulate="1x2", memory_bytes=8 << 20))
+    found = Fleet(adapters.plan_fleet(state, simulate="1x2", memory_bytes=8 << 20))
     yield found
     found.end()
 
@@ -324,7 +324,7 @@ def test_an_actor_on_the_wrong_machine_ends_before_it_touches_anything(
     ray_cluster: cluster.Cluster, tmp_path: Path, field: str
 ) -> None:
     """B54: an actor that finds another machine or boot than assigned refuses to start."""
-    plans = bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
+    plans = adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
     plan = plans[1]  # the first one's name is taken
     right = handles.assign(plan.node, plan.model_dump_json(), host=cluster.LOCAL_HOST)
     node = handles.create_node(right.model_copy(update={field: "another"}))

@@ -17,7 +17,6 @@ import pytest
 from actors.identity import Assignment, plan_digest
 from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner, open_service
 from actors.translate import StartRefused, kinds, translate
-from fleet import bootstrap, plugging
 from fleet.core import errors
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.core.model import Token
@@ -25,17 +24,18 @@ from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
 from fleet.stores.sqlite import host_identity
+from fleet.wiring import adapters, plugin
 
 DEADLINE_S = 20.0
 
 
 def assignment(state: Path) -> Assignment:
     """The one node of a simulated fleet, assigned to this machine."""
-    (plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=8 << 20).nodes
+    (plan,) = adapters.plan_fleet(state, simulate="1x1", memory_bytes=8 << 20).nodes
     return assignment_of(plan)
 
 
-def assignment_of(plan: bootstrap.NodePlan) -> Assignment:
+def assignment_of(plan: adapters.NodePlan) -> Assignment:
     """The node of `plan`, assigned to this machine."""
     return Assignment(
         node=plan.node,
@@ -127,7 +127,7 @@ def test_an_unforeseen_error_at_the_start_is_ours(tmp_path: Path) -> None:
 def test_a_newcomer_stands_by_until_the_owner_is_gone(tmp_path: Path) -> None:
     """DESIGN 5: not-owner while the journal is owned elsewhere; then it takes over by itself."""
     mine = assignment(tmp_path)
-    owner = bootstrap.open_node(bootstrap.NodePlan.model_validate_json(mine.plan))
+    owner = adapters.open_node(adapters.NodePlan.model_validate_json(mine.plan))
     actor = NodeActor(mine.model_dump_json())
     try:
         with pytest.raises(errors.NotOwner):
@@ -146,19 +146,19 @@ def test_a_closed_actor_has_given_the_journal_up(tmp_path: Path) -> None:
     mine = assignment(tmp_path)
     actor = NodeActor(mine.model_dump_json())
     actor.close("node-01")
-    bootstrap.open_node(bootstrap.NodePlan.model_validate_json(mine.plan)).close()
+    adapters.open_node(adapters.NodePlan.model_validate_json(mine.plan)).close()
     with pytest.raises(errors.NotOwner):
         actor.view("node-01")
 
 
 def test_another_nodes_plan_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     """B54: an actor made for node-01 with the plan of node-02 touches neither of the two."""
-    plans = bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
+    plans = adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20).nodes
     opened: list[str] = []
 
     def open_it(plan: str) -> NodeService:
         opened.append(plan)
-        return bootstrap.open_node(bootstrap.NodePlan.model_validate_json(plan))
+        return adapters.open_node(adapters.NodePlan.model_validate_json(plan))
 
     wrong = assignment_of(plans[0]).model_copy(update={"plan": plans[1].model_dump_json()})
     with pytest.raises(StartRefused, match="node-01 was given the plan of node-02"):
@@ -187,10 +187,10 @@ def test_what_a_node_keeps_is_private(tmp_path: Path) -> None:
 def test_a_standby_process_lets_go_for_the_actor(tmp_path: Path) -> None:
     """DESIGN 5: the newcomer asks at the door, the standby drains and unlocks, the actor serves."""
     mine = assignment(tmp_path)
-    plan = bootstrap.NodePlan.model_validate_json(mine.plan)
+    plan = adapters.NodePlan.model_validate_json(mine.plan)
     command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby", "--supervised"]
     standby = subprocess.Popen(
-        [*command, "--plan", str(plugging.write_plan(plan))],
+        [*command, "--plan", str(plugin.write_plan(plan))],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd="/",
@@ -198,7 +198,7 @@ def test_a_standby_process_lets_go_for_the_actor(tmp_path: Path) -> None:
     assert standby.stdin is not None
     actor: NodeActor | None = None
     try:
-        with closing(bootstrap.open_door(plan)) as door:
+        with closing(adapters.open_door(plan)) as door:
             wait_for(lambda: owner(door) == "standby")
             actor = NodeActor(mine.model_dump_json())
             serving = actor

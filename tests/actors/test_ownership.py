@@ -17,12 +17,12 @@ import ray
 
 from actors import cluster, handles
 from actors.handles import RemoteNode
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, TeardownOrder
 from fleet.node.standby import Patience
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
 from tests.actors.waiting import until
 from tests.freezing import freeze
 
@@ -37,8 +37,8 @@ class Ground:
     """One simulated node, its door, and whoever is started for it."""
 
     def __init__(self, state: Path) -> None:
-        (self.plan,) = bootstrap.plan_fleet(state, simulate="1x1", memory_bytes=1 << 20).nodes
-        self.door: DoorNode = bootstrap.open_door(self.plan)
+        (self.plan,) = adapters.plan_fleet(state, simulate="1x1", memory_bytes=1 << 20).nodes
+        self.door: DoorNode = adapters.open_door(self.plan)
 
     def actor(self) -> RemoteNode:
         """The node's actor, created or found."""
@@ -97,7 +97,7 @@ def standby_process(plan: NodePlan) -> Iterator[subprocess.Popen[bytes]]:
     """`fleet node standby`, as the plugin starts it."""
     command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby", "--supervised"]
     process = subprocess.Popen(
-        [*command, "--plan", str(plugging.write_plan(plan))],
+        [*command, "--plan", str(plugin.write_plan(plan))],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd="/",
@@ -113,7 +113,7 @@ def standby_process(plan: NodePlan) -> Iterator[subprocess.Popen[bytes]]:
 @contextmanager
 def standby_here(plan: NodePlan, patience: Patience) -> Iterator[list[str]]:
     """A standby in this process with a patience of its own; when it owned the node, as text."""
-    standing, door = plugging.open_standby(plan), bootstrap.open_door(plan)
+    standing, door = plugin.open_standby(plan), adapters.open_door(plan)
     standing.door, standing.patience = door, patience
     stop, owned = threading.Event(), list[str]()
 

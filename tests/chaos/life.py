@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap
-from fleet.bootstrap import FleetPlan
 from fleet.control.campaign.ports import Requests
 from fleet.control.campaign.run import Campaign, Scope
 from fleet.control.coordinator import Coordinator
@@ -29,6 +27,8 @@ from fleet.core.model import NodeName, RunId
 from fleet.core.settings import CampaignPolicy, Settings
 from fleet.node.service import NodeService
 from fleet.stores.base import RunRecord, RunState
+from fleet.wiring import adapters
+from fleet.wiring.adapters import FleetPlan
 from tests.chaos.story import Life, Point, Story
 from tests.chaos.strikes import Striker, StruckLedger
 
@@ -93,7 +93,7 @@ def live(story: Story, life: Life, plan: FleetPlan, told: int) -> None:
     striker = Striker(life.strikes, Path(plan.coordinator.state), told)
     striker.arm()
     began = time.monotonic()
-    coordinator = bootstrap.open_coordinator(plan.coordinator)
+    coordinator = adapters.open_coordinator(plan.coordinator)
     services = {node.node: _open(node, striker) for node in plan.nodes}
     for service in services.values():
         service.tick(time.time())  # nothing is asked of a node before it looked at its devices
@@ -120,12 +120,12 @@ def live(story: Story, life: Life, plan: FleetPlan, told: int) -> None:
     )
 
 
-def _open(node: bootstrap.NodePlan, striker: Striker) -> NodeService:
+def _open(node: adapters.NodePlan, striker: Striker) -> NodeService:
     """Open a node as its supervisor would: again, while the dead one's lock is still there."""
     deadline = time.monotonic() + OWNER_WAIT_S
     while True:
         try:
-            service = bootstrap.open_node(node)
+            service = adapters.open_node(node)
         except errors.NotOwner:
             if time.monotonic() > deadline:
                 raise

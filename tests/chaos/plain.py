@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap
-from fleet.bootstrap import FleetPlan
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import State, Uuid
 from fleet.core.settings import MIB
 from fleet.devices.simulated import backend as simulated
 from fleet.devices.simulated import faults
 from fleet.evidence import layout
+from fleet.wiring import adapters
+from fleet.wiring.adapters import FleetPlan
 from tests.chaos import checks, life
 from tests.chaos.checks import Sample
 from tests.chaos.story import Life, Story, Victim, draw
@@ -108,7 +108,7 @@ class _Play:
     def __init__(self, case: Case, story: Story, state: Path) -> None:
         self._case, self._story, self._state = case, story, state
         self._chance = random.Random(f"tenant/{story.seed}")
-        self._plan: FleetPlan = bootstrap.plan_fleet(
+        self._plan: FleetPlan = adapters.plan_fleet(
             state,
             simulate=story.shape,
             memory_bytes=2 * MIB if "p" in story.shape else MIB,
@@ -261,7 +261,7 @@ def _fits(result: DeviceResult, *, clean: bool) -> bool:
     return not clean or result.outcome is Outcome.INTERRUPTED
 
 
-def hardware(node: bootstrap.NodePlan) -> simulated.SimulatedBackend:
+def hardware(node: adapters.NodePlan) -> simulated.SimulatedBackend:
     """The simulated hardware of a node, made if it is not there."""
     assert node.simulated is not None
     return simulated.create(

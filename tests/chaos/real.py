@@ -25,12 +25,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap
-from fleet.bootstrap import FleetPlan
 from fleet.core.model import State
 from fleet.core.settings import MIB
 from fleet.devices.wipe.identity import start_time
 from fleet.stores.base import RunState
+from fleet.wiring import adapters
+from fleet.wiring.adapters import FleetPlan
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.plain import Case, hardware, plant, strike_slow
@@ -146,7 +146,7 @@ class _Play:
     def __init__(self, case: Case, plot: Plot, state: Path, scratch: Path) -> None:
         self._case, self._plot, self._state, self._scratch = case, plot, state, scratch
         self._known: dict[tuple[int, int], Process] = {}
-        self._plan: FleetPlan = bootstrap.plan_fleet(state, simulate=SHAPE, memory_bytes=MIB)
+        self._plan: FleetPlan = adapters.plan_fleet(state, simulate=SHAPE, memory_bytes=MIB)
         self._policy = state / "policy.json"
         self._policy.write_text(
             json.dumps(

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core.claim_states import Claim
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import ClaimUid, Token
 from fleet.stores.sqlite import open_stores, store_path
+from fleet.wiring import adapters
 from tests.chaos.storm import hosts, plan
 from tests.chaos.storm.exposure import Exposures
 from tests.chaos.storm.fronts import Front
@@ -206,12 +206,12 @@ class Held:
 
     def __init__(self, root: Path) -> None:
         self.place = Place(root, NODE)
-        fleet = bootstrap.plan_fleet(
+        fleet = adapters.plan_fleet(
             self.place.state, simulate="1x1", memory_bytes=1 << 20, serve=NODE
         )
-        bootstrap.open_coordinator(fleet.coordinator)  # begins store and log of heads
+        adapters.open_coordinator(fleet.coordinator)  # begins store and log of heads
         plan_ = fleet.nodes[0].model_copy(update={"kubernetes": False})
-        self.service = bootstrap.open_node(plan_)
+        self.service = adapters.open_node(plan_)
         self.service.tick(1.0)
         (device,) = self.service.view().devices
         self.service.prepare(ClaimOrder(uid=UID, node=NODE, devices=(device.uuid,)))

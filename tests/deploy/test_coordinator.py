@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, coordinating
 from fleet.cli.main import main
 from fleet.control.binding import liveness
 from fleet.control.binding.claim import ClaimReading, read
@@ -30,10 +29,11 @@ from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.events import REPEAT_S, Events, Regarding
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.planning import CoordinatorPlan
 from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
+from fleet.wiring import adapters, coordinator
+from fleet.wiring.plans import CoordinatorPlan
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.control.repair.conftest import Site
 from tests.fleet.control.repair.test_lost_nodes import lose
@@ -78,7 +78,7 @@ def bound(site: Bench, cluster: MemoryCluster) -> None:
         "gpu-0", bindingConditions=conditions, bindingFailureConditions=[MARKS.failed]
     )
     site.reserve(site.allocate(asked, allotted), site.pod("p", node=""))
-    loop = Loop(lambda: coordinating.reconciling(plan, site.coordinator, nodes, cluster))
+    loop = Loop(lambda: coordinator.reconciling(plan, site.coordinator, nodes, cluster))
 
     def until(true: Callable[[ClaimReading], bool]) -> None:
         deadline = time.monotonic() + 20.0
@@ -224,7 +224,7 @@ def test_f72_an_operator_needs_no_more_than_the_coordinator_has(
     """F72: in the head's pod every verb of the operator's day has the rights it asks for, by the
     coordinator's own account: none is refused, and none says that it could not look."""
     state = tmp_path / "state"
-    bootstrap.plan_fleet(state, simulate="1x2", memory_bytes=1 << 20)
+    adapters.plan_fleet(state, simulate="1x2", memory_bytes=1 << 20)
     with StandIn() as server:
         ground(MemoryCluster(server.engine))
         server.engine.access = access = Asked()

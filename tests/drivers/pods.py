@@ -20,8 +20,8 @@ from fleet.core.settings import HealthPolicy, KubernetesSettings, NodeSettings, 
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.planning import NodePlan, plan_fleet
 from fleet.plugin import configuration
+from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
 from node_plugin.kubelet_sim.cgroups import PodCgroups
 from node_plugin.kubelet_sim.control import ControlPlane, Seen

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fleet import hardware
 from fleet.core.errors import DriverAbsent, FleetError
 from fleet.core.model import Accelerator, Process, ProcessKind
 from fleet.core.pci import address
@@ -28,6 +27,7 @@ from fleet.devices.nvidia import posture
 from fleet.devices.openers import sees_all
 from fleet.devices.remote import RemoteBackend
 from fleet.devices.sysfs import read_text
+from fleet.wiring import hardware
 from tests.gpu import working
 from tests.gpu.contained import seen
 from tests.gpu.report import REPORT

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.cli import reach
 from fleet.core import errors
 from fleet.core.messages import NodeView
+from fleet.wiring import adapters
 from jobs.sweep import SweepReport, each, run
 
 
 def test_every_node_is_swept(tmp_path: Path) -> None:
     """E1: healthy simulated devices are all seen and nothing is found."""
-    bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20)
     with reach.nodes(tmp_path, address=None) as nodes:
         report = run(nodes)
     assert [node for node, _ in report.rows()] == ["node-01", "node-02"]
@@ -23,7 +23,7 @@ def test_every_node_is_swept(tmp_path: Path) -> None:
 
 def test_an_error_of_one_node_hides_no_other(tmp_path: Path) -> None:
     """A node that fails stands in the answer with its error beside the others' answers."""
-    bootstrap.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20)
 
     def ask(node: reach.Node) -> NodeView:
         view = node.view()

@@ -19,7 +19,7 @@ import pytest
 
 from fleet.kube import client, identity
 from fleet.kube.base import Cluster
-from fleet.planning import plan_fleet
+from fleet.wiring.plans import plan_fleet
 from node_plugin import __main__ as program
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.standins import told

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.core import errors
 from fleet.core.settings import MIB
 from fleet.kube.base import EVENTS, SLICES, Selection
@@ -23,6 +21,8 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.service import NodeService
 from fleet.plugin.reconciler import Keeper
 from fleet.plugin.requests import AskedClaim
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan, SimulatedNode
 from node_plugin.health import Health
 from node_plugin.pod_events import TOLD_AFTER_S
 from node_plugin.wiring import Behind, Options, Plugin, open_plugin
@@ -53,7 +53,7 @@ def plan_of(site: Place) -> NodePlan:
 @contextmanager
 def owner(plan: NodePlan) -> Iterator[NodeService]:
     """The node's owner, ticking as its process does."""
-    service, stop = bootstrap.open_node(plan, owner="standby"), threading.Event()
+    service, stop = adapters.open_node(plan, owner="standby"), threading.Event()
 
     def run() -> None:
         while not stop.wait(0.05):

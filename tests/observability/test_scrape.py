@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core.profiles import Profile
 from fleet.metrics import of_coordinator
 from fleet.metrics.catalogue import METRICS, of_series
 from fleet.metrics.metric import Exporter, Kind, Metric
 from fleet.metrics.of_node import TIMESTAMP
+from fleet.wiring import adapters
 from tests.alerts import alerts
 from tests.chaos.kubelet.story import Act, Call, Story
 from tests.chaos.kubelet.theatre import NODE, Theatre
@@ -158,7 +158,7 @@ def test_a_quarantine_outlives_its_actor_in_the_figures(scene: Scene) -> None:
     """B83: two devices are quarantined and the actor is killed. Its series end, those of its
     successor tell the same; the plugin tells it all the time, from whoever owns the node."""
     ask, theatre = scene.prometheus.ask, scene.theatre
-    with closing(bootstrap.open_door(theatre.plan)) as door:
+    with closing(adapters.open_door(theatre.plan)) as door:
         for device in door.view().devices:
             door.quarantine_add(device.uuid, detail="a test", operator="tester")
     told = f"max by (job) ({REASONS}) == 2"

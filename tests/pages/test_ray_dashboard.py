@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors import cluster, muster
-from fleet import bootstrap
+from fleet.wiring import adapters
 from jobs import submit
 from tests.pages.browser import Browser, Page
 from tests.pages.conftest import Chromium, keep
@@ -61,7 +61,7 @@ def test_actors_and_jobs_can_be_looked_at(chromium: Chromium, tmp_path: Path) ->
     campaign is a job with its name, its command, its end, and its progress and table in its log.
     """
     state = tmp_path / "state"
-    plan = bootstrap.plan_fleet(state, simulate="3x4", memory_bytes=4 << 20)
+    plan = adapters.plan_fleet(state, simulate="3x4", memory_bytes=4 << 20)
     log: list[str] = []
     with muster.local(plan, dashboard=True) as fleet:
         asked = ["--yes", "--operator", "night-shift"]

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.control.campaign.plan import next_batch
 from fleet.core.profiles import Profile
 from fleet.core.settings import CampaignPolicy
 from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, survivors
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
+from fleet.wiring import adapters
 from tests.fleet.control.binding.benches import Bench
 from tests.fleet.control.campaign.test_plan import grid, serving
 from tests.fleet.devices.wipe.orders import node, order_for, run, whole
@@ -301,9 +301,9 @@ def test_f55_help_costs_little_more_than_its_parser() -> None:
 def test_f55_status_loads_little(tmp_path: Path) -> None:
     """F55: asking the owner of the nodes loads nothing of what opens a node; opening them here
     does, and nothing of the other verbs."""
-    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x2", memory_bytes=8 << 20).nodes
+    (plan,) = adapters.plan_fleet(tmp_path, simulate="1x2", memory_bytes=8 << 20).nodes
     alone = starts("status", "--state", str(tmp_path))
-    with closing(bootstrap.open_node(plan)):
+    with closing(adapters.open_node(plan)):
         owned = starts("status", "--state", str(tmp_path))
     assert owned <= START_MOST["status"]
     assert alone <= START_MOST["status of nodes opened for it"]

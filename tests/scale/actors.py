@@ -24,11 +24,11 @@ from pathlib import Path
 
 from actors import cluster, handles
 from actors.handles import RemoteCoordinator, RemoteNode
-from fleet import bootstrap
-from fleet.bootstrap import FleetPlan
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView
 from fleet.core.settings import MIB
+from fleet.wiring import adapters
+from fleet.wiring.adapters import FleetPlan
 from jobs.fanout import RayNodes
 from tests.scale import grounds, leases
 
@@ -81,7 +81,7 @@ def through(points: Sequence[tuple[float, float]]) -> Line:
 def measure(counts: Sequence[int], *, seconds: float) -> list[Point]:
     """A point for each number of nodes, ascending, on one Ray."""
     with tempfile.TemporaryDirectory(prefix="fleet-scale-") as folder:
-        plan = bootstrap.plan_fleet(
+        plan = adapters.plan_fleet(
             Path(folder), simulate=f"{max(counts)}x{DEVICES}", memory_bytes=MIB
         )
         plan = _quiet(plan)

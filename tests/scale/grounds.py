@@ -18,11 +18,11 @@ from pathlib import Path
 
 from actors import cluster, handles
 from actors.handles import RemoteCoordinator
-from fleet import bootstrap
-from fleet.bootstrap import CoordinatorPlan
 from fleet.core.clock import SystemClock
 from fleet.core.settings import Settings, StoreKind
 from fleet.stores.factory import StorePlace
+from fleet.wiring import adapters
+from fleet.wiring.adapters import CoordinatorPlan
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
 from tests.e2e.polling import Hopeless, eventually
 
@@ -73,7 +73,7 @@ def _plan(kind: StoreKind, state: Path, stack: ExitStack) -> CoordinatorPlan:
     )
     plan = CoordinatorPlan(state=str(state), settings=settings, kubeconfig=kubeconfig)
     if kind is StoreKind.SQLITE:
-        return bootstrap.plan_fleet(state, simulate="1x1", settings=settings).coordinator
+        return adapters.plan_fleet(state, simulate="1x1", settings=settings).coordinator
     stores = StorePlace(settings, state, kubeconfig, QPS).open(SystemClock())
     stores.leases.init()
     stores.close()

@@ -25,8 +25,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fleet import coordinating
-from fleet.bootstrap import FleetPlan
 from fleet.control.binding.loop import Loop
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError, LeaseHeld
@@ -36,6 +34,8 @@ from fleet.kube import client
 from fleet.kube.base import NODES, SLICES
 from fleet.stores.base import LeaseStore
 from fleet.stores.sqlite import open_stores, store_path
+from fleet.wiring import coordinator as wiring_coordinator
+from fleet.wiring.adapters import FleetPlan
 from tests.e2e.polling import eventually
 from tests.scale import grounds, struck
 from tests.scale.struck import POLL_S, SETTLE_S, Fate, Share
@@ -118,7 +118,7 @@ def spawn(stack: ExitStack, module: str, argument: str) -> Child:
 def coordinate(share: Share) -> int:
     """The coordinator's process: the loop of `fleet coordinate` until standard input ends."""
     logging.basicConfig(level=logging.ERROR)
-    loop = Loop(coordinating.of_host(_plan(share), share.kubeconfig))
+    loop = Loop(wiring_coordinator.of_host(_plan(share), share.kubeconfig))
     loop.start()
     eventually(
         "the coordinator's first step", lambda: loop.view().stepped_at > 0, timeout_s=SETTLE_S

@@ -1,7 +1,7 @@
 """Several coordinators for one driver in one cluster, each over the product's own reconciler.
 
-Real are the reconcilers (`fleet.coordinating`) and the store's decisions; the API server and the
-store are in memory, the nodes are stand-ins that fence by token. Time is virtual.
+Real are the reconcilers (`fleet.wiring.coordinator`) and the store's decisions; the API server and
+the store are in memory, the nodes are stand-ins that fence by token. Time is virtual.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fleet import coordinating
 from fleet.control.binding.loop import Reconciling
 from fleet.control.coordinator import Coordinator
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.planning import CoordinatorPlan
 from fleet.stores.memory import MemoryRunStore
+from fleet.wiring import coordinator as wiring_coordinator
+from fleet.wiring.plans import CoordinatorPlan
 from tests.fleet.control.binding import scenes
 from tests.fleet.control.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
 
@@ -80,7 +80,7 @@ def shard(
     cluster = MemoryCluster(site.engine, caller=Caller(manager="fleetscrub"))
     runs = MemoryRunStore(site.clock)
     coordinator = Coordinator(site.store, runs, clock=site.clock, signer=NoSigner())
-    stepped = coordinating.reconciling(plan, coordinator, site.nodes, cluster)
+    stepped = wiring_coordinator.reconciling(plan, coordinator, site.nodes, cluster)
     try:
         yield Shard(cluster, stepped)
     finally:

@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import FleetPlan, NodePlan
 from fleet.core.model import State
 from fleet.core.settings import MIB, Settings
 from fleet.devices.simulated.backend import SimulatedBackend
@@ -29,6 +27,8 @@ from fleet.kube import client
 from fleet.kube.base import Cluster
 from fleet.node.service import NodeService
 from fleet.plugin.reconciler import Keeper
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import FleetPlan, NodePlan
 from tests.e2e.polling import eventually
 
 FATAL = 79
@@ -136,14 +136,14 @@ def serving(plan: NodePlan, cluster: Cluster) -> Iterator[Member]:
     """A node that serves, and its plugin's parts; it stands as after a first start."""
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        service = bootstrap.open_node(plan)
+        service = adapters.open_node(plan)
         stack.callback(service.close)
-        door = stack.enter_context(closing(bootstrap.open_door(plan)))
+        door = stack.enter_context(closing(adapters.open_door(plan)))
         counted: Any = Counting(cluster, counts)
-        parts = plugging.plugin_parts(plan, counted, door)
+        parts = plugin.plugin_parts(plan, counted, door)
         stack.callback(parts.store.close)
         stack.callback(parts.publisher.close)
-        keeper = plugging.keeper(plan, door, parts, lambda _: None)
+        keeper = plugin.keeper(plan, door, parts, lambda _: None)
         yield Member(plan, service, keeper, counts)
 
 
@@ -172,7 +172,7 @@ def publish(one: Member) -> None:
 
 def fleet_plan(folder: Path, *, nodes: int, devices: int, clean: int) -> FleetPlan:
     """The first `clean` nodes wipe what is dirty at once, the others not while this lasts."""
-    plan = bootstrap.plan_fleet(
+    plan = adapters.plan_fleet(
         folder, simulate=f"{nodes}x{devices}", memory_bytes=MIB, settings=Settings()
     )
     members = []

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 from actors.coordinator_actor import LEASE, REQUESTS, CoordinatorActor
-from fleet import bootstrap
 from fleet.control.coordinator import Coordinator
 from fleet.core.clock import SystemClock
 from fleet.core.errors import EpochForeign, FleetError
@@ -21,6 +20,7 @@ from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
+from fleet.wiring import adapters
 from jobs.bench_leases import StoreLeasing, one_round
 from tests.fleet.control.binding.benches import NoSigner
 from tests.scale import struck
@@ -67,7 +67,7 @@ def asked(number: int) -> str:
 def test_calls_that_wait_for_a_commit_share_the_next_one(tmp_path: Path) -> None:
     """Issue 8 (leases): thirty drivers that ask at once cost two transactions and not thirty; each
     has its own lease under a token of its own, and a ping is answered meanwhile (B59)."""
-    store, plan = Slow(), bootstrap.plan_fleet(tmp_path, simulate="1x1").coordinator
+    store, plan = Slow(), adapters.plan_fleet(tmp_path, simulate="1x1").coordinator
     store.init()
     coordinator = Coordinator(
         store, MemoryRunStore(SystemClock()), clock=SystemClock(), signer=NoSigner()
@@ -126,11 +126,11 @@ def test_a_shards_node_refuses_the_tokens_of_another_shard(tmp_path: Path) -> No
     """B4: coordinators of different stores share no epoch: what one grants for a node that follows
     the other is refused there, whatever the second one knows."""
     plans = [
-        bootstrap.plan_fleet(tmp_path / pool, simulate="1x1", memory_bytes=1 << 20)
+        adapters.plan_fleet(tmp_path / pool, simulate="1x1", memory_bytes=1 << 20)
         for pool in ("a", "b")
     ]
-    ours, theirs = (bootstrap.open_coordinator(plan.coordinator) for plan in plans)
-    service = bootstrap.open_node(plans[0].nodes[0])
+    ours, theirs = (adapters.open_coordinator(plan.coordinator) for plan in plans)
+    service = adapters.open_node(plans[0].nodes[0])
     try:
         service.tick(time.time())
         (device,) = service.view().devices

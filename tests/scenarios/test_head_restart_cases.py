@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from actors.node_actor import NodeActor
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, TeardownOrder
 from fleet.core.model import Holder, HolderKind
@@ -24,6 +22,8 @@ from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
 from fleet.rpc.client import DoorNode
 from fleet.stores.base import Event
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
 from tests.actors.test_node_actor import assignment_of
 from tests.actors.waiting import until
 from tests.freezing import freeze
@@ -39,7 +39,7 @@ def old_world(plan: NodePlan) -> Iterator[subprocess.Popen[bytes]]:
     """A process that owns the node and knows of no head any more."""
     command = [sys.executable, "-P", "-m", "fleet.cli.main", "node", "standby", "--grace", "0"]
     process = subprocess.Popen(
-        [*command, "--plan", str(plugging.write_plan(plan))], stderr=subprocess.DEVNULL, cwd="/"
+        [*command, "--plan", str(plugin.write_plan(plan))], stderr=subprocess.DEVNULL, cwd="/"
     )
     try:
         yield process
@@ -79,8 +79,8 @@ def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: P
     nothing and says so at once; after its death the newcomer goes on from the journal: claim A as
     it was, with no second wipe, C torn down once, every lease given back once.
     """
-    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x2", memory_bytes=2 << 20).nodes
-    with closing(bootstrap.open_door(plan)) as door, old_world(plan) as old:
+    (plan,) = adapters.plan_fleet(tmp_path, simulate="1x2", memory_bytes=2 << 20).nodes
+    with closing(adapters.open_door(plan)) as door, old_world(plan) as old:
         running = prepared(door, "claim-a", "gpu-0")
         leaving = prepared(door, "claim-c", "gpu-1")
         (kept,) = [d for d in door.view().devices if d.name == "gpu-0"]
@@ -114,8 +114,8 @@ def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: P
 
 def _given_back_once(plan: NodePlan, uid: str) -> None:
     """The store's history: the claim's lease ended once, and the other claim still has its own."""
-    chosen = bootstrap.CoordinatorPlan(state=plan.state, settings=plan.settings)
-    coordinator = bootstrap.open_coordinator(chosen)
+    chosen = adapters.CoordinatorPlan(state=plan.state, settings=plan.settings)
+    coordinator = adapters.open_coordinator(chosen)
     holder = Holder(HolderKind.CLAIM, uid)
     until(lambda: not coordinator.leases(holder))
     ends = [

@@ -35,7 +35,8 @@ class PcieBackend:
     simulated = False
 
     def __init__(self, **settings: Any) -> None:
-        """`settings` as `fleet.hardware.arguments` gives them; those left out have their default.
+        """`settings` as `fleet.wiring.hardware.arguments` gives them; those left out have their
+        default.
 
         Used are ``root``, ``kernel_log``, ``reset_methods`` and ``identities``; the others concern
         other back ends and are only passed on. Raises TypeError for one that is unknown.

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import FleetPlan
 from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
-from fleet.planning import plan_fleet
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import FleetPlan
+from fleet.wiring.plans import plan_fleet
 from tests.chaos import checks
 from tests.chaos.kubelet import records, roles, world
 from tests.chaos.kubelet.roles import Site
@@ -88,7 +88,7 @@ class _Play:
         """Everything; findings are in the case."""
         fleet = _fleet(self.root, self.story)
         self._site = Site(self.root, fleet.nodes[0])
-        plugging.write_plan(self._site.plan)
+        plugin.write_plan(self._site.plan)
         plant(hardware(self._site.plan), random.Random(f"tenant/{self.story.seed}"))
         self._before = checks.sample(Path(self._site.plan.state))
         self._told, self._writing = os.pipe()
@@ -225,7 +225,7 @@ def _fleet(root: Path, story: Story) -> FleetPlan:
 
 
 def _make_stores(fleet: FleetPlan) -> None:
-    bootstrap.open_coordinator(fleet.coordinator)
+    adapters.open_coordinator(fleet.coordinator)
 
 
 def _be(name: str, site: Site, body: Callable[[Site, int], None], told: int) -> None:

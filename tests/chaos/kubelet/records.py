@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleet.bootstrap import specs_of
 from fleet.core.claim_states import ClaimState
 from fleet.core.model import ClaimUid, HolderKind, State, UnitId
 from fleet.evidence import layout
 from fleet.node.cdi.directory import SpecDirectory
-from fleet.planning import NodePlan
+from fleet.wiring.adapters import specs_of
+from fleet.wiring.plans import NodePlan
 from tests.chaos.checks import NodeSample, Sample
 
 

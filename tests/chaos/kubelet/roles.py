@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet import plugging
-from fleet.bootstrap import NodePlan
 from fleet.core.messages import (
     ClaimAnswer,
     ClaimOrder,
@@ -31,6 +29,8 @@ from fleet.node.service import NodeService
 from fleet.node.standby import Patience
 from fleet.plugin.ports import Node
 from fleet.rpc.server import HandOver
+from fleet.wiring import plugin as wiring_plugin
+from fleet.wiring.adapters import NodePlan
 from tests.chaos.kubelet.story import Who
 from tests.chaos.story import Point, Side, Strike, Victim
 from tests.chaos.strikes import Striker, StruckLedger
@@ -65,7 +65,7 @@ def own(site: Site, told: int) -> None:
     """Own the node, as the standby does. Never returns."""
     striker = Striker([], site.root, told)
     striker.arm()
-    standing = plugging.open_standby(site.plan)
+    standing = wiring_plugin.open_standby(site.plan)
     standing.patience = PATIENCE
     opener = standing.open
 
@@ -90,7 +90,7 @@ def serve(site: Site, told: int) -> None:
 
     striker = Striker([], site.root, told)
     striker.arm()
-    cluster = plugging.open_cluster(site.plan, str(site.kubeconfig))
+    cluster = wiring_plugin.open_cluster(site.plan, str(site.kubeconfig))
     plugin = wiring.open_plugin(site.plan, cluster, wiring.Options(standby=False))
     plugin.serving.node = StruckNode(plugin.serving.node, striker)
     plugin.start()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import ClaimUid, State, Token
 from fleet.evidence import layout
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.kubelet import records
@@ -62,10 +62,10 @@ def test_no_story_is_more_than_a_scheduler_allows(seed: int) -> None:
 @pytest.fixture
 def held(tmp_path: Path) -> tuple[NodePlan, Sample]:
     """A node with one prepared claim, and what its disk tells once its owner has gone."""
-    fleet = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20)
-    bootstrap.open_coordinator(fleet.coordinator)  # begins the log of heads
+    fleet = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=1 << 20)
+    adapters.open_coordinator(fleet.coordinator)  # begins the log of heads
     (plan,) = fleet.nodes
-    service = bootstrap.open_node(plan)
+    service = adapters.open_node(plan)
     service.tick(1.0)
     (device,) = service.view().devices
     answer = service.prepare(ClaimOrder(uid=UID, node=plan.node, devices=(device.uuid,)))

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.planning import NodePlan, plan_fleet
+from fleet.wiring import adapters
+from fleet.wiring.plans import NodePlan, plan_fleet
 from tests.actors.trees import Rays
 from tests.chaos import checks
 from tests.chaos.kubelet.roles import Site
@@ -131,7 +131,7 @@ class Theatre:
 
     def owner(self) -> tuple[str, int]:
         """Kind and pid of whoever owns the node; "" and 0 for nobody."""
-        with closing(bootstrap.open_door(self.plan)) as door:
+        with closing(adapters.open_door(self.plan)) as door:
             try:
                 pulse = door.pulse(timeout_s=1.0)
             except errors.FleetError:
@@ -188,5 +188,5 @@ class Theatre:
             settings=settings,
             serve=NODE,
         )
-        bootstrap.open_coordinator(fleet.coordinator)  # begins the log of heads
+        adapters.open_coordinator(fleet.coordinator)  # begins the log of heads
         return fleet.nodes[0]

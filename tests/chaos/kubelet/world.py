@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.errors import FleetError
 from fleet.core.messages import NodeView
@@ -25,6 +24,7 @@ from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.wiring import adapters
 from tests.chaos.kubelet.roles import Site, arm
 from tests.chaos.kubelet.story import Act, Call, Story, Who
 from tests.standin.server import StandIn
@@ -96,7 +96,7 @@ class World:
             call_s=CALL_S,
         )
         self.backend = SimulatedBackend(layout.node_directory(Path(plan.state), plan.node) / "sim")
-        self.door = bootstrap.open_door(plan)
+        self.door = adapters.open_door(plan)
         self.chance = random.Random(f"secrets/{self.story.seed}")
         self.tenants = [Tenant(n, device) for n, device in enumerate(self.story.devices)]
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB
 from fleet.core.settings_file import load
 from fleet.evidence import layout
-from fleet.planning import plan_fleet
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
+from fleet.wiring.plans import plan_fleet
 from tests.chaos.life import MARKER
 from tests.chaos.plain import hardware, strike_slow
 from tests.chaos.storm.hosts import Disk
@@ -144,7 +144,7 @@ class Place:
     def owner(self) -> int:
         """Pid of whoever holds the journal's lock by its own word; 0 for nobody."""
         try:
-            return int(json.loads((self.directory / bootstrap.LOCK).read_text())["pid"])
+            return int(json.loads((self.directory / adapters.LOCK).read_text())["pid"])
         except (OSError, ValueError, KeyError):
             return 0
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from fleet.core.profiles import Profile
 from fleet.kube.base import NODES
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.planning import NodePlan
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.s3 import S3Archive
+from fleet.wiring.plans import NodePlan
 from tests.actors.trees import Rays
 from tests.chaos.checks import living
 from tests.chaos.life import MARKER

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, State
@@ -21,6 +20,7 @@ from fleet.evidence import archived, verify
 from fleet.kube.base import CLAIMS
 from fleet.node.cdi.directory import SpecDirectory
 from fleet.stores.base import RunState
+from fleet.wiring import adapters
 from node_plugin.kubelet_sim.control import ControlPlane
 from tests.chaos import checks
 from tests.chaos.checks import Sample
@@ -45,7 +45,7 @@ class Operator:
     def step(self) -> None:
         """One look at all nodes."""
         for place in self.system.places:
-            with closing(bootstrap.open_door(self.system.plans[place.node])) as door:
+            with closing(adapters.open_door(self.system.plans[place.node])) as door:
                 try:
                     for device in door.view().devices:
                         aged = time.time() - device.since > CLEARED_AFTER_S
@@ -75,7 +75,7 @@ def _unrest(system: System) -> Iterator[str]:
         plan = system.plans[place.node]
         ControlPlane(system.cluster, node=place.node, now=time.time).settle()
         try:
-            with closing(bootstrap.open_door(plan)) as door:
+            with closing(adapters.open_door(plan)) as door:
                 owner, view = str(door.pulse()["owner"]), door.view()
         except errors.FleetError as error:
             yield f"{place.node}: nobody owns it: {error.detail}"
@@ -161,7 +161,7 @@ def _on_disk(system: System, place: Place, now: Sample) -> Iterator[str]:
 
 
 def _specs(system: System, place: Place) -> list[Path]:
-    specs: SpecDirectory = bootstrap.specs_of(system.plans[place.node], place.directory)
+    specs: SpecDirectory = adapters.specs_of(system.plans[place.node], place.directory)
     return sorted(specs.directory.glob("*"))
 
 

@@ -7,22 +7,22 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimOrder, ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.core.settings import Settings
 from fleet.node.service import NodeService
+from fleet.wiring import adapters
 
 WAIT_S = 30.0
 
 
 def certify(state: Path, settings: Settings | None = None) -> None:
     """Every device of the fleet wiped, certified and given back."""
-    plan = bootstrap.plan_fleet(state, settings=settings)
-    coordinator = bootstrap.open_coordinator(plan.coordinator)
+    plan = adapters.plan_fleet(state, settings=settings)
+    coordinator = adapters.open_coordinator(plan.coordinator)
     for one in plan.nodes:
-        with closing(bootstrap.open_node(one)) as node:
+        with closing(adapters.open_node(one)) as node:
             node.adopt(operator="me")
             units = frozenset(UnitId(u) for d in node.view().devices for u in d.units)
             holder = Holder(HolderKind.OPERATOR, "me")
@@ -49,8 +49,8 @@ def _scrub(node: NodeService, token: str) -> None:
 
 def occupy(state: Path, uid: str) -> None:
     """A claim of this UID prepared on the first device of the first node."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    with closing(bootstrap.open_node(plan)) as node:
+    plan = adapters.plan_fleet(state).nodes[0]
+    with closing(adapters.open_node(plan)) as node:
         node.adopt(operator="me")
         order = ClaimOrder(
             uid=uid, node=plan.node, devices=(node.view().devices[0].uuid,), consumers=("pod",)

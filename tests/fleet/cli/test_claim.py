@@ -22,7 +22,7 @@ from fleet.core.messages import ClaimOrder
 from fleet.kube.base import CLAIMS, CLASSES, Name
 from fleet.kube.events import Events, Regarding
 from tests.fleet.control.binding.scenes import device_class
-from tests.fleet.test_coordinating import Host, host
+from tests.fleet.wiring.test_coordinator import Host, host
 
 __all__ = ["host"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.bootstrap import plan_fleet
 from fleet.cli.cluster import surroundings
 from fleet.core import errors
 from fleet.core.settings import MIB, KubernetesSettings, Settings
@@ -14,7 +13,8 @@ from fleet.kube import identity
 from fleet.kube.base import NAMESPACES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.planning import record_kubeconfig
+from fleet.wiring.adapters import plan_fleet
+from fleet.wiring.plans import record_kubeconfig
 from tests.standin.server import StandIn
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from fleet.cli.main import build
 from fleet.control.binding import liveness
 from fleet.core import errors
-from fleet.planning import record_kubeconfig
-from tests.fleet.test_coordinating import Host, host
+from fleet.wiring.plans import record_kubeconfig
+from tests.fleet.wiring.test_coordinator import Host, host
 
 __all__ = ["host"]
 END_S = 15.0

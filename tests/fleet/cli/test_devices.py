@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, planning
 from fleet.cli.main import main
 from fleet.core.settings import HardwareSettings, Settings
+from fleet.wiring import adapters, plans
 from tests.drivers.pci_tree import TPU_V5E, PciTree
 
 
@@ -64,8 +64,8 @@ def test_a_device_of_nobody_is_unknown(state: Path) -> None:
 
 def test_a_device_is_retired_at_the_door_of_its_nodes_owner(state: Path) -> None:
     """E7: the decision reaches the node whoever owns it."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    with closing(bootstrap.open_node(plan)) as node:
+    plan = adapters.plan_fleet(state).nodes[0]
+    with closing(adapters.open_node(plan)) as node:
         node.adopt(operator="me")
         retire = ["devices", "retire", "gpu-0", "--node", "node-01", "--reason", "x"]
         assert main([*retire, "--state", str(state)]) == 0
@@ -100,9 +100,9 @@ def test_partitioning_reaches_the_node_and_its_refusal_the_operator(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """gpus-8.26: what has no partitions is told so, exit code 2; on or off must be said."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
+    plan = adapters.plan_fleet(state).nodes[0]
     line = ["devices", "partitioning", "gpu-0", "--node", "node-01", "--state", str(state)]
-    with closing(bootstrap.open_node(plan)):
+    with closing(adapters.open_node(plan)):
         assert main([*line, "--on", "--operator", "ada"]) == 2
     assert "no partitioning to switch" in capsys.readouterr().err
     assert main(line) == 2
@@ -117,7 +117,7 @@ def test_a_card_that_died_says_so_to_whoever_lists_it(
     slot = "0000:3b:00.0"
     tree.add(slot, TPU_V5E)
     settings = HardwareSettings(root=str(tree.root), run_directory=str(tmp_path / "run"))
-    planning.discover_fleet(tmp_path / "state", Settings(hardware=settings))
+    plans.discover_fleet(tmp_path / "state", Settings(hardware=settings))
     line = ["devices", "--state", str(tmp_path / "state"), "--json"]
     assert main(line) == 0
     (before,) = json.loads(capsys.readouterr().out)["devices"]

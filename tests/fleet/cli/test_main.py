@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main, refused
+from fleet.wiring import adapters
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_state_that_cannot_be_written_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """E7: whatever verb it is, and never as a traceback or a fault of ours."""
-    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
     (tmp_path / "nodes").write_text("no directory can be made below a file")
     for verb in (["status"], ["devices"], ["quarantine", "list"], ["sweep"], ["node", "adopt"]):
         assert main([*verb, "--state", str(tmp_path)]) == 2
@@ -114,7 +114,7 @@ def test_an_error_cannot_write_to_the_terminal(
 def test_nothing_in_the_state_is_for_others(tmp_path: Path) -> None:
     """Whatever the umask, keys, journal and store are their owner's; only CDI specs are read."""
     directory = tmp_path / "deep" / "state"
-    bootstrap.plan_fleet(tmp_path / "plan", simulate="1x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path / "plan", simulate="1x1", memory_bytes=8 << 20)
     directory.mkdir(parents=True, mode=0o700)
     (directory / "fleet.json").write_bytes((tmp_path / "plan" / "fleet.json").read_bytes())
     (directory / "fleet.json").chmod(0o600)

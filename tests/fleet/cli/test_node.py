@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify, occupy
 from tests.fleet.evidence.samples import Site
 from tests.standin.server import StandIn
@@ -95,8 +95,8 @@ def test_a_node_that_answers_is_not_forgotten(
 ) -> None:
     """E7: refused while its owner answers; only the exact confirmation overrules that."""
     line = ["node", "forget", "node-01", "--operator", "me", "--state", str(state)]
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    with closing(bootstrap.open_node(plan)):
+    plan = adapters.plan_fleet(state).nodes[0]
+    with closing(adapters.open_node(plan)):
         assert main(line) == 2
         assert "answers for it on this host" in capsys.readouterr().err
         assert main([*line, "--force", "yes"]) == 2
@@ -140,8 +140,8 @@ def test_a_node_whose_plugin_was_killed_is_waited_for_not_forced(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """E7: its publisher lease ends by itself; until then nobody is told to overrule anything."""
-    plan = bootstrap.plan_fleet(state)
-    coordinator = bootstrap.open_coordinator(plan.coordinator)
+    plan = adapters.plan_fleet(state)
+    coordinator = adapters.open_coordinator(plan.coordinator)
     holder = Holder(HolderKind.PUBLISHER, "node-01/gpu.fleetscrub.dev")
     units = frozenset({UnitId("publisher/x")})
     coordinator.acquire([AcquireRequest(units, holder, ttl_s=55.0)])
@@ -157,8 +157,8 @@ def test_draining_looks_until_the_claims_have_gone(state: Path) -> None:
     """E7: `fleet node drain --wait` looks again and again as long as it says, not once: a claim
     that ends meanwhile lets it end well."""
     occupy(state, "uid-1")
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    with closing(bootstrap.open_node(plan)) as service:
+    plan = adapters.plan_fleet(state).nodes[0]
+    with closing(adapters.open_node(plan)) as service:
         stop = threading.Event()
 
         def end() -> None:

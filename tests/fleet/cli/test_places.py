@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, hardware, planning
 from fleet.cli import places
 from fleet.cli.places import GpuMemory, Memory, Place
 from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.settings import HardwareKind, HardwareSettings, Settings
 from fleet.devices.remote import RemoteBackend
+from fleet.wiring import adapters, hardware, plans
 from tests.drivers.host import Gpu, Host
 from tests.fleet.devices.wipe.orders import one_file
 
@@ -82,8 +82,8 @@ def test_a_secret_must_fit_into_every_stretch(tmp_path: Path) -> None:
 
 def test_of_a_simulated_device_anybody_may_look_at_any_time(tmp_path: Path) -> None:
     """Promise 1: a written secret is seen by `look` until the memory is overwritten."""
-    (plan,) = bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 * MIB).nodes
-    service = bootstrap.open_node(plan)
+    (plan,) = adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 * MIB).nodes
+    service = adapters.open_node(plan)
     (device,) = service.view().devices
     service.close()
     place = places.of(tmp_path, plan.node, device)
@@ -99,8 +99,8 @@ def test_what_no_program_can_reach_proves_nothing(host: Host, tmp_path: Path) ->
     """Promise 1: a node that is not there, or memory that nothing can read, is refused aloud."""
     chosen = settings(host).model_copy(update={"kind": HardwareKind.PCIE})
     state = tmp_path / "state"
-    planning.discover_fleet(state, Settings(hardware=chosen))
-    (plan,) = planning.plan_fleet(state).nodes
+    plans.discover_fleet(state, Settings(hardware=chosen))
+    (plan,) = plans.plan_fleet(state).nodes
     with pytest.raises(errors.InputInvalid, match="cannot be reached by a program"):
         places.of(state, plan.node, view("PCI-1", "PCI-1"))
     with pytest.raises(errors.InputInvalid, match="no node nowhere"):

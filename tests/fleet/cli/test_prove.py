@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, planning
 from fleet.cli.main import main
 from fleet.cli.prove import Proof
 from fleet.core.settings import HardwareSettings, Settings
+from fleet.wiring import adapters, plans
 from tests.drivers.pci_tree import TPU_V5E, PciTree
 
 
@@ -19,7 +19,7 @@ def test_a_secret_does_not_survive_a_hand_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Promise 1: what tenant A wrote was there, and tenant B finds no 64-byte block of it."""
-    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
     assert main(["prove", "--state", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["simulated"]
@@ -34,7 +34,7 @@ def test_f59_a_proof_says_how_often_the_secret_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """F59: more blocks are found than the secret has, since it is written at three places: said."""
-    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
     assert main(["prove", "--state", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "192 blocks of the secret found (3 copies of it, 64 blocks each)" in said
@@ -67,7 +67,7 @@ def test_a_secret_too_short_to_prove_anything_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A few bytes turn up by chance and prove nothing."""
-    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
+    adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=8 << 20)
     assert main(["prove", "--text", "abc", "--state", str(tmp_path)]) == 2
     assert "8 bytes" in capsys.readouterr().err
 
@@ -79,7 +79,7 @@ def test_nobody_waits_for_real_devices_that_a_person_must_decide_about(
     tree = PciTree(tmp_path / "host")
     tree.add("0000:3b:00.0", TPU_V5E)
     settings = HardwareSettings(root=str(tree.root), run_directory=str(tmp_path / "run"))
-    planning.discover_fleet(tmp_path / "state", Settings(hardware=settings))
+    plans.discover_fleet(tmp_path / "state", Settings(hardware=settings))
     began = time.monotonic()
     assert main(["prove", "--state", str(tmp_path / "state")]) != 0
     assert time.monotonic() - began < 60

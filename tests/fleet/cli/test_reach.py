@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli import reach
 from fleet.cli.main import main
 from fleet.core import errors
@@ -18,6 +17,7 @@ from fleet.core.messages import ClaimOrder
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.evidence import layout
 from fleet.node.journal.lock import OwnerLock
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import occupy
 
 
@@ -35,8 +35,8 @@ def test_a_node_that_somebody_owns_is_asked_at_its_door(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A journal has one owner: verbs see and decide what it has, and leave it in place."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    service = bootstrap.open_node(plan)
+    plan = adapters.plan_fleet(state).nodes[0]
+    service = adapters.open_node(plan)
     where = ["--state", str(state), "--node", "node-01"]
     try:
         assert main(["node", "adopt", "--state", str(state), "--operator", "me"]) == 0
@@ -48,7 +48,7 @@ def test_a_node_that_somebody_owns_is_asked_at_its_door(
         assert not device.reasons
         assert {d.state for d in service.view().devices} == {"DIRTY"}
         assert main(["sweep", "--state", str(state), "--json"]) in (0, 1)
-        door = bootstrap.open_door(plan)
+        door = adapters.open_door(plan)
         assert door.pulse()["incarnation"] == service.incarnation
         door.close()
     finally:
@@ -60,8 +60,8 @@ def test_an_owner_that_does_not_answer_is_named(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Behind a lock that nobody answers for nothing is touched; the error says what to do."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    lock = OwnerLock(bootstrap.lock_path(plan))
+    plan = adapters.plan_fleet(state).nodes[0]
+    lock = OwnerLock(adapters.lock_path(plan))
     lock.acquire(owner="something mute")
     try:
         assert main(["devices", "--state", str(state)]) == 2
@@ -107,7 +107,7 @@ def test_f53_who_has_a_node_is_said_at_once(
 ) -> None:
     """F53: a campaign on nodes that another command has says who has them and since when, and with
     --no-wait ends there, before a Ray is started for it."""
-    lock = OwnerLock(bootstrap.lock_path(bootstrap.plan_fleet(state).nodes[0]))
+    lock = OwnerLock(adapters.lock_path(adapters.plan_fleet(state).nodes[0]))
     lock.acquire(owner="node actor of node-01")
     try:
         assert main(["scrub", "--no-wait", "--state", str(state)]) == 2
@@ -122,8 +122,8 @@ def test_f53_who_has_a_node_is_said_at_once(
 def test_f53_waiting_is_said_once_and_ends_with_the_other(state: Path) -> None:
     """F53: who waits for another command says for whom and how to give up, once, and goes on when
     that one has let go; a standby is not waited for, since it lets go when asked."""
-    plans = bootstrap.plan_fleet(state).nodes
-    lock = OwnerLock(bootstrap.lock_path(plans[0]))
+    plans = adapters.plan_fleet(state).nodes
+    lock = OwnerLock(adapters.lock_path(plans[0]))
     lock.acquire(owner="node actor of node-01")
     said: list[str] = []
 
@@ -149,8 +149,8 @@ def test_f53_waiting_is_said_once_and_ends_with_the_other(state: Path) -> None:
 def test_f53_a_verb_outlives_the_owner_it_asked(state: Path) -> None:
     """F53: where the owner of a node ends while a verb runs, as a campaign does, the verb goes on
     with the node itself instead of calling at a door where nobody is."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    service = bootstrap.open_node(plan)
+    plan = adapters.plan_fleet(state).nodes[0]
+    service = adapters.open_node(plan)
     with reach.fleet(state, address=None, ticking=True) as fleet:
         assert fleet.nodes["node-01"].view().incarnation == service.incarnation
         service.close()
@@ -208,7 +208,7 @@ def test_f43_verbs_that_look_leave_a_newer_or_damaged_journal_as_it_is(
     """F43: a verb that looks answers 2 to a journal it cannot read, with what to do, and neither
     sets it aside nor writes to it."""
     journal = layout.node_directory(state, "node-01") / "journal.db"
-    with closing(bootstrap.open_node(bootstrap.plan_fleet(state).nodes[0])):
+    with closing(adapters.open_node(adapters.plan_fleet(state).nodes[0])):
         pass
     change(journal)
     before = journal.read_bytes()

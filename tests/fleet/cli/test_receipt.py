@@ -16,7 +16,7 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from tests.fleet.control.binding.benches import Bench
 from tests.fleet.control.binding.test_claim_writes import bind, writer_of
-from tests.fleet.test_coordinating import Host, host
+from tests.fleet.wiring.test_coordinator import Host, host
 from tests.standin.server import StandIn
 
 __all__ = ["host"]
@@ -163,12 +163,12 @@ def test_a_real_wipe_is_told_to_the_tenant(host: Host, tmp_path: Path, capsys: C
     token and a certificate that is in the node's ledger under that digest."""
     import time
 
-    from fleet import coordinating
     from fleet.control.binding.loop import Loop
     from fleet.evidence.judged import judge
     from fleet.evidence.sources import collect
+    from fleet.wiring import coordinator
 
-    loop = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    loop = Loop(coordinator.of_host(host.plan, host.kubeconfig))
     claim = host.pending("mine")
     host.until(lambda: host.reading(claim).bound, loop.turn, said=loop.view())
     options = ["--receipt", "--kubeconfig", kubeconfig(host.standin, tmp_path / "kubeconfig")]

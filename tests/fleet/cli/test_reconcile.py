@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.cli.reconcile import _render
 from fleet.control.repair.leftovers import Kind, Orphan
@@ -20,6 +19,7 @@ from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.sqlite import open_stores, store_path
+from fleet.wiring import adapters
 from jobs.reconcile import Reconciliation
 from tests.fleet.cli.test_cluster import served_state
 from tests.standin.server import StandIn
@@ -29,8 +29,8 @@ GONE = "11111111-2222-3333-4444-555555555555"
 
 def leave_behind(state: Path) -> None:
     """A lease and a spec of a claim that exists nowhere else."""
-    plan = bootstrap.plan_fleet(state)
-    with closing(bootstrap.open_node(plan.nodes[0])) as node:
+    plan = adapters.plan_fleet(state)
+    with closing(adapters.open_node(plan.nodes[0])) as node:
         node.adopt(operator="me")
         unit = node.view().devices[0].units[0]
     with closing(open_stores(store_path(state), clock=SystemClock())) as stores:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.core.settings import MIB, EvidenceSettings, Settings
 from fleet.evidence import layout, parsed
@@ -18,6 +17,7 @@ from fleet.evidence.export import export
 from fleet.evidence.requirements.mapping import requirements
 from fleet.evidence.segments import Damage, Sequence
 from fleet.evidence.sources import collect
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
 from tests.fleet.evidence.samples import Site, device_named
 
@@ -148,7 +148,7 @@ def test_f50_a_certificate_says_who_answers_for_it_and_where(tmp_path: Path) -> 
     """F50: operator, site and rack stand in each certificate, and the standard's revision."""
     whose = {"operator": "Example Cloud", "site": "north", "rack": "r7"}
     settings = Settings(evidence=EvidenceSettings.model_validate(whose))
-    bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=MIB)
+    adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=MIB)
     certify(tmp_path, settings)
     (log,) = collect(tmp_path).ledgers
     (entry,) = (one for one in log.scan(Sequence()) if not isinstance(one, Damage))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.control.campaign.report import ExitReason
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
 from fleet.stores.base import RunRecord
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
 from tests.fleet.reports.records import BEGIN, certified, failed
 
@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 def record_of(state: Path, run: str, results: list[DeviceResult]) -> None:
     """A complete run of these results in the store."""
-    coordinator = bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+    coordinator = adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
     coordinator.open(RunRecord(id=run, started_at=BEGIN, simulated=True))
     coordinator.append(run, results)
     coordinator.close(run, ExitReason.COMPLETE)

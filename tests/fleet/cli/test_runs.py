@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.cli.text import SIMULATED
 from fleet.stores.base import RunRecord
+from fleet.wiring import adapters
 
 
 def test_runs_of_a_new_fleet_are_none(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,7 +29,7 @@ def test_simulated_runs_are_told_from_real_ones(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Promise 10: the list says SIMULATED, and of each run which it is where there are both."""
-    coordinator = bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+    coordinator = adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
     coordinator.open(run("a", 1.0, simulated=True))
     assert main(["runs", "--state", str(state)]) == 0
     told = capsys.readouterr().out

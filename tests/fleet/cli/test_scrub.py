@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.stores.base import RunRecord
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
 
 
@@ -143,9 +143,9 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(
 def resumable(state: Path) -> str:
     """A run over node-01 of which gpu-0 is certified, and that was stopped then."""
     certify(state)
-    coordinator = bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
-    (node, *_) = bootstrap.plan_fleet(state).nodes
-    with closing(bootstrap.open_node(node)) as service:
+    coordinator = adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
+    (node, *_) = adapters.plan_fleet(state).nodes
+    with closing(adapters.open_node(node)) as service:
         device = service.view().devices[0]
     result = DeviceResult(
         node="node-01",

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, TeardownOrder
 from fleet.node.journal.lock import OwnerLock
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
 from tests.fleet.node.conftest import Lab, away, lab, wait_for
 from tests.fleet.node.owning import owner
 
@@ -62,7 +62,7 @@ def owns(process: subprocess.Popen[bytes], door: DoorNode) -> bool:
 
 def released(plan: NodePlan) -> bool:
     """Whether the journal is free for anybody."""
-    lock = OwnerLock(bootstrap.lock_path(plan))
+    lock = OwnerLock(adapters.lock_path(plan))
     try:
         lock.acquire(owner="test")
     except errors.NotOwner:
@@ -73,8 +73,8 @@ def released(plan: NodePlan) -> bool:
 
 def test_it_owns_the_node_after_a_kill_and_ends_with_its_parent(away: Lab) -> None:
     """DESIGN 5: owner killed -9, claims go on; stdin closed, journal given back, exit 0."""
-    plan = plugging.write_plan(away.plan)
-    door = bootstrap.open_door(away.plan)
+    plan = plugin.write_plan(away.plan)
+    door = adapters.open_door(away.plan)
     order = ClaimOrder(uid="claim-a", node="n1", devices=("gpu-0",), consumers=("pod-1",))
     with owner(away.plan) as actor, standby(plan, "--supervised") as process:
         answer = door.prepare(order, budget_s=20.0)
@@ -89,14 +89,14 @@ def test_it_owns_the_node_after_a_kill_and_ends_with_its_parent(away: Lab) -> No
         process.stdin.close()
         assert process.wait(END_S) == 0
     assert released(away.plan)
-    assert not bootstrap.door_path(away.plan).exists()
+    assert not adapters.door_path(away.plan).exists()
     door.close()
 
 
 def test_a_signal_ends_it_with_the_journal_given_back(away: Lab) -> None:
     """As a container: no standard input ends nothing, SIGTERM ends all with nothing to mend."""
-    plan = plugging.write_plan(away.plan)
-    door = bootstrap.open_door(away.plan)
+    plan = plugin.write_plan(away.plan)
+    door = adapters.open_door(away.plan)
     with standby(plan) as process:
         assert process.stdin is not None
         process.stdin.close()
@@ -104,7 +104,7 @@ def test_a_signal_ends_it_with_the_journal_given_back(away: Lab) -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(END_S) == 0
     assert released(away.plan)
-    assert not bootstrap.door_path(away.plan).exists()
+    assert not adapters.door_path(away.plan).exists()
     door.close()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.cli.status import judge
 from fleet.control.binding.liveness import Heartbeat
@@ -22,6 +21,7 @@ from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, Right
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node import kubelet_checkpoint
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
 from tests.fleet.cli.test_cluster import served_state
 from tests.fleet.node.trees import Tree, checkpoint_text
@@ -197,8 +197,8 @@ def test_b39_status_shows_what_concerns_no_device(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """B39, B70: a fault in a slot without a device is on the screen, named by its node."""
-    plan = bootstrap.plan_fleet(state).nodes[0]
-    with closing(bootstrap.open_node(plan)) as node:
+    plan = adapters.plan_fleet(state).nodes[0]
+    with closing(adapters.open_node(plan)) as node:
         node._parts.sweep.strays = ("the kernel log has fault 79 of slot 0000:99:00",)
         main(["status", "--state", str(state)])
     assert "node-01: the kernel log has fault 79" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.core.clock import SystemClock
 from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
@@ -18,6 +17,7 @@ from fleet.kube.base import CONFIGMAPS, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.kubernetes import NAME
 from fleet.stores.sqlite import open_stores, store_path
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import occupy
 from tests.standin.server import StandIn
 
@@ -51,9 +51,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """One node with one device, in use by a claim."""
-    bootstrap.begin(
-        bootstrap.plan_fleet(tmp_path, simulate="1x1", memory_bytes=2 * MIB).coordinator
-    )
+    adapters.begin(adapters.plan_fleet(tmp_path, simulate="1x1", memory_bytes=2 * MIB).coordinator)
     occupy(tmp_path, "claim-1")
     return tmp_path
 
@@ -73,16 +71,16 @@ def test_no_verb_makes_a_store_where_a_fleet_is(small: Path, run: Run) -> None:
         assert (verb, code) == (verb, 2), said
         assert "is not there" in said.replace("\n", " ")
         assert "fleet store init" in " ".join(said.split())
-    plan = bootstrap.plan_fleet(small)
-    bootstrap.begin(plan.coordinator)
-    bootstrap.open_node(plan.nodes[0]).close()
+    plan = adapters.plan_fleet(small)
+    adapters.begin(plan.coordinator)
+    adapters.open_node(plan.nodes[0]).close()
     assert not store_path(small).exists()
 
 
 def test_a_lost_store_is_begun_anew_and_knows_who_holds_what(small: Path, run: Run) -> None:
     """Promise 2, promise 7: one init and one adopt are enough: the lease of the claim that has its
     device is back under the token of the node's record, all agree, and its teardown returns it."""
-    before = bootstrap.open_coordinator(bootstrap.plan_fleet(small).coordinator).leases()
+    before = adapters.open_coordinator(adapters.plan_fleet(small).coordinator).leases()
     lose(small)
     code, said = run(small, "store", "init")
     assert (code, "fleet store adopt" in " ".join(said.split())) == (0, True)
@@ -90,17 +88,17 @@ def test_a_lost_store_is_begun_anew_and_knows_who_holds_what(small: Path, run: R
     code, said = run(small, "store", "adopt", "--operator", "me", "--json")
     told = json.loads(said)
     assert (code, told["reinstated"], told["leases"]) == (0, 1, 1)
-    plan = bootstrap.plan_fleet(small)
-    assert bootstrap.open_coordinator(plan.coordinator).leases() == before
+    plan = adapters.plan_fleet(small)
+    assert adapters.open_coordinator(plan.coordinator).leases() == before
     code, said = run(small, "audit")
     assert code == 0, said
     again = json.loads(run(small, "store", "adopt", "--json")[1])
     assert (again["reinstated"], again["leases"]) == (0, 1)
-    with closing(bootstrap.open_node(plan.nodes[0])) as node:
+    with closing(adapters.open_node(plan.nodes[0])) as node:
         node.unprepare("claim-1")
         node.tick(node.view().at)
         assert node.view().outbox == 0
-    assert bootstrap.open_coordinator(plan.coordinator).leases() == []
+    assert adapters.open_coordinator(plan.coordinator).leases() == []
     assert run(small, "audit")[0] == 0
 
 
@@ -108,7 +106,7 @@ def test_an_older_copy_is_adopted_once(small: Path, run: Run) -> None:
     """Promise 7: of a copy from before an earlier adopt one more is enough, whatever epochs the
     nodes have seen meanwhile."""
     path = store_path(small)
-    with closing(bootstrap.open_node(bootstrap.plan_fleet(small).nodes[0])) as node:
+    with closing(adapters.open_node(adapters.plan_fleet(small).nodes[0])) as node:
         node.unprepare("claim-1")
         node.tick(node.view().at)
     kept = small / "kept.db"
@@ -120,7 +118,7 @@ def test_an_older_copy_is_adopted_once(small: Path, run: Run) -> None:
     shutil.copy(kept, path)
     code, said = run(small, "store", "adopt", "--json")
     assert (code, json.loads(said)["reinstated"]) == (0, 1)
-    coordinator = bootstrap.open_coordinator(bootstrap.plan_fleet(small).coordinator)
+    coordinator = adapters.open_coordinator(adapters.plan_fleet(small).coordinator)
     assert [str(lease.holder) for lease in coordinator.leases()] == ["claim:claim-2"]
     code, said = run(small, "audit")
     assert code == 0, said
@@ -140,7 +138,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
         )
         store = StoreSettings(kind=StoreKind.KUBERNETES, hosts=2)
         state = tmp_path / "state"
-        bootstrap.plan_fleet(
+        adapters.plan_fleet(
             state,
             simulate="1x1",
             memory_bytes=2 * MIB,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.cli.main import main
 from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import BindingView
 from fleet.kube.base import NODES, SLICES, Selection
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.wiring import adapters
 from tests.fleet.cli.fleets import occupy
 from tests.fleet.cli.test_reconcile import leave_behind
 from tests.standin.server import StandIn
@@ -36,7 +36,7 @@ def test_the_plan_lists_and_the_application_leaves_nothing(
 ) -> None:
     """E7: plan 1 (something is there), apply 0, plan 0; others' slices and evidence stay."""
     leave_behind(state)
-    driver = bootstrap.plan_fleet(state).nodes[0].settings.kubernetes.driver
+    driver = adapters.plan_fleet(state).nodes[0].settings.kubernetes.driver
     with StandIn() as standin:
         cluster = publish(standin, driver)
         path = standin.kubeconfig(tmp_path / "kubeconfig")
@@ -76,7 +76,7 @@ def test_a_coordinator_that_runs_is_in_the_way(
 ) -> None:
     """E7: it would take leases and mark claims again, wherever it runs; what to do about it is
     said, and one that ended in good order is in nobody's way."""
-    bootstrap.open_coordinator(bootstrap.plan_fleet(state).coordinator)
+    adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
     with StandIn() as standin:
         asked = ["--state", str(state), "--kubeconfig", str(standin.kubeconfig(tmp_path / "k"))]
         heart = Heartbeat(

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
@@ -31,6 +29,8 @@ from fleet.evidence.ledger import Ledger
 from fleet.node.journal import schema
 from fleet.node.journal.journal import Journal
 from fleet.node.service import NodeService
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan, SimulatedNode
 from tests.fleet.node.trees import POD, Tree
 from tests.scratch import directory
 
@@ -68,15 +68,15 @@ class Lab:
             simulated=SimulatedNode(accelerators=2, memory_bytes=2 * MIB, partitionable=1),
             settings=self.settings,
         )
-        coordinator = bootstrap.CoordinatorPlan(state=str(self.state), settings=self.settings)
-        self.coordinator = bootstrap.open_coordinator(coordinator)
+        coordinator = adapters.CoordinatorPlan(state=str(self.state), settings=self.settings)
+        self.coordinator = adapters.open_coordinator(coordinator)
         self.open()
 
     def open(self, *, settings: Settings | None = None) -> NodeService:
         """Open the node service (again), as a restarted process would."""
         if settings is not None:
             self.plan = self.plan.model_copy(update={"settings": settings})
-        self.node = bootstrap.open_node(self.plan)
+        self.node = adapters.open_node(self.plan)
         return self.node
 
     def take_out(self) -> Callable[[], None]:

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan
 from fleet.core.messages import ClaimOrder, ScrubOrder
 from fleet.core.model import State
 from fleet.node.journal.journal import Commit
 from fleet.node.service import NodeService
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
 
 POINTS = ("lease-before", "lease-after", "spec-before", "spec-after")
 
@@ -77,7 +77,7 @@ def die_after(node: NodeService, commits: int) -> None:
 
 def main(mode: str, plan: str, *rest: str) -> None:
     """Do what is asked for until killed; a return means that it was not."""
-    node = bootstrap.open_node(NodePlan.model_validate_json(plan))
+    node = adapters.open_node(NodePlan.model_validate_json(plan))
     if mode == "prepare":
         die_after(node, int(rest[1]))
         node.prepare(ClaimOrder.model_validate_json(rest[0]))

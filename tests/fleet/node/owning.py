@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fleet import bootstrap
-from fleet.bootstrap import NodePlan
 from fleet.core.clock import SystemClock
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
 from tests.freezing import freeze
 
 END_S = 20.0
@@ -82,7 +82,7 @@ def owner(plan: NodePlan, name: str = "node actor") -> Iterator[Owner]:
 
 def main(name: str, plan: str) -> None:
     """Own the node until standard input ends."""
-    node = bootstrap.open_node(NodePlan.model_validate_json(plan), owner=name)
+    node = adapters.open_node(NodePlan.model_validate_json(plan), owner=name)
     stop = threading.Event()
     threading.Thread(target=_watch, args=(stop,), daemon=True).start()
     sys.stdout.write("up\n")

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet import bootstrap, plugging
 from fleet.core.clock import SystemClock
 from fleet.core.messages import TeardownOrder
 from fleet.node.standby import Patience, Standby
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plugin
 from tests.fleet.node.conftest import Lab, wait_for
 
 QUICK = Patience(grace_s=0.05, silence_s=0.25, yield_s=0.3, pulse_s=0.01)
@@ -32,8 +32,8 @@ class QuickDoor:
 @contextmanager
 def standby(lab: Lab, patience: Patience = QUICK) -> Iterator[Standby]:
     """An impatient standby of the lab's node, in this process."""
-    door = bootstrap.open_door(lab.plan)
-    made = replace(plugging.open_standby(lab.plan), door=QuickDoor(door), patience=patience)
+    door = adapters.open_door(lab.plan)
+    made = replace(plugin.open_standby(lab.plan), door=QuickDoor(door), patience=patience)
     try:
         yield made
     finally:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
-from fleet.bootstrap import CoordinatorPlan, NodePlan
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import DeviceResult, DeviceView, Outcome, ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.core.settings import HardwareSettings, Settings
 from fleet.node.service import NodeService
+from fleet.wiring import adapters
+from fleet.wiring.adapters import CoordinatorPlan, NodePlan
 from tests.drivers.building import libraries
 from tests.drivers.host import Gpu, Host
 from tests.fleet.node.conftest import wait_for
@@ -57,10 +57,10 @@ class Machine:
     def open(self) -> NodeService:
         """The node service, with all devices given free by their operator."""
         state = str(self._directory / "state")
-        self.coordinator = bootstrap.open_coordinator(
+        self.coordinator = adapters.open_coordinator(
             CoordinatorPlan(state=state, settings=self.settings)
         )
-        self.node = bootstrap.open_node(
+        self.node = adapters.open_node(
             NodePlan(node="n1", state=state, hardware="nvidia", settings=self.settings)
         )
         self.node.adopt(devices=[device.uuid for device in self.devices], operator="ada")

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet import bootstrap, planning
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, NodeView
 from fleet.core.profiles import Profile
@@ -28,6 +26,8 @@ from fleet.core.settings import (
 from fleet.evidence import layout
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plans
+from fleet.wiring.adapters import NodePlan
 from tests.drivers.host import Host
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.node.trees import POD, Tree
@@ -79,13 +79,13 @@ class Ground:
             ),
         )
         state = self.root / "state"
-        (self.plan,) = planning.plan_fleet(state, settings=settings, serve="n1").nodes
-        bootstrap.begin(bootstrap.CoordinatorPlan(state=str(state), settings=settings))
+        (self.plan,) = plans.plan_fleet(state, settings=settings, serve="n1").nodes
+        adapters.begin(adapters.CoordinatorPlan(state=str(state), settings=settings))
 
     def open(self) -> DoorNode:
         """The node opened anew, and its door."""
-        self.node = bootstrap.open_node(self.plan)
-        return bootstrap.open_door(self.plan)
+        self.node = adapters.open_node(self.plan)
+        return adapters.open_door(self.plan)
 
     def close(self) -> None:
         """Nobody owns the node."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import bootstrap
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab
 
 
@@ -29,7 +29,7 @@ def test_nobody_is_let_in_while_the_rest_ends(lab: Lab) -> None:
     stores = Noted("store", order)
 
     def store_closed() -> None:
-        assert not bootstrap.door_path(lab.plan).exists(), "the door was open until now"
+        assert not adapters.door_path(lab.plan).exists(), "the door was open until now"
         assert parts.lock.held, "somebody else could own the node already"
         stores.close()
 

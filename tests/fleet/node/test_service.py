@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import bootstrap
-from fleet.bootstrap import SimulatedNode
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Outcome, ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, OperationId, State, Token, UnitId, Uuid
 from fleet.core.unit_states import close_floor
 from fleet.node.registry import Work
+from fleet.wiring import adapters
+from fleet.wiring.adapters import SimulatedNode
 from tests.fleet.node.conftest import Lab, wait_for
 
 
@@ -191,7 +191,7 @@ def test_drain_leaves_dirty_and_the_next_owner_serves(lab: Lab) -> None:
             call()
     old.tick(1e12)
     with pytest.raises(errors.NotOwner):
-        bootstrap.open_node(lab.plan)
+        adapters.open_node(lab.plan)
     old.close()
     lab.open()
     assert [r.outcome for r in lab.node.view([o.operation for o in orders]).results] == [

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.messages import ClaimOrder
@@ -28,6 +27,7 @@ from fleet.node.service import NodeService
 from fleet.node.standby import Standby
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.owning import owner
 from tests.fleet.node.standbys import QUICK, TEARDOWN, owns, standby, step_until, steps
@@ -35,7 +35,7 @@ from tests.fleet.node.standbys import QUICK, TEARDOWN, owns, standby, step_until
 
 def test_it_takes_over_from_an_owner_killed_and_goes_on_with_its_claims(away: Lab) -> None:
     """DESIGN 5: teardown goes on with no Ray at all; claim, spec and lease are those of before."""
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     with owner(away.plan) as actor, standby(away) as standing:
         order = ClaimOrder(uid="claim-a", node="n1", devices=("gpu-0",), consumers=("pod-1",))
         answer = door.prepare(order, budget_s=20.0)
@@ -73,7 +73,7 @@ def test_a_stopped_owner_is_killed_by_name_after_the_silence(away: Lab) -> None:
         actor.stop()
         step_until(standing, lambda: owns(standing))
         assert actor.wait() == -9
-        found = read_owner(bootstrap.lock_path(away.plan))
+        found = read_owner(adapters.lock_path(away.plan))
         assert found is not None
         assert (found.pid, found.owner) == (os.getpid(), "standby of n1")
 
@@ -91,7 +91,7 @@ def test_the_workers_of_a_stopped_owner_are_proven_gone(away: Lab, wanted: str) 
     backend.set_fault(
         Uuid(device.uuid), faults.make("hang", units=units, parameters={}, times=None, seed=7)
     )
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     with owner(away.plan) as actor, standby(away) as standing:
         if wanted == "prepare":
             order = ClaimOrder(uid="claim-a", node="n1", devices=(device.uuid,))
@@ -152,7 +152,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize("change", ["start_time", "boot_id", "own", "absent", "garbage"])
 def test_nobody_is_killed_on_a_guess(away: Lab, change: str) -> None:
     """A recycled pid is never killed: pid, start time and boot must name a living process."""
-    lock = bootstrap.lock_path(away.plan)
+    lock = adapters.lock_path(away.plan)
     bystander_code = "import sys; print('up', flush=True); sys.stdin.read()"
     with process(HOLD, str(lock)) as holder, process(bystander_code) as bystander:
         named = read_owner(lock)
@@ -230,7 +230,7 @@ def test_what_keeps_it_from_opening_is_told_and_tried_again(tmp_path: Path) -> N
 
 def test_hand_over_on_request_drains_unlocks_and_keeps_away(away: Lab) -> None:
     """DESIGN 5: the newcomer asks, the standby drains and unlocks, the newcomer serves."""
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     patient = replace(QUICK, yield_s=1.0)
     with standby(away, patient) as standing:
         step_until(standing, lambda: owns(standing))
@@ -255,7 +255,7 @@ def test_hand_over_on_request_drains_unlocks_and_keeps_away(away: Lab) -> None:
 
 def test_a_newcomer_that_never_comes_gets_the_node_lost_again(away: Lab) -> None:
     """After a hand-over nobody took up, the standby serves again: no state is a trap."""
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     with standby(away) as standing:
         step_until(standing, lambda: owns(standing))
         first = door.pulse()["incarnation"]
@@ -281,7 +281,7 @@ def test_a_failing_step_of_the_service_does_not_end_the_standby(away: Lab) -> No
 
 def test_an_owner_of_another_lock_file_is_found_by_its_directory(away: Lab) -> None:
     """A removed lock file makes nobody a second owner: the standby waits, and kills nobody."""
-    lock = bootstrap.lock_path(away.plan)
+    lock = adapters.lock_path(away.plan)
     with owner(away.plan) as actor, standby(away) as standing:
         actor.stop()
         lock.unlink()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
@@ -16,6 +15,7 @@ from fleet.node.service import NodeService
 from fleet.node.standby import Standby
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.standbys import QUICK, TEARDOWN, standby
 
@@ -81,7 +81,7 @@ def running(lab: Lab, name: str, ledger: Ledger) -> Iterator[Standby]:
 def test_standbys_and_newcomers_racing_never_own_the_node_together(away: Lab) -> None:
     """Promise 2, B45: ten rounds of two standbys and an actor: one owner at any time."""
     ledger = Ledger(threading.Lock(), set(), [], {})
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     order = ClaimOrder(uid="claim-a", node="n1", devices=("gpu-0",), consumers=("pod-1",))
     with running(away, "one", ledger), running(away, "two", ledger):
         first = insist(lambda: door.prepare(order, budget_s=10.0))
@@ -112,7 +112,7 @@ def _ask_and_open(lab: Lab, door: DoorNode) -> NodeService:
     until = clock.monotonic() + 0.5
     while True:
         try:
-            return bootstrap.open_node(lab.plan, owner="actor")
+            return adapters.open_node(lab.plan, owner="actor")
         except errors.NotOwner:
             if clock.monotonic() > until:
                 raise

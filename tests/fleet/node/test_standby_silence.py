@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.node.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService
 from fleet.node.standby import Patience, Standby
 from fleet.rpc.server import HandOver
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.owning import owner
 from tests.fleet.node.standbys import owns
@@ -217,12 +217,12 @@ def handed_over(away: Lab) -> Bench:
     """A standby that owned the node and has just let go of it."""
 
     def opened(hand_over: HandOver) -> NodeService:
-        return bootstrap.open_node(away.plan, owner="standby", hand_over=hand_over)
+        return adapters.open_node(away.plan, owner="standby", hand_over=hand_over)
 
-    bench = Bench(bootstrap.lock_path(away.plan), found=opened)
+    bench = Bench(adapters.lock_path(away.plan), found=opened)
     bench.steps(PATIENCE.grace_s + 1)
     assert owns(bench.standby)
-    door = bootstrap.open_door(away.plan)
+    door = adapters.open_door(away.plan)
     assert door.hand_over("fleet scrub")
     door.close()
     bench.standby.step()

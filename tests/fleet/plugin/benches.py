@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import NodePlan
 from fleet.control.binding.names import Marks
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.profiles import Profile
@@ -29,12 +27,14 @@ from fleet.kube.memory.removal import Preconditions
 from fleet.node import kubelet_checkpoint
 from fleet.node.journal.journal import Commit
 from fleet.node.service import NodeService
-from fleet.plugging import PluginParts
 from fleet.plugin.claims import ClaimServing
 from fleet.plugin.reconciler import Keeper
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.retries import Waiting, leaving
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan
+from fleet.wiring.plugin import PluginParts
 from tests.fleet.node.conftest import WAIT_S, Lab, quick_settings
 from tests.fleet.node.trees import Tree, checkpoint_text
 from tests.scratch import directory
@@ -155,8 +155,8 @@ class Bench(Lab):
     def plug(self) -> None:
         """A new plugin process, as far as the domain knows."""
         self.unplug()
-        self.door = bootstrap.open_door(self.plan)
-        self.parts = plugging.plugin_parts(self.plan, self.cluster, self.door)
+        self.door = adapters.open_door(self.plan)
+        self.parts = plugin.plugin_parts(self.plan, self.cluster, self.door)
         waiting = Waiting(self.clock, self._pause, leaving(self.door))
         self.serving = replace(self.parts.serving, waiting=waiting, clock=self.clock)
 
@@ -309,7 +309,7 @@ class Bench(Lab):
     def keeper(self) -> Keeper:
         """What a plugin's keeper is, over this node and these slices."""
         parts = replace(self.parts, serving=self.serving)
-        return plugging.keeper(self.plan, self.door, parts, lambda _: None)
+        return plugin.keeper(self.plan, self.door, parts, lambda _: None)
 
     @contextmanager
     def kept(self) -> Iterator[Keeper]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.admission.tags import TagKeys, TagKeysUnreadable, seconds_of
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_list import without_key
@@ -29,6 +28,7 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.claims import ENDED, ClaimServing
 from fleet.plugin.configuration import API_VERSION, KIND
 from fleet.plugin.requests import AskedClaim, PreparedClaim
+from fleet.wiring import adapters
 from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
 from tests.fleet.plugin.benches import DRIVER, NODE, SPACE, Bench, bench, result
 
@@ -849,7 +849,7 @@ def test_an_owner_that_changes_is_waited_for(site: Bench) -> None:
 
     def comes(now: float) -> None:
         if now > 4.0 and not (site.directory / "door.sock").exists():
-            site.node = bootstrap.open_node(site.plan)
+            site.node = adapters.open_node(site.plan)
 
     site.meanwhile = comes
     assert site.serving.prepare(asked).devices

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, ClaimOrder, TeardownOrder
 from fleet.core.model import State, Uuid
@@ -18,6 +17,7 @@ from fleet.devices.simulated.registers import Fault
 from fleet.rpc import socket_paths, wire
 from fleet.rpc.client import DoorNode
 from fleet.rpc.socket import Door
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.owning import owner
 from tests.fleet.rpc.conftest import Recorder
@@ -103,7 +103,7 @@ def test_an_owner_killed_in_mid_call_is_not_owner_and_the_retried_call_goes_on(l
     order = lab.claim("claim-a", "gpu-0")
     lab.node.close()
     lab.backend.set_fault(Uuid(order.devices[0]), _hang(lab))
-    caller = bootstrap.open_door(lab.plan)
+    caller = adapters.open_door(lab.plan)
     with owner(lab.plan) as actor, ThreadPoolExecutor(1) as pool:
         assert caller.pulse()["pid"] == actor.pid
         waiting = pool.submit(caller.prepare, order, budget_s=20.0)
@@ -128,7 +128,7 @@ def _hang(lab: Lab) -> Fault:
 def test_a_call_that_outlasts_its_budget_is_joined_by_the_next(lab: Lab) -> None:
     """B03: one wipe however often the door is asked, on whatever connection."""
     order = lab.claim("claim-a", "gpu-0")
-    callers = [bootstrap.open_door(lab.plan) for _ in range(3)]
+    callers = [adapters.open_door(lab.plan) for _ in range(3)]
     with pytest.raises(errors.DeviceBusy, match="longer than"):
         callers[0].prepare(order, budget_s=0.0)
     with ThreadPoolExecutor(3) as pool:
@@ -141,7 +141,7 @@ def test_a_call_that_outlasts_its_budget_is_joined_by_the_next(lab: Lab) -> None
 
 def test_a_handed_over_service_answers_not_owner_until_its_door_shuts(lab: Lab) -> None:
     """DESIGN 5: while the owner drains, callers are sent away retryably, never left hanging."""
-    caller = bootstrap.open_door(lab.plan)
+    caller = adapters.open_door(lab.plan)
     order = ClaimOrder(uid="claim-a", node="n1", devices=("gpu-0",))
     lab.node.drain()
     with pytest.raises(errors.NotOwner, match="handing over"):

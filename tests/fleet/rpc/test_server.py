@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import DeviceView, Outcome
 from fleet.core.model import Holder, HolderKind, NodeName
 from fleet.rpc.client import DoorNode
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab
 
 
 @pytest.fixture
 def door(lab: Lab) -> Iterator[DoorNode]:
     """The lab's node from outside."""
-    found = bootstrap.open_door(lab.plan)
+    found = adapters.open_door(lab.plan)
     yield found
     found.close()
 

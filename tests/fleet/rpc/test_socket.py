@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core import errors
 from fleet.core.messages import ClaimOrder, Owed, Published, TeardownOrder
 from fleet.rpc import socket_paths, wire
 from fleet.rpc.client import DoorNode
 from fleet.rpc.socket import Door
+from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.rpc.conftest import Recorder, refused
 
@@ -222,12 +222,12 @@ def test_a_door_whose_name_is_gone_is_there_again(
 
 def test_two_services_on_one_node_are_impossible(lab: Lab) -> None:
     """Promise 2: the second is refused before it touches the door of the first."""
-    door = bootstrap.door_path(lab.plan)
+    door = adapters.door_path(lab.plan)
     inode = door.stat().st_ino
     for _ in range(2):
         with pytest.raises(errors.NotOwner, match=r"node service of n1 \(pid \d+\)"):
-            bootstrap.open_node(lab.plan)
+            adapters.open_node(lab.plan)
     assert door.stat().st_ino == inode
-    caller = bootstrap.open_door(lab.plan)
+    caller = adapters.open_door(lab.plan)
     assert caller.pulse()["incarnation"] == lab.node.incarnation
     caller.close()

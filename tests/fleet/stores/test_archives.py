@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.control.campaign.report import ExitReason
 from fleet.core.clock import SystemClock
 from fleet.core.model import NodeName, RunId
@@ -15,6 +14,7 @@ from fleet.evidence.verify import verify
 from fleet.stores import archives
 from fleet.stores.base import RunRecord
 from fleet.stores.factory import StorePlace
+from fleet.wiring import adapters
 from tests.cloud.buckets import make_bucket
 from tests.cloud.server import REGION, CloudServer
 from tests.fleet.evidence.samples import START, Site
@@ -60,13 +60,13 @@ def test_a_coordinator_copies_what_it_signs_and_what_ends(
     )
     site = Site(tmp_path)
     site.certify("node-1", rounds=1)
-    plan = bootstrap.CoordinatorPlan(
+    plan = adapters.CoordinatorPlan(
         state=str(tmp_path), settings=Settings().model_copy(update={"evidence": evidence})
     )
     store = StorePlace(plan.settings, tmp_path).open(SystemClock())
     store.leases.init()
     store.close()
-    coordinator = bootstrap.open_coordinator(plan)
+    coordinator = adapters.open_coordinator(plan)
     coordinator.open(RunRecord(id="run-1", started_at=START))
     coordinator.close("run-1", ExitReason.COMPLETE)
     coordinator.sign_heads({NodeName("node-1"): site.ledger().head()})

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, plugging
-from fleet.bootstrap import CoordinatorPlan, FleetPlan
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
@@ -21,6 +19,8 @@ from fleet.stores.factory import StorePlace
 from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import store_path
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import CoordinatorPlan, FleetPlan
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, closed, granted
 from tests.contracts.run_store_contract import RUN, record, result
@@ -54,7 +54,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def planned(tmp_path: Path, kubeconfig: str) -> FleetPlan:
     """A fleet of one node whose leases are on Kubernetes."""
-    found = bootstrap.plan_fleet(
+    found = adapters.plan_fleet(
         tmp_path / "state", simulate="1x1", memory_bytes=MIB, settings=settings(tmp_path)
     )
     update = {"kubeconfig": kubeconfig}
@@ -101,12 +101,12 @@ def test_the_product_s_client_keeps_leases_and_runs(
 def test_node_and_coordinator_share_the_cluster_s_store(kubeconfig: str, tmp_path: Path) -> None:
     """E5: a node prepares under a lease of the cluster's store, which the coordinator sees."""
     plan = planned(tmp_path, kubeconfig)
-    bootstrap.begin(plan.coordinator)
+    adapters.begin(plan.coordinator)
     with pytest.raises(errors.SettingsInvalid, match="not initialised"):
-        bootstrap.open_coordinator(plan.coordinator)
+        adapters.open_coordinator(plan.coordinator)
     StorePlace(settings(tmp_path), tmp_path, kubeconfig).open(SystemClock()).leases.init()
-    coordinator = bootstrap.open_coordinator(plan.coordinator)
-    node = bootstrap.open_node(plan.nodes[0])
+    coordinator = adapters.open_coordinator(plan.coordinator)
+    node = adapters.open_node(plan.nodes[0])
     try:
         (device,) = node.adopt(operator="me")
         order = ClaimOrder(uid="c", node=node.view().node, devices=(device.uuid,), consumers=("p",))
@@ -121,10 +121,10 @@ def test_node_and_coordinator_share_the_cluster_s_store(kubeconfig: str, tmp_pat
 
 def test_verbs_find_the_store_of_a_served_node(tmp_path: Path) -> None:
     """E5: what a plugin was started with decides where the leases of its state directory are."""
-    bootstrap.plan_fleet(
+    adapters.plan_fleet(
         tmp_path, simulate="1x1", memory_bytes=MIB, settings=settings(tmp_path), serve="n1"
     )
-    plan = bootstrap.plan_fleet(tmp_path)
+    plan = adapters.plan_fleet(tmp_path)
     assert plan.coordinator.settings.store == plan.nodes[0].settings.store
     assert plan.coordinator.settings.store.kind is StoreKind.KUBERNETES
 
@@ -147,8 +147,8 @@ def test_the_plugin_asks_over_its_own_cluster(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     plan = planned(tmp_path, "no-such-file").nodes[0]
     StorePlace(settings(tmp_path), tmp_path).open(SystemClock(), cluster).leases.init()
-    node: Node = bootstrap.open_door(plan)
-    parts = plugging.plugin_parts(plan, cluster, node)
+    node: Node = adapters.open_door(plan)
+    parts = plugin.plugin_parts(plan, cluster, node)
     (answer,) = parts.store.acquire([ask(claim("a"), "u1")])
     assert isinstance(answer, Lease)
     found = cluster.get(CONFIGMAPS, Name(NAME, "fleetscrub"))
@@ -159,7 +159,7 @@ def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path) -> None:
     """E5: a coordinator says so at once; a node comes up without its store."""
     place = StorePlace(settings(tmp_path), tmp_path, str(tmp_path / "absent"))
     with pytest.raises(errors.SettingsInvalid, match="absent"):
-        bootstrap.open_coordinator(
+        adapters.open_coordinator(
             CoordinatorPlan(
                 state=str(tmp_path), settings=place.settings, kubeconfig=place.kubeconfig
             )
@@ -178,7 +178,7 @@ def test_a_table_of_aws_is_a_cluster_s_store(cloud: CloudServer, tmp_path: Path)
     assert place.shared
     assert "by-settings" in place.named
     with pytest.raises(errors.SettingsInvalid, match="not initialised"):
-        bootstrap.open_coordinator(
+        adapters.open_coordinator(
             CoordinatorPlan(state=str(tmp_path), settings=place.settings)
         ).leases()
     late = LateStore(place.opener(SystemClock(), expected=lambda: False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import coordinating
 from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
@@ -14,6 +13,7 @@ from fleet.core.labels import selector
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES, Name, Object, PatchKind, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.wiring import coordinator
 from tests.fleet.control.binding.benches import SPACE, Bench, shared
 from tests.fleet.control.binding.test_loop import Some, view
 
@@ -164,8 +164,8 @@ def test_labels_that_make_no_sense_are_none() -> None:
 def test_of_ledgers_only_its_own_nodes_are_countersigned() -> None:
     """E3: each node's ledger has one coordinator that follows it."""
     ends = {name: LedgerHead(count=1) for name in ("n1", "n2")}
-    assert coordinating._own(lambda: ends, Site().charge).keys() == {"n1"}
-    assert coordinating._own(lambda: ends, Charge()).keys() == {"n1", "n2"}
+    assert coordinator._own(lambda: ends, Site().charge).keys() == {"n1"}
+    assert coordinator._own(lambda: ends, Charge()).keys() == {"n1", "n2"}
 
 
 def test_a_claim_that_comes_from_another_was_not_followed() -> None:

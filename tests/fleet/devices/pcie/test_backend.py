@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap
 from fleet.core.clock import ManualClock
 from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnfit, InputInvalid
 from fleet.core.leases import AcquireRequest
@@ -24,6 +23,7 @@ from fleet.devices.wipe import engine, plan
 from fleet.devices.wipe.result import Failure, Kind, WipeResult
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
+from fleet.wiring import adapters
 from tests.drivers.pci_tree import GAUDI2, MI300X, TPU_V4, TPU_V5E
 from tests.fleet.devices.pcie.benches import Bench, address, bench
 
@@ -228,10 +228,10 @@ def test_a_node_certifies_it_and_keeps_it_from_strict_claims(tmp_path: Path) -> 
     hardware = HardwareSettings(kind=HardwareKind.PCIE, root=root, run_directory=run)
     settings = Settings(hardware=hardware)
     state = str(tmp_path / "state")
-    stores = bootstrap.CoordinatorPlan(state=state, settings=settings)
-    coordinator = bootstrap.open_coordinator(stores)
-    plan = bootstrap.NodePlan(node="n1", state=state, hardware="pcie", settings=settings)
-    with closing(bootstrap.open_node(plan)) as node:
+    stores = adapters.CoordinatorPlan(state=state, settings=settings)
+    coordinator = adapters.open_coordinator(stores)
+    plan = adapters.NodePlan(node="n1", state=state, hardware="pcie", settings=settings)
+    with closing(adapters.open_node(plan)) as node:
         (view,) = node.adopt(operator="test")
         wanted = AcquireRequest(
             frozenset(map(UnitId, view.units)), Holder(HolderKind.CLAIM, "c"), None

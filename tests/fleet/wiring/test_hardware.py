@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, hardware, planning
 from fleet.core import errors
 from fleet.core.privileges import Lacks
 from fleet.core.settings import HardwareKind, HardwareSettings, MpsPolicy, Settings
 from fleet.devices import registry
+from fleet.wiring import adapters, hardware
+from fleet.wiring import plans as wiring_plans
 from tests.drivers.host import Host
 from tests.drivers.pci_tree import CONSOLE, H100, TPU_V5E, Card, PciTree
 
@@ -62,7 +63,7 @@ def test_a_machine_without_accelerators_is_no_empty_fleet(
     """gpus-8.1, promise 10: an error of its own with what to do, and nothing is recorded."""
     settings = Settings(hardware=machine(tmp_path, *cards))
     with pytest.raises(errors.DriverAbsent) as caught:
-        planning.discover_fleet(tmp_path / "state", settings)
+        wiring_plans.discover_fleet(tmp_path / "state", settings)
     assert "--simulate" in caught.value.remedy
     assert caught.value.exit_code == 2
     assert not (tmp_path / "state").exists()
@@ -96,20 +97,20 @@ def test_two_services_never_speak_for_one_card(tmp_path: Path) -> None:
     """gpus-8.39, promises 2 and 6: another state directory is refused before it writes anything,
     naming who has the card, and later too: it knows nothing of what was decided."""
     settings = Settings(hardware=machine(tmp_path, TPU_V5E))
-    plans: list[planning.NodePlan] = []
+    plans: list[wiring_plans.NodePlan] = []
     for name in ("first", "second"):
-        planning.discover_fleet(tmp_path / name, settings)
-        plans += planning.plan_fleet(tmp_path / name, settings=settings).nodes
-    node = bootstrap.open_node(plans[0])
+        wiring_plans.discover_fleet(tmp_path / name, settings)
+        plans += wiring_plans.plan_fleet(tmp_path / name, settings=settings).nodes
+    node = adapters.open_node(plans[0])
     try:
         assert [device.uuid for device in node.view().devices]
         with pytest.raises(errors.NotOwner, match="serves"):
-            bootstrap.open_node(plans[1])
+            adapters.open_node(plans[1])
     finally:
         node.close()
     with pytest.raises(errors.InputInvalid, match="speaks for the devices"):
-        bootstrap.open_node(plans[1])
-    again = bootstrap.open_node(plans[0])
+        adapters.open_node(plans[1])
+    again = adapters.open_node(plans[0])
     assert again.view().notes == ()
     assert "set aside" not in str(again.view().degraded)
     again.close()
@@ -150,9 +151,9 @@ def test_where_the_kernel_does_not_tell_nothing_is_judged(tmp_path: Path) -> Non
 def test_without_the_view_of_all_processes_the_node_is_blocked(tmp_path: Path) -> None:
     """DESIGN 7, promise 4: a service that cannot see holders offers no device, and says why."""
     settings = Settings(hardware=permitted(machine(tmp_path, TPU_V5E), NOTHING))
-    planning.discover_fleet(tmp_path / "state", settings)
-    (plan,) = planning.plan_fleet(tmp_path / "state", settings=settings).nodes
-    node = bootstrap.open_node(plan)
+    wiring_plans.discover_fleet(tmp_path / "state", settings)
+    (plan,) = wiring_plans.plan_fleet(tmp_path / "state", settings=settings).nodes
+    node = adapters.open_node(plan)
     try:
         view = node.view()
     finally:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, plugging
 from fleet.admission.tags_claim import Isolation
-from fleet.bootstrap import NodePlan, SimulatedNode
 from fleet.core import errors
 from fleet.core.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.standby import Patience
+from fleet.wiring import adapters, plugin
+from fleet.wiring.adapters import NodePlan, SimulatedNode
 from tests.fleet.admission.rights import LIST, ROOT
 from tests.standin.faults import Fault
 from tests.standin.server import StandIn
@@ -51,7 +51,7 @@ def plan_of(tmp_path: Path, **kubernetes: object) -> NodePlan:
 
 def test_the_cluster_of_a_kubeconfig(tmp_path: Path, api: StandIn) -> None:
     """A server that serves what is needed is taken, and asked for it."""
-    cluster = plugging.open_cluster(plan_of(tmp_path), str(api.kubeconfig(tmp_path / "config")))
+    cluster = plugin.open_cluster(plan_of(tmp_path), str(api.kubeconfig(tmp_path / "config")))
     with pytest.raises(errors.ApiNotFound):
         cluster.get(NODES, Name("n1"))
     assert any("resource.k8s.io/v1" in request.path for request in api.requests)
@@ -64,14 +64,14 @@ def test_a_kubeconfig_that_is_none_is_an_error(tmp_path: Path) -> None:
         if text is not None:
             path.write_text(text)
         with pytest.raises(errors.SettingsInvalid, match="config"):
-            plugging.open_cluster(plan_of(tmp_path), str(path))
+            plugin.open_cluster(plan_of(tmp_path), str(path))
 
 
 def test_a_server_without_the_resources_is_refused(tmp_path: Path, api: StandIn) -> None:
     """Reference 2.5: a cluster that does not serve resource.k8s.io/v1 is named at the start."""
     api.faults.keep(Fault(path=r"/apis/resource.k8s.io/v1(\?|$)", status=404))
     with pytest.raises(errors.FleetError, match=r"resource\.k8s\.io") as refused:
-        plugging.open_cluster(plan_of(tmp_path), str(api.kubeconfig(tmp_path / "config")))
+        plugin.open_cluster(plan_of(tmp_path), str(api.kubeconfig(tmp_path / "config")))
     assert not isinstance(refused.value, errors.Retryable)
 
 
@@ -82,7 +82,7 @@ def test_a_server_that_is_away_keeps_no_plugin_from_starting(
     with StandIn() as api:
         config = api.kubeconfig(tmp_path / "config")
     with caplog.at_level(logging.WARNING):
-        cluster = plugging.open_cluster(plan_of(tmp_path), str(config))
+        cluster = plugin.open_cluster(plan_of(tmp_path), str(config))
     assert "started without the API server" in caplog.text
     with pytest.raises(errors.ApiUnavailable):
         cluster.get(NODES, Name("n1"))
@@ -99,27 +99,27 @@ def test_b72_a_server_that_accepts_and_is_silent_is_waited_for_once_and_shortly(
         port = silent.getsockname()[1]
         config.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", text))
         began = time.monotonic()
-        _, answers = plugging.reach_cluster(plan_of(tmp_path), str(config), tmp_path / "state")
+        _, answers = plugin.reach_cluster(plan_of(tmp_path), str(config), tmp_path / "state")
         assert not answers
-        assert time.monotonic() - began < plugging.START_S + 2.0
+        assert time.monotonic() - began < plugin.START_S + 2.0
 
 
 def test_b72_a_server_that_answers_at_the_start_is_judged(tmp_path: Path, api: StandIn) -> None:
     """B72: a server that answers is held to be ours, or refused, as before."""
     config = str(api.kubeconfig(tmp_path / "config"))
-    _, answers = plugging.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
+    _, answers = plugin.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
     assert answers
     api.faults.keep(Fault(path=r"/apis/resource.k8s.io/v1(\?|$)", status=404))
     with pytest.raises(errors.ApiNotFound):
-        plugging.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
+        plugin.reach_cluster(plan_of(tmp_path), config, tmp_path / "state")
 
 
 @pytest.mark.parametrize("namespace", ["", "fleetscrub"])
 def test_the_agent_device_exists_only_where_it_is_set(tmp_path: Path, namespace: str) -> None:
     """DESIGN 7: without a namespace of its own nobody may get it, so it is not there."""
     plan = plan_of(tmp_path, agent_namespace=namespace)
-    door = bootstrap.open_door(plan)
-    parts = plugging.plugin_parts(plan, MemoryCluster(), door)
+    door = adapters.open_door(plan)
+    parts = plugin.plugin_parts(plan, MemoryCluster(), door)
     assert (parts.serving.agents is not None) is bool(namespace)
     assert (parts.orphans.agents is not None) is bool(namespace)
     parts.publisher.close()
@@ -129,7 +129,7 @@ def test_the_agent_device_exists_only_where_it_is_set(tmp_path: Path, namespace:
 def test_the_plugins_parts_touch_nothing(tmp_path: Path) -> None:
     """DESIGN 7: the plugin opens no device, takes no journal, needs nobody to be there yet."""
     plan = plan_of(tmp_path)
-    parts = plugging.plugin_parts(plan, MemoryCluster(), bootstrap.open_door(plan))
+    parts = plugin.plugin_parts(plan, MemoryCluster(), adapters.open_door(plan))
     assert not (tmp_path / "state" / "nodes").exists()
     assert not (tmp_path / "cdi").exists()
     assert parts.serving.seat.pool == "n1"
@@ -142,11 +142,11 @@ def test_the_plugins_parts_touch_nothing(tmp_path: Path) -> None:
 def test_a_plan_crosses_to_a_child_whole(tmp_path: Path) -> None:
     """What a child reads is what was written, each time complete."""
     plan = plan_of(tmp_path)
-    path = plugging.write_plan(plan)
-    assert plugging.read_plan(path) == plan
+    path = plugin.write_plan(plan)
+    assert plugin.read_plan(path) == plan
     other = plan.model_copy(update={"labels": {"rack": "r1"}})
-    assert plugging.write_plan(other) == path
-    assert plugging.read_plan(path) == other
+    assert plugin.write_plan(other) == path
+    assert plugin.read_plan(path) == other
     assert [found.name for found in path.parent.iterdir()] == ["plan.json"]
 
 
@@ -157,15 +157,15 @@ def test_a_file_that_is_no_plan_is_an_error(tmp_path: Path, text: str | None) ->
     if text is not None:
         path.write_text(text)
     with pytest.raises(errors.InputInvalid, match="no plan of a node") as refused:
-        plugging.read_plan(path)
+        plugin.read_plan(path)
     assert "plan.json" in refused.value.remedy
 
 
 def test_a_standby_opens_the_node_as_standby(tmp_path: Path) -> None:
     """DESIGN 5, Ray: with nobody else there it owns the node and says so at the door."""
     plan = plan_of(tmp_path)
-    door = bootstrap.open_door(plan)
-    standby = plugging.open_standby(plan, Patience(grace_s=0.0, pulse_s=0.0))
+    door = adapters.open_door(plan)
+    standby = plugin.open_standby(plan, Patience(grace_s=0.0, pulse_s=0.0))
     with pytest.raises(errors.NotOwner):
         door.pulse()
     standby.step()
@@ -179,11 +179,11 @@ def test_a_standby_opens_the_node_as_standby(tmp_path: Path) -> None:
 
 def test_what_claims_must_show_is_in_the_settings(tmp_path: Path) -> None:
     """C5: [admission] is what the plugin demands; without a list no tag is looked at."""
-    assert plugging.isolation_of(Settings()) == Isolation("gpu.fleetscrub.dev")
+    assert plugin.isolation_of(Settings()) == Isolation("gpu.fleetscrub.dev")
     path = tmp_path / "list"
     path.write_bytes(LIST)
     section = AdmissionSettings(required=True, tag_keys=str(path), tag_roots=(ROOT.key_id,))
-    found = plugging.isolation_of(Settings(admission=section))
+    found = plugin.isolation_of(Settings(admission=section))
     assert found.required
     assert found.keys is not None
     assert found.keys().number == 1

@@ -1,6 +1,6 @@
 """Wiring of what stands around a node on Kubernetes: the plugin's domain and the standby.
 
-`fleet.bootstrap` opens the node itself. Nothing here touches a device.
+`fleet.wiring.adapters` opens the node itself. Nothing here touches a device.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_file import TagKeyFile
-from fleet.bootstrap import NodePlan
 from fleet.control.binding.holds import Holds
 from fleet.control.binding.names import Marks
 from fleet.core import errors
@@ -45,6 +43,8 @@ from fleet.plugin.slices.publisher import Publisher, PublisherTerms
 from fleet.plugin.slices.publisher_lease import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
+from fleet.wiring import adapters
+from fleet.wiring.adapters import NodePlan
 
 LOG = logging.getLogger(__name__)
 
@@ -134,10 +134,10 @@ def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
     directory = layout.node_directory(Path(plan.state), plan.node)
     seat = Seat(driver=kubernetes.driver, node=plan.node, pool=plan.node)
     agents = _agents(plan, directory) if kubernetes.agent_namespace else None
-    # `bootstrap.begin` has made the store at first use: one that is missing now is away, not new.
+    # `adapters.begin` has made the store at first use: one that is missing now is away, not new.
     place = StorePlace(settings, Path(plan.state), plan.kubeconfig)
     store = LateStore(place.opener(clock, expected=lambda: True, cluster=cluster))
-    run = bootstrap.run_directory(plan)
+    run = adapters.run_directory(plan)
     exclusivity = Exclusivity(
         locks=HostLocks(run / "publishers"),
         lease=StoreLease(
@@ -220,8 +220,8 @@ def uncoordinated(plan: NodePlan, cluster: Cluster) -> Uncoordinated | None:
 
 
 def _agents(plan: NodePlan, directory: Path) -> Agents:
-    backend = bootstrap.backend_of(plan, directory)
-    specs = bootstrap.specs_of(plan, directory)
+    backend = adapters.backend_of(plan, directory)
+    specs = adapters.specs_of(plan, directory)
     namespace = plan.settings.kubernetes.agent_namespace
     return Agents(directory / "agents", specs, backend.agent_grant, namespace)
 
@@ -257,10 +257,10 @@ def read_plan(path: Path) -> NodePlan:
 def open_standby(plan: NodePlan, patience: Patience | None = None) -> Standby:
     """The standby of a node; it owns nothing before its first steps."""
     return Standby(
-        open=lambda hand_over: bootstrap.open_node(plan, owner="standby", hand_over=hand_over),
-        door=bootstrap.open_door(plan),
-        lock=bootstrap.lock_path(plan),
+        open=lambda hand_over: adapters.open_node(plan, owner="standby", hand_over=hand_over),
+        door=adapters.open_door(plan),
+        lock=adapters.lock_path(plan),
         clock=SystemClock(),
         patience=patience or Patience(),
-        told=bootstrap.door_path(plan),
+        told=adapters.door_path(plan),
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import coordinating
 from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.loop import Loop
 from fleet.core import errors
@@ -21,8 +20,9 @@ from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
-from fleet.planning import FleetPlan, plan_fleet
 from fleet.plugin.requests import AskedClaim
+from fleet.wiring import coordinator
+from fleet.wiring.plans import FleetPlan, plan_fleet
 from tests.fleet.plugin.benches import MARKS, Bench, bench, result
 from tests.standin.server import StandIn
 
@@ -81,7 +81,7 @@ def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
     API, store and node alone, and two at once bind it once. E3: what was certified before one
     began is countersigned.
     """
-    first, second = (Loop(coordinating.of_host(host.plan, host.kubeconfig)) for _ in range(2))
+    first, second = (Loop(coordinator.of_host(host.plan, host.kubeconfig)) for _ in range(2))
     asked = host.pending("a")
     host.until(lambda: bool(host.site.leases_of(asked.uid)), first.turn, said=first.view())
     other = host.pending("b", "gpu-1")
@@ -103,7 +103,7 @@ def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
         device = next(d for d in host.site.door.view().devices if d.name == found.devices[0].device)
         assert (device.state, device.certified_under) == ("CLEAN", str(lease.token))
     assert first.view().open_claims == 2
-    third = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    third = Loop(coordinator.of_host(host.plan, host.kubeconfig))
 
     def all_signed() -> bool:
         found = verify(collect(host.site.state))
@@ -121,7 +121,7 @@ def test_a_claim_is_bound_by_whichever_coordinator_runs(host: Host) -> None:
 def test_a_server_without_claims_is_said_so(host: Host) -> None:
     """A4: too old a cluster is named, and asked again, since it may be updated."""
     host.standin.hidden.add(CLAIMS)
-    loop = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    loop = Loop(coordinator.of_host(host.plan, host.kubeconfig))
     assert loop.turn() > 0.0
     assert "resourceclaims" in loop.view().trouble
 
@@ -129,12 +129,12 @@ def test_a_server_without_claims_is_said_so(host: Host) -> None:
 def test_without_a_configuration_nothing_is_begun(host: Host) -> None:
     """A wrong kubeconfig is for people: it is told before anything runs."""
     with pytest.raises(errors.SettingsInvalid):
-        coordinating.of_host(host.plan, "/nonexistent")
+        coordinator.of_host(host.plan, "/nonexistent")
 
 
 def test_another_cluster_is_refused(host: Host, tmp_path: Path) -> None:
     """Promise 7: a coordinator of the wrong cluster would call every claim gone."""
-    loop = Loop(coordinating.of_host(host.plan, host.kubeconfig))
+    loop = Loop(coordinator.of_host(host.plan, host.kubeconfig))
     loop.stop()
     loop.run()  # one turn, and all is closed
     assert identity.recorded(host.site.state)
@@ -143,7 +143,7 @@ def test_another_cluster_is_refused(host: Host, tmp_path: Path) -> None:
         MemoryCluster(theirs.engine).create(NODES, body)
         wrong = theirs.kubeconfig(tmp_path / "wrong")
         with pytest.raises(errors.ClusterForeign):
-            coordinating.of_host(host.plan, str(wrong))
+            coordinator.of_host(host.plan, str(wrong))
 
 
 def test_one_of_several_coordinators_is_started_by_its_selector(host: Host) -> None:
@@ -151,7 +151,7 @@ def test_one_of_several_coordinators_is_started_by_its_selector(host: Host) -> N
     opened; a host that is selected is served, and one that is not is left alone.
     """
     with pytest.raises(errors.InputInvalid, match="no term of a label selector"):
-        coordinating.of_host(host.plan, host.kubeconfig, "pool in")
+        coordinator.of_host(host.plan, host.kubeconfig, "pool in")
     (node,) = host.plan.nodes
     kubernetes = node.settings.kubernetes.model_copy(
         update={"coordinator_nodes": ("pool=a", "pool=b")}
@@ -162,11 +162,11 @@ def test_one_of_several_coordinators_is_started_by_its_selector(host: Host) -> N
     )
     for wrong in ("", "pool=c"):
         with pytest.raises(errors.InputInvalid, match="a coordinator for each of pool=a, pool=b"):
-            coordinating.of_host(several, host.kubeconfig, wrong)
+            coordinator.of_host(several, host.kubeconfig, wrong)
     body = {"metadata": {"labels": {"pool": "b"}}}
     host.site.cluster.patch(NODES, Name("n1"), body, kind=PatchKind.MERGE)
     first, second = (
-        Loop(coordinating.of_host(several, host.kubeconfig, one), selecting=one)
+        Loop(coordinator.of_host(several, host.kubeconfig, one), selecting=one)
         for one in ("pool=a", "pool=b")
     )
     asked = host.pending("a")

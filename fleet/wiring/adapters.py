@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet import founding, hardware, owning
 from fleet.control.coordinator import Coordinator
 from fleet.core import errors
 from fleet.core.clock import SystemClock
@@ -69,17 +68,6 @@ from fleet.node.tenancy import ProcessTenants
 from fleet.node.upkeep import Cadence
 from fleet.node.validation import Validator
 from fleet.node.wipe import Wiper
-from fleet.planning import (
-    LOCK,
-    PLAN_FILE,
-    CoordinatorPlan,
-    FleetPlan,
-    NodePlan,
-    SimulatedNode,
-    door_path,
-    lock_path,
-    plan_fleet,
-)
 from fleet.plugin.slices.device_attributes import AGENT
 from fleet.plugin.slices.exclusivity import HostLocks
 from fleet.rpc.client import DoorNode
@@ -90,6 +78,18 @@ from fleet.stores.base import RUNS_KEPT
 from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
 from fleet.stores.sqlite import host_identity
+from fleet.wiring import hardware, membership, ownership
+from fleet.wiring.plans import (
+    LOCK,
+    PLAN_FILE,
+    CoordinatorPlan,
+    FleetPlan,
+    NodePlan,
+    SimulatedNode,
+    door_path,
+    lock_path,
+    plan_fleet,
+)
 
 __all__ = [
     "LOCK",
@@ -119,9 +119,9 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
     if place.shared:
         stores = place.open(clock, cluster)
     else:
-        stores = place.opener(clock, expected=lambda: founding.is_founded(state))()
+        stores = place.opener(clock, expected=lambda: membership.is_founded(state))()
     signer = _signer(state, clock)
-    if not founding.has_certificates(state):
+    if not membership.has_certificates(state):
         with suppress(errors.NotOwner):  # another coordinator begins the log now
             signer.begin()
     runs = stores.runs
@@ -133,7 +133,7 @@ def open_coordinator(plan: CoordinatorPlan, cluster: Cluster | None = None) -> C
 
 def require_store(plan: CoordinatorPlan) -> None:
     """Raises `StoreUnavailable` where a fleet is and the file of its store is not."""
-    if founding.is_founded(Path(plan.state)):
+    if membership.is_founded(Path(plan.state)):
         _store_place(plan).require()
 
 
@@ -145,10 +145,10 @@ def begin(plan: CoordinatorPlan) -> None:
     could not be told from one that was cut. Later calls change nothing.
     """
     state, clock = Path(plan.state), SystemClock()
-    if founding.has_certificates(state):
+    if membership.has_certificates(state):
         return
     place = _store_place(plan)
-    if not place.shared and not founding.is_founded(state):
+    if not place.shared and not membership.is_founded(state):
         with closing(place.open(clock)) as stores:
             stores.leases.init()
     _signer(state, clock).begin()
@@ -197,7 +197,7 @@ def open_node(
         parts = _parts(plan, backend, directory, lock, looks=looks)
         parts.alone, parts.question = alone, question
         if alone is not None:
-            parts.registry.own = partial(owning.take, alone)
+            parts.registry.own = partial(ownership.take, alone)
         service = NodeService(parts)
         parts.door = Door(service, door_path(plan), owner=owner, hand_over=hand_over)
         service.begin()
@@ -223,7 +223,7 @@ def _asked(plan: NodePlan, backend: Backend, directory: Path) -> Question | None
         return None
     question = Question(backend.inventory)
     question.wait(OPEN_WAIT_S if plan.kubernetes else None)
-    if not plan.kubernetes and not (directory / founding.JOURNAL).exists():
+    if not plan.kubernetes and not (directory / membership.JOURNAL).exists():
         question.answer()
     return question
 
@@ -239,7 +239,7 @@ def _alone(plan: NodePlan, question: Question | None, directory: Path) -> HostLo
     with suppress(errors.DriverAbsent):
         found = question.answer()
     uuids = [accelerator.uuid for accelerator in found]
-    return owning.own(run_directory(plan), Path(plan.state).absolute(), uuids)
+    return ownership.own(run_directory(plan), Path(plan.state).absolute(), uuids)
 
 
 def open_door(plan: NodePlan) -> DoorNode:
@@ -276,7 +276,7 @@ def run_directory(plan: NodePlan) -> Path:
 
 def _place(plan: NodePlan, directory: Path) -> Place:
     return Place(
-        path=directory / founding.JOURNAL,
+        path=directory / membership.JOURNAL,
         witness=run_directory(plan) / f"{plan.node}.witness",
         node=NodeName(plan.node),
         machine_id=host_identity(),
@@ -315,7 +315,9 @@ def _parts(
     place_of_store = StorePlace(settings, state, plan.kubeconfig)
     known = opened.journal
     store = LateStore(
-        place_of_store.opener(clock, expected=lambda: known.epoch > 0 or founding.is_founded(state))
+        place_of_store.opener(
+            clock, expected=lambda: known.epoch > 0 or membership.is_founded(state)
+        )
     )
     outbox = Outbox(registry, store)
     return Parts(

@@ -1,7 +1,7 @@
 """Wiring of the coordinator's claims: the reconciler over an API server, a store and nodes.
 
-`fleet.bootstrap` opens the coordinator itself. Both hosts use this: the actor with nodes behind
-Ray, `fleet coordinate` with the nodes of its host.
+`fleet.wiring.adapters` opens the coordinator itself. Both hosts use this: the actor with nodes
+behind Ray, `fleet coordinate` with the nodes of its host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fleet import bootstrap
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.conditions import RebootConditions
 from fleet.control.binding.countersigner import Countersigning, Ends
@@ -45,8 +44,9 @@ from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
 from fleet.kube.rights import Rights
-from fleet.planning import CoordinatorPlan, FleetPlan
 from fleet.rpc.local_nodes import DoorNodes
+from fleet.wiring import adapters
+from fleet.wiring.plans import CoordinatorPlan, FleetPlan
 
 COMPONENT = "fleetscrub-coordinator"
 """Who reports the coordinator's events."""
@@ -99,8 +99,8 @@ def of_host(plan: FleetPlan, kubeconfig: str, selecting: str = "") -> Opener:
     def opened() -> Reconciling:
         cluster.require()
         identity.meet(Path(chosen.state), cluster, names)
-        coordinator = bootstrap.open_coordinator(chosen, cluster)
-        nodes = DoorNodes({node.node: bootstrap.open_door(node) for node in plan.nodes})
+        coordinator = adapters.open_coordinator(chosen, cluster)
+        nodes = DoorNodes({node.node: adapters.open_door(node) for node in plan.nodes})
         # Beside the doors: whoever countersigns reads the ledgers themselves.
         ends = on_disk(Path(chosen.state), names)
         return reconciling(chosen, coordinator, nodes, cluster, ends=ends, closing=(nodes.close,))

@@ -1,6 +1,7 @@
 """What a fleet is made of, as plans that cross process borders, and where they are recorded.
 
-A plan says everything a process needs to open a node or the coordinator; `fleet.bootstrap` does it.
+A plan says everything a process needs to open a node or the coordinator; `fleet.wiring.adapters`
+does it.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def _real(state: Path, settings: Settings, *, wanted: bool) -> _Shape:
             remedy="`fleet scrub` makes one of this machine's accelerators (it asks first), or of"
             " simulated ones with `--simulate 2x8`; or name its directory with --state",
         )
-    from fleet import hardware
+    from fleet.wiring import hardware
 
     kind = hardware.discover(settings.hardware)
     return _Shape(nodes=1, hardware=kind, real=settings.hardware)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet import bootstrap, planning
-from fleet.bootstrap import NodePlan
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB, KubernetesSettings, Settings, WipePolicy
-from fleet.planning import PLAN_FILE, CoordinatorPlan, FleetPlan, plan_fleet
+from fleet.wiring import adapters
+from fleet.wiring import plans as wiring_plans
+from fleet.wiring.adapters import NodePlan
+from fleet.wiring.plans import PLAN_FILE, CoordinatorPlan, FleetPlan, plan_fleet
 
 SIZE = 2 * MIB
 
@@ -113,10 +114,10 @@ def test_a_first_use_that_comes_second_takes_over_how_the_node_is_served(tmp_pat
     """What another process has recorded in between is the fleet, with its Node and its places."""
     served(tmp_path)
     path = tmp_path / PLAN_FILE
-    found = planning._write(path, planning._shape("1x1", SIZE))
+    found = wiring_plans._write(path, wiring_plans._shape("1x1", SIZE))
     assert (found.name, found.served is not None) == ("worker-1", True)
     with pytest.raises(errors.InputInvalid, match="was just made"):
-        planning._write(path, planning._shape("1x2", SIZE))
+        wiring_plans._write(path, wiring_plans._shape("1x2", SIZE))
     assert [one.name for one in tmp_path.iterdir()] == [PLAN_FILE]
 
 
@@ -132,7 +133,7 @@ def test_f59_a_broken_record_is_told_in_our_words(tmp_path: Path, content: bytes
     """F59: what is wrong with fleet.json is one line with a remedy, no library's own report."""
     (tmp_path / PLAN_FILE).write_bytes(content)
     with pytest.raises(errors.InputInvalid) as caught:
-        planning.plan_fleet(tmp_path)
+        wiring_plans.plan_fleet(tmp_path)
     assert caught.value.detail.endswith(why)
     assert "\n" not in caught.value.detail
     assert "put its last good copy back" in caught.value.remedy
@@ -151,28 +152,28 @@ def test_a_journal_once_served_by_kubelet_refuses_a_plan_that_knows_nothing_of_i
 ) -> None:
     """Promise 4: without pods to look for, a running pod's device would count as free."""
     node = served(tmp_path)
-    bootstrap.open_node(node).close()
+    adapters.open_node(node).close()
     forgetful = node.model_copy(update={"kubernetes": False})
     for _ in range(2):
         with pytest.raises(
             errors.SettingsInvalid, match="this plan knows nothing of it"
         ) as refused:
-            bootstrap.open_node(forgetful)
+            adapters.open_node(forgetful)
         assert PLAN_FILE in refused.value.remedy
     (tmp_path / PLAN_FILE).unlink()
     (anew,) = plan_fleet(tmp_path, simulate="1x1", memory_bytes=SIZE).nodes
     assert anew.node == "node-01"
-    bootstrap.open_node(node).close()
+    adapters.open_node(node).close()
 
 
 def test_a_journal_of_before_may_be_served_from_now_on(tmp_path: Path) -> None:
     """A node that was used without Kubernetes can join a cluster, once and for good."""
     (before,) = plan_fleet(tmp_path, simulate="1x1", memory_bytes=SIZE).nodes
-    bootstrap.open_node(before).close()
+    adapters.open_node(before).close()
     joined = before.model_copy(update={"kubernetes": True, "settings": served(tmp_path).settings})
-    bootstrap.open_node(joined).close()
+    adapters.open_node(joined).close()
     with pytest.raises(errors.SettingsInvalid):
-        bootstrap.open_node(before)
+        adapters.open_node(before)
 
 
 def test_a_later_command_wipes_by_the_policy_the_node_is_served_with(tmp_path: Path) -> None:
@@ -187,17 +188,17 @@ def test_a_later_command_wipes_by_the_policy_the_node_is_served_with(tmp_path: P
 def test_the_plugins_kubeconfig_is_kept_for_every_verb(tmp_path: Path) -> None:
     """Promise 7: whoever opens the fleet later asks the cluster that its plugin serves."""
     served(tmp_path / "s")
-    planning.record_kubeconfig(tmp_path / "s", "a:/b")
+    wiring_plans.record_kubeconfig(tmp_path / "s", "a:/b")
     told = f"{Path('a').absolute()}:/b"
     for plan in (plan_fleet(tmp_path / "s"), plan_fleet(tmp_path / "s", simulate="1x1")):
         assert plan.nodes[0].kubeconfig == told
         assert plan.coordinator.kubeconfig == told
     served(tmp_path / "s")
     assert plan_fleet(tmp_path / "s").nodes[0].kubeconfig == told
-    planning.record_kubeconfig(tmp_path / "s", "")
+    wiring_plans.record_kubeconfig(tmp_path / "s", "")
     assert plan_fleet(tmp_path / "s").nodes[0].kubeconfig == ""
     with pytest.raises(errors.InputInvalid, match="start the node plugin"):
-        planning.record_kubeconfig(tmp_path / "none", "a")
+        wiring_plans.record_kubeconfig(tmp_path / "none", "a")
 
 
 def test_each_selection_of_nodes_has_a_coordinator_of_its_own() -> None:

@@ -1,0 +1,1 @@
+"""Wiring: the only place that builds adapters and joins them to the domain."""
