@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli import archive, keys, losses, page, text
+from fleet.cli import archive, keys, losses, text
 from fleet.cli.options import StateOption, moment, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.cli.pages import certificate as pages_certificate
 from fleet.core import errors
 from fleet.core.messages import Message
 from fleet.evidence import export as exporting
@@ -227,7 +228,7 @@ def show(
     With --html as one page to print: with the chain back to the first certificate, each link
     verified, and how to verify it by hand.
     """
-    page.check_asked(html, as_json=as_json, with_keys=bool(key))
+    pages_certificate.check_asked(html, as_json=as_json, with_keys=bool(key))
     wanted = certificate.removeprefix("sha256:").lower()
     found = {
         one.digest: (entry, one)
@@ -241,9 +242,15 @@ def show(
         )
     (entry, one) = next(iter(found.values()))
     if html is not None:
-        written = page.write(html, open_evidence(state, directory, trust(key)), one.digest)
-        if str(html) != page.STDOUT:
-            emit(written, as_json=as_json, render=lambda console: page.told(console, written))
+        written = pages_certificate.write(
+            html, open_evidence(state, directory, trust(key)), one.digest
+        )
+        if str(html) != pages_certificate.STDOUT:
+            emit(
+                written,
+                as_json=as_json,
+                render=lambda console: pages_certificate.told(console, written),
+            )
         return
     answer = CertificateAnswer.of(_row(entry, one), statement=one.envelope.statement)
     emit(answer, as_json=as_json, render=lambda console: _show(console, entry, one))

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fleet.cli import archive, markup, reach, requirement_page, run_reporting
+from fleet.cli import archive, reach, run_report
 from fleet.cli.evidence import (
     CoordinatorKeysOption,
     DirectoryOption,
@@ -23,6 +23,8 @@ from fleet.cli.evidence import (
 )
 from fleet.cli.options import AddressOption, StateOption, moment, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
+from fleet.cli.pages import markup
+from fleet.cli.pages import requirement as pages_requirement
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import UnitId
@@ -140,8 +142,8 @@ def report(
                 "--since, --until, --all and --csv are for --requirement",
                 remedy="leave them out, or name a requirement instead of a run",
             )
-        place = run_reporting.Place(state, address, directory, trust(key), ring(coordinator_key))
-        raise typer.Exit(run_reporting.tell(run, place, html=html, as_json=as_json))
+        place = run_report.Place(state, address, directory, trust(key), ring(coordinator_key))
+        raise typer.Exit(run_report.tell(run, place, html=html, as_json=as_json))
     wanted = named(requirement)
     period = Period(moment(since), moment(until, end=True))
     # The nodes first: what they have in force meanwhile is in evidence that is read after.
@@ -156,15 +158,15 @@ def report(
         _say_neutral(found, views, state)
         return
     if html is not None:
-        markup.put(html, requirement_page.page(found))
+        markup.put(html, pages_requirement.page(found))
     if csv is not None:
-        markup.put(csv, requirement_page.csv_of(found))
+        markup.put(csv, pages_requirement.csv_of(found))
     if any(str(file) == markup.STDOUT for file in (html, csv)):
         raise typer.Exit(found.exit_code)
     emit(
         RequirementAnswer.of(found),
         as_json=as_json,
-        render=lambda console: requirement_page.render(console, found, every=every),
+        render=lambda console: pages_requirement.render(console, found, every=every),
     )
     raise typer.Exit(found.exit_code)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet.cli import progress, reach, reporting, text
+from fleet.cli import progress, reach, scrub_report, text
 from fleet.cli.options import (
     ADDRESS,
     OperatorOption,
@@ -178,7 +178,7 @@ def scrub(
         ScrubAnswer.of(report),
         as_json=as_json,
         # As typed: what is told to be run next is run from the same place.
-        render=lambda console: reporting.render(console, report, state=state or directory),
+        render=lambda console: scrub_report.render(console, report, state=state or directory),
     )
     raise typer.Exit(report.exit_code)
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli import page as certificates
-from fleet.cli import run_page
+from fleet.cli.pages import certificate as certificates
+from fleet.cli.pages import run
+from fleet.cli.pages.run_figures import Read, figures
 from fleet.core.messages import Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord
-from tests.fleet.cli.test_page import HOSTILE
+from tests.fleet.cli.pages.records import BEGIN, certified, failed, lost, mixed, record
+from tests.fleet.cli.pages.test_certificate import HOSTILE
 from tests.fleet.evidence.samples import Site, device_named
-from tests.fleet.reports.records import BEGIN, certified, failed, lost, mixed, record
 from tests.pages.browser import Browser
 from tests.pages.conftest import Chromium, keep
 
@@ -87,7 +87,7 @@ def looked_at(
 def test_a_run_of_sixteen_devices(chromium: Chromium, tmp_path: Path) -> None:
     """E2: timeline, rates, outcomes, findings, certificates: seen, drawn and printed."""
     one, read = proven(tmp_path / "state")
-    text = run_page.render(figures(one, read, now=BEGIN))
+    text = run.render(figures(one, read, now=BEGIN))
     found = looked_at(chromium, tmp_path, text, height=1650)
     assert int(str(found["tables"])) >= 6
     assert int(str(found["bars"])) > 16
@@ -101,7 +101,7 @@ def test_a_run_of_sixteen_devices(chromium: Chromium, tmp_path: Path) -> None:
 def test_a_run_of_ten_thousand_devices(chromium: Chromium, tmp_path: Path) -> None:
     """E2: aggregated; every device is there once its node is opened."""
     one = mixed(10_000)
-    text = run_page.render(figures(one, Read(why="none was named"), now=BEGIN))
+    text = run.render(figures(one, Read(why="none was named"), now=BEGIN))
     found = looked_at(chromium, tmp_path, text)
     assert "SIM-09999" not in str(found["text"])
     assert "SIM-09999" in str(found["opened"])
@@ -113,7 +113,7 @@ def test_a_run_of_ten_thousand_devices(chromium: Chromium, tmp_path: Path) -> No
 def test_hostile_words_do_nothing(chromium: Chromium, tmp_path: Path) -> None:
     """Scripts, sources and terminal escapes in names are letters in a real browser as well."""
     hostile = failed(0, Outcome.FAILED, HOSTILE, node=HOSTILE, device=HOSTILE, uuid=HOSTILE)
-    text = run_page.render(figures(record([hostile]), Read(why=HOSTILE), now=BEGIN))
+    text = run.render(figures(record([hostile]), Read(why=HOSTILE), now=BEGIN))
     found = looked_at(chromium, tmp_path, text)
     assert "<script>alert(1)</script>" in str(found["text"])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fleet.cli.pages.run_figures import Read, figures
 from fleet.control.campaign.verdict import Verdict, verdict
 from fleet.core.messages import Outcome, ReasonView
-from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord, RunState
 from tests.fleet.control.campaign.test_run import Fleet, Gpu, Node, campaign, drive
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.control.campaign.verdict import COVERED, WORDS, Verdict, counted, verdict
 from fleet.core.messages import Outcome
-from tests.fleet.reports.records import certified, failed, lost
+from tests.fleet.cli.pages.records import certified, failed, lost
 
 
 @pytest.mark.parametrize(

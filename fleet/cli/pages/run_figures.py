@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleet.cli.pages.timeline import Timeline, place, timeline
 from fleet.control.campaign.report import ExitReason, exit_code
 from fleet.control.campaign.verdict import COVERED, Verdict, counted, verdict
 from fleet.core.messages import ByteFigures, DeviceResult
 from fleet.evidence.judged import Evidence
-from fleet.reports.timeline import Timeline, place, timeline
 from fleet.stores.base import RunRecord, RunState
 
 NOT_FOUND = "not in the evidence that was read"

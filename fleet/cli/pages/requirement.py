@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fleet.cli import markup, text
+from fleet.cli import text
+from fleet.cli.pages import markup
 from fleet.evidence.requirements.report import ComplianceReport, DeviceAnswer, Missing
 
 _MOST_VALUES = 6

@@ -9,10 +9,13 @@ from typing import Literal
 
 from rich.console import Console
 
-from fleet.cli import markup, reach, run_page, text
+from fleet.cli import reach, text
 from fleet.cli.evidence import open_evidence
 from fleet.cli.options import state_directory
 from fleet.cli.output import VerbAnswer, emit, fields_of
+from fleet.cli.pages import markup
+from fleet.cli.pages import run as pages_run
+from fleet.cli.pages.run_figures import Read, Row, RunFigures, figures, standing
 from fleet.control.campaign.verdict import COVERED, Verdict
 from fleet.core import errors
 from fleet.core.messages import DeviceResult, Moment, MomentOrNone
@@ -21,7 +24,6 @@ from fleet.evidence.findings import Demand
 from fleet.evidence.judged import judge
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.sources import Trust
-from fleet.reports.run import Read, Row, RunFigures, figures, standing
 from fleet.stores.base import RunState
 
 
@@ -45,7 +47,7 @@ def tell(run: str, place: Place, *, html: Path | None, as_json: bool) -> int:
     with reach.coordinator(state_directory(place.state), address=place.address) as coordinator:
         record = coordinator.run(RunId(run))
     found = figures(record, _read(place), now=time.time())
-    size = None if html is None else markup.put(html, run_page.render(found))
+    size = None if html is None else markup.put(html, pages_run.render(found))
     if html is not None and str(html) == markup.STDOUT:
         return found.exit_code
     answer = _answer(found, file="" if html is None else str(html), size=size)
@@ -145,8 +147,8 @@ def _show(console: Console, found: RunFigures, html: Path | None) -> None:
         table.add_row(str(word), str(count), str(proven) if word in COVERED else "-")
     console.print(table)
     for gap in found.gaps:
-        named = ", ".join(row.place for row in gap.rows[: run_page.NAMED_MAX])
-        more = len(gap.rows) - run_page.NAMED_MAX
+        named = ", ".join(row.place for row in gap.rows[: pages_run.NAMED_MAX])
+        more = len(gap.rows) - pages_run.NAMED_MAX
         others = f" and {more} more" if more > 0 else ""
         console.print(text.plain(f"  {gap.verdict}: {gap.check or gap.outcome}: {gap.detail}"))
         console.print(text.plain(f"      {named}{others}"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.cli.pages.timeline import SKEW_MAX_S, timeline
 from fleet.control.campaign.verdict import Verdict
 from fleet.core.messages import Outcome
-from fleet.reports.timeline import SKEW_MAX_S, timeline
-from tests.fleet.reports.records import BEGIN, certified, failed
+from tests.fleet.cli.pages.records import BEGIN, certified, failed
 
 
 def test_a_line_reaches_over_all_that_is_drawn() -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from fleet.cli import charts, text
-from fleet.cli.markup import document, folded, row, table
-from fleet.cli.markup import text as marked
+from fleet.cli import text
+from fleet.cli.pages import charts
+from fleet.cli.pages import run_figures as runs
+from fleet.cli.pages.markup import document, folded, row, table
+from fleet.cli.pages.markup import text as marked
+from fleet.cli.pages.run_figures import Gap, Row, RunFigures
+from fleet.cli.pages.timeline import Span
 from fleet.control.campaign.verdict import COVERED, WORDS, Verdict
-from fleet.reports import run as runs
-from fleet.reports.run import Gap, Row, RunFigures
-from fleet.reports.timeline import Span
 
 DRAWN_MAX = 64
 """Bars that can be told apart on one page; more are summed up."""

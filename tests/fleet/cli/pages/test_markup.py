@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli import markup
+from fleet.cli.pages import markup
 from fleet.core import errors
-from tests.fleet.cli.test_page import HOSTILE, Parsed
+from tests.fleet.cli.pages.test_certificate import HOSTILE, Parsed
 
 
 def test_nothing_of_others_becomes_markup() -> None:

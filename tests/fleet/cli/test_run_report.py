@@ -15,7 +15,7 @@ from fleet.evidence.sources import collect
 from fleet.stores.base import RunRecord
 from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
-from tests.fleet.reports.records import BEGIN, certified, failed
+from tests.fleet.cli.pages.records import BEGIN, certified, failed
 
 Capture = pytest.CaptureFixture[str]
 

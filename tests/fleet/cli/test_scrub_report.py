@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fleet.cli.reporting import render
+from fleet.cli.scrub_report import render
 from fleet.control.campaign.report import ExitReason, RunReport, Sums
 from fleet.core.messages import ByteFigures, DeviceResult, Finding, Outcome
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.cli import page
+from fleet.cli.pages import certificate
 from fleet.core.errors import InputInvalid
 from fleet.core.model import Digest
 from fleet.evidence import by_hand, layout
@@ -66,7 +66,7 @@ def newest(site: Site, name: str = "node-1-a") -> Digest:
 
 def written(site: Site, target: Path, digest: Digest | None = None) -> str:
     """The page of a certificate of the site."""
-    page.write(target, collect(site.state), digest or newest(site))
+    certificate.write(target, collect(site.state), digest or newest(site))
     return target.read_text()
 
 
@@ -178,12 +178,12 @@ def test_the_commands_are_on_the_page_as_they_work(site: Site, tmp_path: Path) -
 def test_what_cannot_be_written_is_told(site: Site, tmp_path: Path) -> None:
     """A certificate that is not there, and a file that cannot be, are errors with a remedy."""
     with pytest.raises(InputInvalid, match="no certificate"):
-        page.write(tmp_path / "x.html", collect(site.state), Digest("sha256:0"))
+        certificate.write(tmp_path / "x.html", collect(site.state), Digest("sha256:0"))
     with pytest.raises(InputInvalid, match="cannot be written"):
-        page.write(tmp_path / "gone" / "x.html", collect(site.state), newest(site))
+        certificate.write(tmp_path / "gone" / "x.html", collect(site.state), newest(site))
     for file, options in (
         (None, {"as_json": False, "with_keys": True}),
         (Path("-"), {"as_json": True, "with_keys": False}),
     ):
         with pytest.raises(InputInvalid):
-            page.check_asked(file, **options)
+            certificate.check_asked(file, **options)

@@ -23,12 +23,13 @@ from typing import Literal
 
 from rich.console import Console
 
-from fleet.cli import markup, text
-from fleet.cli.markup import document, put
-from fleet.cli.markup import row as _row
-from fleet.cli.markup import table as _table
-from fleet.cli.markup import text as _text
+from fleet.cli import text
 from fleet.cli.output import VerbAnswer
+from fleet.cli.pages import markup
+from fleet.cli.pages.markup import document, put
+from fleet.cli.pages.markup import row as _row
+from fleet.cli.pages.markup import table as _table
+from fleet.cli.pages.markup import text as _text
 from fleet.core import errors
 from fleet.core.model import Digest
 from fleet.evidence import by_hand, dsse

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli.pages.run_figures import NOT_FOUND, Read, by_node, figures, quantile, rates, standing
 from fleet.control.campaign.verdict import Verdict
 from fleet.core.messages import Outcome
 from fleet.evidence.judged import judge
 from fleet.evidence.sources import collect
-from fleet.reports.run import NOT_FOUND, Read, by_node, figures, quantile, rates, standing
 from fleet.stores.base import RunState
+from tests.fleet.cli.pages.records import BEGIN, certified, failed, lost, mixed, record
 from tests.fleet.evidence.samples import Site
-from tests.fleet.reports.records import BEGIN, certified, failed, lost, mixed, record
 
 UNREAD = Read(why="nobody named any")
 

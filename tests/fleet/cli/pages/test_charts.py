@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from fleet.cli import charts
+from fleet.cli.pages import charts
+from fleet.cli.pages.timeline import Span, timeline
 from fleet.control.campaign.verdict import Verdict
-from fleet.reports.timeline import Span, timeline
-from tests.fleet.cli.test_page import HOSTILE, Parsed
-from tests.fleet.reports.records import BEGIN, certified
+from tests.fleet.cli.pages.records import BEGIN, certified
+from tests.fleet.cli.pages.test_certificate import HOSTILE, Parsed
 
 LINE = timeline([certified(n) for n in range(16)], BEGIN, BEGIN + 60)
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from fleet.cli import run_page
+from fleet.cli.pages import run
+from fleet.cli.pages.run_figures import Read, figures
 from fleet.core.messages import Finding, Outcome
-from fleet.reports.run import Read, figures
 from fleet.stores.base import RunRecord
-from tests.fleet.cli.test_page import HOSTILE, Parsed
-from tests.fleet.reports.records import BEGIN, certified, failed, mixed, record
+from tests.fleet.cli.pages.records import BEGIN, certified, failed, mixed, record
+from tests.fleet.cli.pages.test_certificate import HOSTILE, Parsed
 
 UNREAD = Read(why="none was named")
 MANY = 10_000
@@ -23,7 +23,7 @@ LONGEST_S = 5.0
 
 def page(one: RunRecord) -> str:
     """The page of a record."""
-    return run_page.render(figures(one, UNREAD, now=BEGIN))
+    return run.render(figures(one, UNREAD, now=BEGIN))
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 64, 65, 200])

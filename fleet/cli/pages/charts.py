@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fleet.cli.markup import text
+from fleet.cli.pages.markup import text
+from fleet.cli.pages.timeline import Span, Timeline
 from fleet.cli.text import duration, rate, visible
 from fleet.control.campaign.verdict import Verdict
-from fleet.reports.timeline import Span, Timeline
 
 WIDTH = 900.0
 LABEL = 190.0
