@@ -2,19 +2,18 @@
 
 A tour, in reading order:
 
-    model        the words: unit, device, claim, lease, token, reason
-    lifecycle    what a unit of memory can be, as one table; claims: the same for a claim on a node
-    leases       who may act, under which token; what a node refuses
-    wipe         fill, verify, zero, verify: plan (pure), engine, worker processes
-    health       readings, checks as data, quarantine reasons
-    evidence     signed certificates, the append-only ledger, offline verification
-    journal      the node's durable truth; node: the service that owns it and the devices
-    campaign     a fleet-wide scrub as a step machine; coordinator: leases and runs of the fleet
-    cdi          the specs through which containers get devices; door: how a node's owner is reached
-    kube         the API server as a port; slices: what a node offers to the scheduler
-    dra          kubelet's two requests, judged and handed to the node (node_plugin/ speaks gRPC)
-    stores       lease and run stores; backends: kinds of accelerators (simulated)
-    bootstrap    the only place that wires all this together; cli: the command `fleet`
+    core         the words (model), the two tables (unit_states, claim_states), leases, settings
+    kube         the API server as a port: objects, guarded writes, watches, events
+    rpc          how a node's owner is reached: one JSON object a line over a unix socket
+    devices      kinds of accelerators, the wipe (fill, verify, zero, verify), health and its tables
+    evidence     signed certificates, the append-only ledger, offline verification, requirements
+    stores       leases and campaign runs, in SQLite, DynamoDB or a ConfigMap; the archive in S3
+    node         the journal, and the service that owns it and the devices: claims, wipes, recovery
+    plugin       what kubelet and the scheduler see of a node: claims and ResourceSlices
+    control      the coordinator: claims of the whole cluster, leases, repairs, campaigns
+    admission    who may ask for devices, and how; metrics: views as figures
+    wiring       the only place that builds adapters and joins all of this together
+    cli          the command `fleet`
 
 Rules live in pure modules; services perform them; Ray (actors/, jobs/) and gRPC (node_plugin/) only
 carry calls. The wipe worker imports from this package too and must start quickly: nothing is
