@@ -45,6 +45,7 @@ from actors.translate import given_up, translate, translated
 from fleet.control.binding.liveness import Alive, Signs, of
 from fleet.control.coordinator import CoordinatorView
 from fleet.core import errors
+from fleet.core.boot import kernel_boot_id
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import (
     Acceptance,
@@ -57,7 +58,6 @@ from fleet.core.messages import (
     Swept,
 )
 from fleet.core.model import Lease, RunId, Token
-from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.evidence.ledger import LedgerHead
 from fleet.rpc.client import PARTITION_TIMEOUT_S
 from fleet.stores.base import Release, Renewal, RunRecord

@@ -10,8 +10,8 @@ import hashlib
 import json
 
 from fleet.core import errors
+from fleet.core.boot import kernel_boot_id
 from fleet.core.messages import Message
-from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.stores.sqlite import host_identity
 
 HOST_LABEL = "fleet/host"

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors
-from fleet.evidence.disk import own_directory
+from fleet.core.disk import own_directory
 
 PATH_BYTES_MAX = 107
 """Longest path of a unix socket on Linux (108 bytes with the closing zero)."""

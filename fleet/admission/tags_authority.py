@@ -19,8 +19,8 @@ from pathlib import Path
 from fleet.admission import tags, tags_list
 from fleet.admission.tags import Tag, TagKeys
 from fleet.core import errors
+from fleet.core.disk import make_directory, read_regular, replace
 from fleet.evidence import layout
-from fleet.evidence.disk import make_directory, read_regular, replace
 from fleet.evidence.keys import PublicKey, SigningKey
 from fleet.node.journal.lock import OwnerLock
 from fleet.plugin.configuration import Deallocation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleet.admission import tags_list
 from fleet.admission.tags import TagKeys, TagKeysUnreadable
-from fleet.evidence.disk import read_regular, shown
+from fleet.core.disk import read_regular, shown
 
 
 class TagKeyFile:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core import errors
+from fleet.core.disk import read_regular
 from fleet.core.settings import Settings
 from fleet.core.settings_parse import Problem, named, parse
-from fleet.evidence.disk import read_regular
 
 MOST_BYTES = 1 << 20
 """A ConfigMap holds no more, and all settings with their defaults are below 10 KiB."""

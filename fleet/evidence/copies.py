@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fleet.core.disk import read_regular, shown
 from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse, layout
-from fleet.evidence.disk import read_regular, shown
 from fleet.evidence.segments import Damage, Place
 
 SUMS = "SHA256SUMS"

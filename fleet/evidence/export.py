@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet.core.disk import replace
 from fleet.core.errors import EvidenceInvalid, InputInvalid, LedgerUnavailable
 from fleet.core.model import UnitId
 from fleet.evidence import copies, dsse, losses, parsed
 from fleet.evidence import heads as heads_module
 from fleet.evidence import key_list as key_lists
 from fleet.evidence.copies import COORDINATOR_KEYS, FORMAT, INDEX, SUMS, node_keys
-from fleet.evidence.disk import replace
 from fleet.evidence.key_list import Named
 from fleet.evidence.keys import SHORT_ID
 from fleet.evidence.segments import Damage, Entry, Sequence

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.core.disk import read_regular, replace
 from fleet.evidence import heads, key_list, layout
-from fleet.evidence.disk import read_regular, replace
 from fleet.evidence.key_list import Chosen, Kept, KeyList, Listed, Named
 from fleet.evidence.keys import KeyRing, SigningKey
 from fleet.evidence.segments import Damage, Place

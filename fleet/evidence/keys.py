@@ -18,8 +18,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fleet.core.disk import make_directory, read_regular, replace, shown, write_new
 from fleet.core.errors import KeyUnusable
-from fleet.evidence.disk import make_directory, read_regular, replace, shown, write_new
 from fleet.evidence.layout import PUBLIC_SUFFIX
 
 SHORT_ID = 16

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core import errors
+from fleet.core.disk import read_regular, replace
 from fleet.core.model import Digest
 from fleet.evidence import dsse
 from fleet.evidence.archive import Archive
-from fleet.evidence.disk import read_regular, replace
 from fleet.evidence.segments import (
     Entry,
     Reader,

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet.core.disk import make_directory, read_regular, write_new
 from fleet.core.errors import EvidenceInvalid, LedgerUnavailable
 from fleet.core.model import NO_TOKEN, ClaimUid, Digest, NodeName, Reason, Token, UnitId, Uuid
 from fleet.evidence import dsse
-from fleet.evidence.disk import make_directory, read_regular, write_new
 from fleet.evidence.rules import SIMULATED_PREFIX
 from fleet.evidence.segments import Place
 

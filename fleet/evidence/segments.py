@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet.core.disk import read_regular, same_file
 from fleet.core.errors import LedgerUnavailable
 from fleet.core.model import Digest
-from fleet.evidence.disk import read_regular, same_file
 from fleet.evidence.dsse import digest_of
 
 SEGMENT_BYTES = 8 * 1024 * 1024

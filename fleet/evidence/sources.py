@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fleet.core.disk import read_regular, shown
 from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.core.model import Digest
 from fleet.evidence import copies, dsse, key_list, layout, losses, parsed
-from fleet.evidence.disk import read_regular, shown
 from fleet.evidence.key_list import Chosen, Kept, KeyList
 from fleet.evidence.keys import SHORT_ID, KeyRing
 from fleet.evidence.segments import (

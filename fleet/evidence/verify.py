@@ -6,8 +6,8 @@ another. What cannot be proven from what is there is a note, not a defect, and s
 
 from __future__ import annotations
 
+from fleet.core.disk import shown
 from fleet.evidence import dsse, key_list, losses_check
-from fleet.evidence.disk import shown
 from fleet.evidence.findings import Demand, Doubt, Report
 from fleet.evidence.heads_check import HeadsCheck
 from fleet.evidence.ledger import LedgerHead

@@ -17,14 +17,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from fleet.core.disk import make_directory, same_file, sync_directory, write_all, write_new
 from fleet.core.errors import LedgerUnavailable, NotOwner
-from fleet.evidence.disk import (
-    make_directory,
-    same_file,
-    sync_directory,
-    write_all,
-    write_new,
-)
 from fleet.evidence.dsse import digest_of
 from fleet.evidence.segments import (
     GENESIS,

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.core.disk import read_regular
 from fleet.core.model import Accelerator
 from fleet.devices import codec
-from fleet.evidence.disk import read_regular
 
 LOG = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet.core import errors
+from fleet.core.disk import own_directory
 from fleet.core.model import ClaimUid
 from fleet.devices.base import Grant
-from fleet.evidence.disk import own_directory
 from fleet.plugin.requests import AskedClaim
 
 LOG = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors
-from fleet.devices.wipe.identity import kernel_boot_id
-from fleet.evidence.disk import read_regular
+from fleet.core.boot import kernel_boot_id
+from fleet.core.disk import read_regular
 
 FILE = "door.trouble"
 FRESH_S = 15.0

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet.core import errors
+from fleet.core.boot import kernel_boot_id
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.settings import Settings, StoreKind
-from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.kube.base import Cluster
 from fleet.stores import aws, dynamodb_table
 from fleet.stores.base import LeaseStore, RunStore

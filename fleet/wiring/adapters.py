@@ -20,17 +20,17 @@ from typing import Any
 
 from fleet.control.coordinator import Coordinator
 from fleet.core import errors
+from fleet.core.boot import kernel_boot_id
 from fleet.core.clock import SystemClock
+from fleet.core.disk import own_directory
 from fleet.core.model import BootId, NodeName
 from fleet.core.settings_kubernetes import Handover
 from fleet.devices import registry as backends
 from fleet.devices.base import Backend
 from fleet.devices.remote import RemoteBackend
 from fleet.devices.simulated import backend as simulated
-from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.devices.wipe.workers import Spawner
 from fleet.evidence import heads, kept_list, layout
-from fleet.evidence.disk import own_directory
 from fleet.evidence.dsse import Signer
 from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger

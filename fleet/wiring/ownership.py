@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.core.disk import own_directory
 from fleet.core.model import Uuid
-from fleet.evidence.disk import own_directory
 from fleet.plugin.slices.exclusivity import HostLocks
 
 SPEAKS = "state"

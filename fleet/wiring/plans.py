@@ -15,11 +15,11 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from fleet.core import errors
+from fleet.core.disk import own_directory
 from fleet.core.messages import Message
 from fleet.core.profiles import Profile
 from fleet.core.settings import MIB, HardwareKind, HardwareSettings, Settings
 from fleet.evidence import layout
-from fleet.evidence.disk import own_directory
 from fleet.rpc import socket_paths
 
 PLAN_FILE = "fleet.json"

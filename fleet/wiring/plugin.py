@@ -19,10 +19,10 @@ from fleet.control.binding.holds import Holds
 from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import SystemClock
+from fleet.core.disk import own_directory
 from fleet.core.profiles import Profile
 from fleet.core.settings import Finalizing, Settings, Unexposed
 from fleet.evidence import layout
-from fleet.evidence.disk import own_directory
 from fleet.kube import identity
 from fleet.kube.base import Cluster
 from fleet.kube.cluster import KubernetesCluster

@@ -8,7 +8,7 @@ import pytest
 
 from actors import identity
 from fleet.core import errors
-from fleet.devices.wipe.identity import kernel_boot_id
+from fleet.core.boot import kernel_boot_id
 from fleet.stores.sqlite import host_identity
 
 HERE = identity.Assignment(

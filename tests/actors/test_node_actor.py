@@ -18,9 +18,9 @@ from actors.identity import Assignment, plan_digest
 from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner, open_service
 from actors.translate import StartRefused, kinds, translate
 from fleet.core import errors
+from fleet.core.boot import kernel_boot_id
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.core.model import Token
-from fleet.devices.wipe.identity import kernel_boot_id
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
 from fleet.stores.sqlite import host_identity

@@ -16,7 +16,7 @@ from string import Template
 
 from fleet.cli.text import visible
 from fleet.core import errors
-from fleet.evidence.disk import replace
+from fleet.core.disk import replace
 
 STDOUT = "-"
 _PAGE = Template("""<!DOCTYPE html>

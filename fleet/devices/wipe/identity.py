@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet.core.boot import kernel_boot_id
 from fleet.devices.infrastructure import is_of_the_host
 
 MARKER = "FLEET_WORKER_ID"
 """Environment variable that carries the worker's id."""
 _PROC = Path("/proc")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.01
 _PENDING = ("SigPnd:", "ShdPnd:")
 
@@ -51,11 +51,6 @@ class WorkerIdentity:
             start_time=int(found["start_time"]),
             boot_id=str(found["boot_id"]),
         )
-
-
-def kernel_boot_id() -> str:
-    """The id the kernel gave this boot."""
-    return _BOOT_ID.read_text().strip()
 
 
 def ticks_now() -> int:

@@ -24,9 +24,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
+from fleet.core.boot import kernel_boot_id
 from fleet.core.errors import BackendFailed
 from fleet.devices.wipe.environment import environment
-from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within, kernel_boot_id, survivors
+from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within, survivors
 from fleet.devices.wipe.plan import WipeOrder
 from fleet.devices.wipe.result import WipeResult
 

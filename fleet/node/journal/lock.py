@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fleet.core import errors
-from fleet.devices.wipe.identity import kernel_boot_id, start_time
-from fleet.evidence.disk import own_directory
+from fleet.core.boot import kernel_boot_id
+from fleet.core.disk import own_directory
+from fleet.devices.wipe.identity import start_time
 
 OWNER_BYTES_MAX = 4096
 OPENINGS_MAX = 2

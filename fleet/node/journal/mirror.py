@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.core.disk import read_regular
 from fleet.core.model import Reason, UnitId
-from fleet.evidence.disk import read_regular
 from fleet.node.journal import records
 
 MOST_BYTES = 16 * 1024 * 1024

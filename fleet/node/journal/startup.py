@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors, sqlite
+from fleet.core.disk import read_regular
 from fleet.core.model import NodeName
-from fleet.evidence.disk import read_regular
 from fleet.node.journal import mirror, schema, witness
 from fleet.node.journal.journal import Journal
 from fleet.node.journal.repair import repair

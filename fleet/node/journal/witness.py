@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fleet.core import errors
-from fleet.evidence.disk import own_directory, read_regular
+from fleet.core.disk import own_directory, read_regular
 
 MOST_BYTES = 64 * 1024
 """A witness has a few hundred."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet.core import errors
+from fleet.core.disk import own_directory
 from fleet.core.messages import DeviceView
-from fleet.evidence.disk import own_directory
 from fleet.plugin.slices.foreign import is_simulated, own_marks
 
 RENEW_PERIOD_S = 15.0

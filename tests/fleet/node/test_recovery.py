@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core import errors, sqlite
+from fleet.core.boot import kernel_boot_id
 from fleet.core.claim_states import ClaimState
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimOrder, Outcome
@@ -32,7 +33,7 @@ from fleet.core.model import (
 )
 from fleet.core.unit_states import INTERRUPTIONS_MAX
 from fleet.devices.simulated.registers import Client
-from fleet.devices.wipe.identity import WorkerIdentity, kernel_boot_id, start_time, survivors
+from fleet.devices.wipe.identity import WorkerIdentity, start_time, survivors
 from fleet.node.journal import schema
 from fleet.node.journal.journal import OperationRow, WorkerRow
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for

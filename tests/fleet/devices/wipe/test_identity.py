@@ -13,15 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.devices.wipe.identity import (
-    MARKER,
-    WorkerIdentity,
-    end,
-    kernel_boot_id,
-    marked,
-    start_time,
-    survivors,
-)
+from fleet.core.boot import kernel_boot_id
+from fleet.devices.wipe.identity import MARKER, WorkerIdentity, end, marked, start_time, survivors
 from tests.fleet.devices.wipe.orders import eventually
 
 STRANGE = "strange driver, all"

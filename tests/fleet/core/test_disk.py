@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.evidence import disk
+from fleet.core import disk
 
 
 def test_write_new_never_overwrites(tmp_path: Path) -> None:
