@@ -17,10 +17,10 @@ from pathlib import Path
 
 from fleet.core import errors
 from fleet.core.model import Device
+from fleet.devices import host_paths
 from fleet.devices.base import DeviceNode, Grant, Instance
 from fleet.devices.nvidia import libraries, nodes
 from fleet.devices.nvidia.nodes import Listed
-from fleet.node.cdi import hostpaths
 
 ENVIRONMENT = {"NVIDIA_VISIBLE_DEVICES": "void"}
 KERNEL_LOG = DeviceNode("/dev/kmsg", "c", 1, 11, shared=True)
@@ -96,12 +96,12 @@ def _require(
     device: Device, own: DeviceNode, controls: tuple[DeviceNode, ...], *, root: Path
 ) -> None:
     for node in (own, *controls):
-        if not hostpaths.exists(root, node.path):
+        if not host_paths.exists(root, node.path):
             raise errors.DeviceLost(
                 f"{node.path}, which {device.name} needs, is missing on the host",
                 remedy=_MAKE.format(minor=own.minor),
             )
-    if nodes.is_another(own, hostpaths.located(root, own.path).stat()):
+    if nodes.is_another(own, host_paths.located(root, own.path).stat()):
         raise errors.DeviceLost(
             f"{own.path} has the numbers of another device than {device.name}",
             remedy=f"remove the node; then {_MAKE.format(minor=own.minor)}",

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors
+from fleet.devices import host_paths
 from fleet.devices.base import Mount
 from fleet.devices.sysfs import read_text
-from fleet.node.cdi import hostpaths
 
 VERSION = "proc/driver/nvidia/version"
 LIBRARIES = "/usr/local/nvidia/lib64"
@@ -135,7 +135,7 @@ def _first(root: Path, directories: Iterable[str], name: str) -> str:
     for directory in directories:
         path = f"{directory}/{name}"
         try:
-            if hostpaths.exists(root, path) and not _is_32_bit(root, path):
+            if host_paths.exists(root, path) and not _is_32_bit(root, path):
                 return path
         except OSError as error:
             raise errors.BackendFailed(f"{path} cannot be looked at: {error}") from error

@@ -14,8 +14,9 @@ from pathlib import Path
 from fleet.core import errors
 from fleet.core.claim_states import Claim
 from fleet.core.model import ClaimUid, Uuid
+from fleet.devices import host_paths
 from fleet.devices.base import Grant
-from fleet.node.cdi import files, hostpaths, leftovers, parser, scan, spec
+from fleet.node.cdi import files, leftovers, parser, scan, spec
 from fleet.node.cdi.leftovers import Leftovers
 from fleet.node.cdi.names import AGENT, Kind
 
@@ -89,7 +90,7 @@ class SpecDirectory:
             found = parser.spec(parser.tree(files.content(self.directory / name), name))
             edits = (device.container_edits for device in found.devices)
             paths = {mount.host_path for edit in edits for mount in edit.mounts or ()}
-            return tuple(p for p in sorted(paths) if not hostpaths.exists(self.host_root, p))
+            return tuple(p for p in sorted(paths) if not host_paths.exists(self.host_root, p))
         except (OSError, ValueError):
             return ()
 
@@ -154,7 +155,7 @@ class SpecDirectory:
         where the host makes it late.
         """
         needed = {mount.host_path: uuid for uuid in grants for mount in grants[uuid].mounts}
-        if nodes and hostpaths.shows_devices(self.host_root):
+        if nodes and host_paths.shows_devices(self.host_root):
             needed |= {
                 node.host_path or node.path: uuid
                 for uuid in grants
@@ -163,7 +164,7 @@ class SpecDirectory:
             }
         for path, uuid in needed.items():
             try:
-                if hostpaths.exists(self.host_root, path):
+                if host_paths.exists(self.host_root, path):
                     continue
                 detail = f"{path}, which {uuid} needs, is missing on the host"
             except OSError as error:

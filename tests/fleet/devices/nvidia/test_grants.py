@@ -8,9 +8,9 @@ import pytest
 
 from fleet.core.errors import BackendFailed, DeviceLost, DriverAbsent
 from fleet.core.model import ClaimUid, Device, UnitId, Uuid
+from fleet.devices import host_paths
 from fleet.devices.base import Grant, Instance
 from fleet.devices.nvidia import grants
-from fleet.node.cdi import hostpaths
 from fleet.node.cdi import spec as cdi_spec
 from fleet.node.cdi.names import Kind
 from tests.fleet.devices.nvidia import hosttree
@@ -50,7 +50,7 @@ def test_a_whole_gpu_gets_its_own_node_and_no_other_gpus(tmp_path: Path) -> None
     }  # fmt: skip
     assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert found.mounts
-    assert all(hostpaths.exists(root, mount.host_path) for mount in found.mounts)
+    assert all(host_paths.exists(root, mount.host_path) for mount in found.mounts)
 
 
 def test_a_partition_gets_its_parents_node_and_its_two_capabilities(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import BackendFailed, DriverAbsent
+from fleet.devices import host_paths
 from fleet.devices.nvidia import libraries
-from fleet.node.cdi import hostpaths
 from tests.fleet.devices.nvidia import hosttree
 
 
@@ -45,7 +45,7 @@ def test_every_name_a_program_loads_is_there(tmp_path: Path) -> None:
     assert "/usr/local/nvidia/lib64/libnvidia-ml.so.1" in found
     assert found["/usr/local/nvidia/bin/nvidia-smi"].host_path == "/usr/bin/nvidia-smi"
     assert all(mount.read_only for mount in found.values())
-    assert all(hostpaths.exists(root, mount.host_path) for mount in found.values())
+    assert all(host_paths.exists(root, mount.host_path) for mount in found.values())
 
 
 def test_libraries_of_another_version_are_never_offered(tmp_path: Path) -> None:

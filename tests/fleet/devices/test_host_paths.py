@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.cdi import hostpaths
+from fleet.devices import host_paths
 
 
 @pytest.fixture
@@ -43,19 +43,19 @@ def host(tmp_path: Path) -> Path:
 )  # fmt: skip
 def test_a_path_exists_as_the_host_sees_it(host: Path, path: str, there: bool) -> None:
     """B79: links are followed below the host's root, never to where we happen to run."""
-    assert hostpaths.exists(host, path) is there
+    assert host_paths.exists(host, path) is there
 
 
 def test_without_another_root_paths_are_our_own(host: Path) -> None:
     """B79: with the root directory as the host's root a path is what it says."""
-    assert hostpaths.exists(Path("/"), str(host / "usr/lib/relative"))
-    assert not hostpaths.exists(Path("/"), str(host / "usr/lib/dangling"))
+    assert host_paths.exists(Path("/"), str(host / "usr/lib/relative"))
+    assert not host_paths.exists(Path("/"), str(host / "usr/lib/dangling"))
 
 
 def test_device_nodes_are_in_the_containers_own_dev(host: Path) -> None:
     """A5: they come by CDI, not with the host's tree; where that has a /dev, it is asked alone."""
-    assert hostpaths.exists(host, "/dev/null")
-    assert hostpaths.located(host, "/dev/null") == Path("/dev/null")
+    assert host_paths.exists(host, "/dev/null")
+    assert host_paths.located(host, "/dev/null") == Path("/dev/null")
     (host / "dev").mkdir()
-    assert not hostpaths.exists(host, "/dev/null")
-    assert hostpaths.located(host, "/dev/null") == host / "dev/null"
+    assert not host_paths.exists(host, "/dev/null")
+    assert host_paths.located(host, "/dev/null") == host / "dev/null"
