@@ -119,7 +119,7 @@ PURE = (
     "fleet/control/binding/receipt.py",
     "fleet/metrics/catalogue.py",
     "fleet/metrics/exposition.py",
-    "fleet/metrics/lease_operations.py",
+    "fleet/stores/lease_operations.py",
     "fleet/metrics/metric.py",
     "fleet/metrics/of_coordinator.py",
     "fleet/metrics/of_node.py",

@@ -17,12 +17,12 @@ from fleet.core.messages import Replication
 from fleet.core.settings import EvidenceSettings
 from fleet.evidence import archive_names, archived, kept_list, layout
 from fleet.evidence.archive import Archive
-from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.keys import KeyRing
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import LogFeed, place_named
 from fleet.evidence.sources import Collection, Trust
 from fleet.stores import archives
+from fleet.stores.coordinator_feed import CoordinatorFeed
 from fleet.wiring import adapters
 from fleet.wiring.plans import PLAN_FILE
 

@@ -31,8 +31,7 @@ from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import DeviceResult, Message, Replication, TokenText
 from fleet.core.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
-from fleet.metrics import lease_operations
-from fleet.stores import decisions
+from fleet.stores import decisions, lease_operations
 from fleet.stores.base import (
     HistoryEntry,
     LeaseStore,

@@ -13,11 +13,11 @@ from fleet.control.campaign.report import ExitReason
 from fleet.control.coordinator import CoordinatorView
 from fleet.core.messages import Outcome
 from fleet.core.model import HolderKind
-from fleet.metrics import lease_operations
-from fleet.metrics.lease_operations import OPERATIONS, RESULTS
 from fleet.metrics.metric import NODES, SELECTORS, Exporter, Kind, Metric, Sample, Source
 from fleet.metrics.of_node import evidence
+from fleet.stores import lease_operations
 from fleet.stores.base import RunRecord, RunState
+from fleet.stores.lease_operations import OPERATIONS, RESULTS
 
 HOLDERS = tuple(str(kind) for kind in HolderKind)
 OPEN_STATES = (str(RunState.RUNNING), str(RunState.STOPPED))

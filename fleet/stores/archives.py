@@ -13,12 +13,12 @@ from fleet.core.messages import Replication
 from fleet.core.settings import EvidencePolicy, EvidenceSettings
 from fleet.evidence import layout
 from fleet.evidence.archive import Archive, Opener
-from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.evidence.log_feed import is_required, place_named
 from fleet.evidence.replication import Replicator
 from fleet.stores import aws
 from fleet.stores.base import RunRecord
+from fleet.stores.coordinator_feed import CoordinatorFeed
 from fleet.stores.s3 import Keeping, Patience, open_s3
 
 WAIT_S = 5.0

@@ -14,7 +14,6 @@ from fleet.core.clock import ManualClock
 from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.core.model import Digest, NodeName
 from fleet.evidence import archive_names, archived, dsse, heads, key_list, layout, parsed
-from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.export import export
 from fleet.evidence.judged import judge
 from fleet.evidence.key_list import Listed
@@ -25,6 +24,7 @@ from fleet.evidence.replication import Replicator
 from fleet.evidence.sources import Trust, collect
 from fleet.evidence.verify import Report, verify
 from fleet.stores.base import RunRecord, RunState
+from fleet.stores.coordinator_feed import CoordinatorFeed
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site, device_named
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core import errors
-from fleet.metrics import lease_operations
+from fleet.stores import lease_operations
 
 
 @pytest.mark.parametrize(

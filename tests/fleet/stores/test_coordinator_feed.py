@@ -9,9 +9,9 @@ import pytest
 
 from fleet.core.clock import ManualClock
 from fleet.evidence import archive_names, kept_list, key_list, layout
-from fleet.evidence.coordinator_feed import CoordinatorFeed
 from fleet.evidence.replication import Replicator
 from fleet.stores.base import RunRecord, RunState
+from fleet.stores.coordinator_feed import CoordinatorFeed
 from tests.cloud.archives import MemoryArchive
 from tests.fleet.evidence.samples import START, Site
 
