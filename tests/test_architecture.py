@@ -125,8 +125,8 @@ PURE = (
     "fleet/metrics/of_node.py",
     "fleet/metrics/of_plugin.py",
     "fleet/metrics/page.py",
-    "fleet/metrics/tallies.py",
-    "fleet/metrics/targets.py",
+    "fleet/node/tallies.py",
+    "fleet/core/state_targets.py",
 )
 IMPURE = frozenset(
     {"os", "time", "random", "socket", "subprocess", "threading", "asyncio", "logging", "secrets"}

@@ -283,7 +283,7 @@ class UnitsView(Message):
     since: Moment = 0.0
     """Since when the one is that came first, s since the epoch; 0.0: there is none."""
     late: int = 0
-    """Those longer in it than `fleet.metrics.targets` allows."""
+    """Those longer in it than `fleet.core.state_targets` allows."""
 
 
 class Tally(Message):
@@ -297,7 +297,7 @@ class Tally(Message):
     seconds: float = 0.0
     """Duration of those wipes."""
     cleaned: tuple[int, ...] = ()
-    """Devices that became clean, by the first of `fleet.metrics.tallies.BOUNDS_S` that their time
+    """Devices that became clean, by the first of `fleet.node.tallies.BOUNDS_S` that their time
     from dirty to clean kept, and one more for those that kept none."""
     cleaned_seconds: float = 0.0
     """Those times added up."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from fleet.core.claim_states import ClaimState
 from fleet.core.messages import NodeView, Replication, UnitsView
 from fleet.core.model import OUT_OF_SERVICE, State
+from fleet.core.state_targets import TARGETS_S
 from fleet.devices.health.reasons import CATALOGUE as REASONS
-from fleet.metrics import tallies
 from fleet.metrics.metric import NODES, Exporter, Kind, Labels, Metric, Sample, Source
-from fleet.metrics.targets import TARGETS_S
+from fleet.node import tallies
 
 STATES = tuple(str(state) for state in State)
 OTHER_REASON = "other"

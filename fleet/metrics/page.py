@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fleet.core.state_targets import TARGETS_S
 from fleet.metrics.catalogue import METRICS
 from fleet.metrics.metric import NODES, Exporter, Kind, Metric, Source
-from fleet.metrics.targets import TARGETS_S
 
 HEAD = """\
 # Metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.core import state_targets
 from fleet.core.messages import (
     ClaimBrief,
     DeviceView,
@@ -16,7 +17,6 @@ from fleet.core.messages import (
 from fleet.core.model import NO_TOKEN, Device, Reason, Source, State, Unit, UnitId
 from fleet.devices.base import CanPartition
 from fleet.devices.health import reasons
-from fleet.metrics import targets
 from fleet.node import admission, boards, partition_mode
 from fleet.node.occupants import Occupants
 from fleet.node.registry import Registry
@@ -153,7 +153,7 @@ def units(registry: Registry) -> dict[str, UnitsView]:
                 units=before.units + 1,
                 bytes=before.bytes + spec.size_bytes,
                 since=min(before.since, unit.since),
-                late=before.late + targets.is_late(unit.state, unit.since, now),
+                late=before.late + state_targets.is_late(unit.state, unit.since, now),
             )
     return found
 

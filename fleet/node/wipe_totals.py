@@ -16,7 +16,7 @@ from fleet.core import errors
 from fleet.core.messages import ByteFigures, DeviceResult, Outcome, Tally
 from fleet.core.model import State
 from fleet.devices.wipe.result import WipeResult
-from fleet.metrics import tallies
+from fleet.node import tallies
 from fleet.node.journal.journal import Commit
 from fleet.node.registry import Registry
 from fleet.node.tasks import WipeTask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.core.messages import ByteFigures, Outcome, Tally
-from fleet.metrics.tallies import BOUNDS_S, certified, ended
+from fleet.node.tallies import BOUNDS_S, certified, ended
 
 FIGURES = ByteFigures(total=100, reserved=10, covered=89, residual=1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.core.model import State
-from fleet.metrics.targets import TARGETS_S, is_late
+from fleet.core.state_targets import TARGETS_S, is_late
 
 
 def test_late_is_longer_than_the_target() -> None:
