@@ -36,7 +36,7 @@ PURE = (
     "fleet/plugin/resource_claim.py",
     "fleet/kube/answers.py",
     "fleet/kube/base.py",
-    "fleet/plugin/slices/comparison.py",
+    "fleet/kube/slice_equality.py",
     "fleet/plugin/slices/foreign.py",
     "fleet/plugin/slices/gate.py",
     "fleet/plugin/slices/offer.py",
@@ -144,7 +144,7 @@ HOMES = {
     "numpy": ("fleet/devices/wipe/", "fleet/devices/simulated/"),
     "rich": ("fleet/cli/",),
     "typer": ("fleet/cli/",),
-    "cel": ("fleet/admission/cel.py",),
+    "cel": ("fleet/kube/cel.py",),
 }
 FORBIDDEN_WORDS = frozenset(
     {"manager", "helper", "helpers", "util", "utils", "common", "misc", "handler", "data", "info"}

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from fleet.admission import cel
 from fleet.admission.ground import Ground
 from fleet.admission.rule import Cel, Flaw
 from fleet.admission.shapes import Object, Path, Workload
+from fleet.kube import cel
 
 _NAME = re.compile(r"\bvariables\.(\w+)")
 _UNREADABLE = "cannot be judged: a field of it is not of the type that Kubernetes demands"

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fleet.admission.cel import Selector
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.kube.base import (
@@ -24,6 +23,7 @@ from fleet.kube.base import (
     Selection,
     name_of,
 )
+from fleet.kube.cel import Selector
 from fleet.plugin.slices.pool_view import PoolReading
 from tests.e2e.plugin_process import DRIVER
 from tests.twin.controller import Controller

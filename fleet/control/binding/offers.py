@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.admission.cel import qualified
 from fleet.control.binding.wishes import Wish
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import Object
+from fleet.kube.cel import qualified
 from fleet.plugin.slices import counters, device_attributes
 from fleet.plugin.slices.counters import Key
 from fleet.plugin.slices.gate import is_quarantined

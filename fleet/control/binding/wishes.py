@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.admission.cel import Selector
 from fleet.core import errors
 from fleet.kube.base import Object, name_of
+from fleet.kube.cel import Selector
 
 RESULTS_MAX = 32
 """Devices an allocation may hold."""

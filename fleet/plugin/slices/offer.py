@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from fleet.core.messages import NodeView
 from fleet.kube.base import Object
+from fleet.kube.slice_equality import Feature
 from fleet.plugin.slices import counters
-from fleet.plugin.slices.comparison import Feature
 from fleet.plugin.slices.device_attributes import (
     AGENT,
     Terms,

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from fleet.core import errors
 from fleet.kube.base import Object, name_of, objects_in, uid_of, version_of
-from fleet.plugin.slices.comparison import same_slice
+from fleet.kube.slice_equality import same_slice
 from fleet.plugin.slices.counters import SETS_MAX
 from fleet.plugin.slices.merge import merged_set, merged_slice
 from fleet.plugin.slices.pool_view import (

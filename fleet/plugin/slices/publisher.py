@@ -25,10 +25,10 @@ from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.settings import Settings
 from fleet.kube.base import SLICES, Cluster, Event, Name, Object
+from fleet.kube.slice_equality import Feature, dropped
 from fleet.plugin.slices import refusals as refusing
 from fleet.plugin.slices import retirement
 from fleet.plugin.slices.cache import NodeSlices
-from fleet.plugin.slices.comparison import Feature, dropped
 from fleet.plugin.slices.confirmation import Version, version
 from fleet.plugin.slices.confirmation import confirmed as read_back
 from fleet.plugin.slices.device_attributes import Terms, attribute

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.kube.base import Object
-from fleet.plugin.slices.comparison import same_device, same_devices
+from fleet.kube.slice_equality import same_device, same_devices
 from fleet.plugin.slices.pool_view import carries_counters
 
 FIRST_WAIT_S = 5.0

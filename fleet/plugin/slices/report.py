@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.core import errors
-from fleet.plugin.slices.comparison import Feature
+from fleet.kube.slice_equality import Feature
 from fleet.plugin.slices.takeover import Record
 
 

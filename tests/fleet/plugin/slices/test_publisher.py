@@ -23,7 +23,7 @@ from fleet.kube.memory.gates import (
     PARTITIONABLE,
     Features,
 )
-from fleet.plugin.slices.comparison import Feature
+from fleet.kube.slice_equality import Feature
 from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
 from fleet.plugin.slices.pool_view import PoolReading, read_pools
 from fleet.plugin.slices.publisher import Publisher, PublisherTerms

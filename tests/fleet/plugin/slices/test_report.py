@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fleet.core.errors import ApiInvalid
-from fleet.plugin.slices.comparison import Feature
+from fleet.kube.slice_equality import Feature
 from fleet.plugin.slices.report import PublishReport, Trouble
 
 

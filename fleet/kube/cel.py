@@ -6,7 +6,7 @@ The one home of the CEL library. A selector sees what Kubernetes shows it: ``dev
 
 An attribute that is missing is an error that ends the choice, not "no match"; a domain nobody
 publishes is an empty map. What the server's CEL can say and the library cannot is rewritten
-(`fleet.admission.dialect`) or is a function here. A selector that says anything else, or speaks of
+(`fleet.kube.cel_dialect`) or is a function here. A selector that says anything else, or speaks of
 an attribute of a kind that is not known, is refused by name: nobody is given a device by guess.
 """
 
@@ -24,10 +24,10 @@ from typing import Any
 import cel
 from cel import stdlib
 
-from fleet.admission import dialect
 from fleet.core import errors
+from fleet.kube import cel_dialect
 from fleet.kube.base import Object
-from fleet.plugin.slices.comparison import quantity
+from fleet.kube.slice_equality import quantity
 
 LENGTH_MAX = 10 * 1024
 """Length, bytes, of an expression: the API server's own limit."""
@@ -76,7 +76,7 @@ class Selector:
         """Raises `InputInvalid` on an expression that is no CEL, too long or too costly."""
         _check_length(expression, where)
         try:
-            spoken = dialect.rewritten(expression)
+            spoken = cel_dialect.rewritten(expression)
             # Of what is run, not of what was written: names bound are macros, comments are gone.
             _check_cost(spoken)
             program = cel.compile(spoken)
@@ -487,23 +487,23 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "find": _find,
     "findAll": _bounded(_find_all),
     "includes": _includes,
-    dialect.NAMESPACED["sets.contains"]: _contains_all,
-    dialect.NAMESPACED["sets.equivalent"]: lambda one, other: (
+    cel_dialect.NAMESPACED["sets.contains"]: _contains_all,
+    cel_dialect.NAMESPACED["sets.equivalent"]: lambda one, other: (
         _contains_all(one, other) and _contains_all(other, one)
     ),
-    dialect.NAMESPACED["sets.intersects"]: _meets,
-    dialect.FIELD: _entry,
-    dialect.ENTRY: _entry,
-    dialect.NAMESPACED["optional.of"]: _optional,
-    dialect.NAMESPACED["optional.none"]: _optional,
-    dialect.NAMESPACED["optional.ofNonZeroValue"]: lambda of: _optional(*([of] if of else [])),
-    dialect.METHODS["hasValue"]: lambda of: bool(_content(of)),
-    dialect.METHODS["value"]: _value,
-    dialect.METHODS["or"]: _or,
-    dialect.METHODS["orValue"]: _or_value,
+    cel_dialect.NAMESPACED["sets.intersects"]: _meets,
+    cel_dialect.FIELD: _entry,
+    cel_dialect.ENTRY: _entry,
+    cel_dialect.NAMESPACED["optional.of"]: _optional,
+    cel_dialect.NAMESPACED["optional.none"]: _optional,
+    cel_dialect.NAMESPACED["optional.ofNonZeroValue"]: lambda of: _optional(*([of] if of else [])),
+    cel_dialect.METHODS["hasValue"]: lambda of: bool(_content(of)),
+    cel_dialect.METHODS["value"]: _value,
+    cel_dialect.METHODS["or"]: _or,
+    cel_dialect.METHODS["orValue"]: _or_value,
     "ip": _ip,
     "isIP": _holds(_ip),
-    dialect.NAMESPACED["ip.isCanonical"]: lambda text: _ip(text)[_ADDRESS] == text,
+    cel_dialect.NAMESPACED["ip.isCanonical"]: lambda text: _ip(text)[_ADDRESS] == text,
     "family": lambda of: _address(of).version,
     "cidr": _cidr,
     "isCIDR": _holds(_cidr),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.plugin.slices.comparison import (
+from fleet.kube.slice_equality import (
     Feature,
     dropped,
     quantity,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.admission.cel import LENGTH_MAX, Selector, qualified
 from fleet.core import errors
+from fleet.kube.cel import LENGTH_MAX, Selector, qualified
 from tests.fleet.admission import corpus
 from tests.fleet.control.binding.scenes import DRIVER, device, entry
 
