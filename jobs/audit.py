@@ -14,7 +14,6 @@ from pathlib import Path
 
 from fleet.cli.reach import Fleet
 from fleet.control.binding import liveness, pledge
-from fleet.control.binding.names import Marks
 from fleet.control.repair import audit
 from fleet.control.repair.audit import Compared
 from fleet.control.repair.facts import Api, Facts, homes
@@ -30,6 +29,7 @@ from fleet.evidence.segments import Damage
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import Demand, verify
 from fleet.kube.base import Cluster
+from fleet.kube.marks import Marks
 from fleet.node.lost import LOST
 from fleet.plugin.slices.gate import is_quarantined
 from jobs.sweep import each

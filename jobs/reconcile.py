@@ -15,7 +15,6 @@ from pydantic import Field
 
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
-from fleet.control.binding.holds import Holds
 from fleet.control.binding.ports import Abandonment
 from fleet.control.repair.facts import Facts
 from fleet.control.repair.leftovers import Orphan, find
@@ -26,6 +25,7 @@ from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
+from fleet.kube.claim_holds import Holds
 from fleet.node.cdi.directory import SpecDirectory
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
+from fleet.control.coordinator_absence import BAD_PERIOD_S, COMPONENT, Uncoordinated
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
@@ -26,7 +27,6 @@ from fleet.kube.events import Events
 from fleet.kube.rights import Rights
 from fleet.node.journal.lock import read_owner
 from fleet.plugin.claims import ClaimServing
-from fleet.plugin.coordinator_absence import BAD_PERIOD_S, COMPONENT, Uncoordinated
 from fleet.plugin.health import Health as Judged
 from fleet.plugin.health import HealthVerdict
 from fleet.plugin.orphans import Orphans

@@ -14,7 +14,7 @@ from fleet.core.messages import UNMET, DeviceView, NodeView, ReasonView
 from fleet.core.model import State
 from fleet.plugin.slices.gate import GateRules, Why, verdicts
 
-PACKAGES = ("fleet/control/binding", "fleet/plugin", "node_plugin", "actors")
+PACKAGES = ("fleet/kube", "fleet/control", "fleet/plugin", "node_plugin", "actors")
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "looking.md").read_text()
 RULES = GateRules(driver="gpu.fleetscrub.dev", fresh_s=60.0)

@@ -34,10 +34,10 @@ from fleet.wiring.plans import CoordinatorPlan, NodePlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.allocator import Allocated
-    from fleet.control.binding.claim import ClaimReading
     from fleet.control.binding.claim_leases import ClaimLeases
     from fleet.control.binding.decisions import PodFact
     from fleet.control.binding.ports import Nodes
+    from fleet.kube.claim import ClaimReading
 
 app = typer.Typer(no_args_is_help=True)
 DRIVER = KubernetesSettings().driver
@@ -105,7 +105,7 @@ def bind(
     """Choose devices, wipe and check them, and allocate the claim; all of it or nothing."""
     # The library of selectors takes 0.2 s to load: only where it is used.
     from fleet.control.binding.allocator import Allocator, AllocatorTerms
-    from fleet.control.binding.names import Marks
+    from fleet.kube.marks import Marks
 
     name = _name(claim)
     where = _Where(state_directory(state), address, kubeconfig, policy)
@@ -196,10 +196,11 @@ def _has_fleet() -> bool:
 
 
 def _story(name: Name, where: _Where) -> ClaimStory:
-    from fleet.control.binding import liveness, pledge, statements
-    from fleet.control.binding.claim import read
+    from fleet.control.binding import liveness, pledge
     from fleet.control.binding.explanation import explain, operations
     from fleet.control.binding.surroundings import BinderTerms
+    from fleet.kube import claim_status
+    from fleet.kube.claim import read
 
     now = time.time()
     with _desk(where) as desk:
@@ -221,7 +222,7 @@ def _story(name: Name, where: _Where) -> ClaimStory:
             rules=rules,
             now=now,
         )
-        if spelled := statements.told(desk.cluster, name, reading.uid):
+        if spelled := claim_status.told(desk.cluster, name, reading.uid):
             detail, _, remedy = spelled.partition(" — ")
             found = Finding(check="parameters", verdict="fail", detail=detail, remedy=remedy)
             story = story.model_copy(update={"missing": (*story.missing, found)})

@@ -16,10 +16,10 @@ from fleet.wiring import plans as wiring_plans
 from fleet.wiring.plans import NodePlan
 
 if TYPE_CHECKING:
-    from fleet.control.binding.holds import Holds
     from fleet.control.binding.liveness import Signs
-    from fleet.control.binding.names import Marks
     from fleet.kube.base import Cluster
+    from fleet.kube.claim_holds import Holds
+    from fleet.kube.marks import Marks
 
 KubeconfigOption = Annotated[
     Path | None,
@@ -75,15 +75,15 @@ class Surroundings:
     @property
     def marks(self) -> Marks:
         """Our names on claims."""
-        from fleet.control.binding.names import Marks
+        from fleet.kube.marks import Marks
 
         return Marks(self.settings.kubernetes.driver)
 
     @property
     def holds(self) -> Holds | None:
         """What takes our marks off claims."""
-        from fleet.control.binding.holds import Holds
         from fleet.core.clock import SystemClock
+        from fleet.kube.claim_holds import Holds
 
         return None if self.cluster is None else Holds(self.cluster, self.marks, SystemClock())
 

@@ -14,12 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from fleet.cli import text
-from fleet.control.binding.claim import read
-from fleet.control.binding.names import Marks
 from fleet.control.binding.receipt import ClaimReceipt, DeviceReceipt, Standing, receipt
 from fleet.core import errors
 from fleet.core.settings import KubernetesSettings
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, Resource
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 
 
 def receipts(

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.admission.tags_claim import REFUSALS, Isolation
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder
 from fleet.core.model import ClaimUid
 from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, Object, uid_of
+from fleet.kube.marks import AGENT, Marks
 from fleet.node import kubelet_checkpoint
 from fleet.plugin.agent_device import Agents
 from fleet.plugin.holds import Marking
@@ -27,7 +27,7 @@ from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.plugin.resource_claim import Consumer, Reading, Result, moment, read
 from fleet.plugin.retries import SLOW_PAUSE_S, ShortLooks, Waiting
-from fleet.plugin.slices.device_attributes import AGENT, uuid_of
+from fleet.plugin.slices.device_attributes import uuid_of
 from fleet.plugin.slices.gate import is_quarantined
 
 LOG = logging.getLogger(__name__)

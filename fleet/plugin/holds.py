@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.holds import Holds
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import NodeView, Owed
 from fleet.core.model import State
 from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Name, Object
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_holds import Holds
 from fleet.plugin.ports import Node
 from fleet.plugin.slices.gate import is_quarantined
 

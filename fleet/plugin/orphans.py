@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.messages import ClaimAnswer, Owed, TeardownOrder
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, uid_of
+from fleet.kube.marks import Marks
 from fleet.plugin.agent_device import Agents
 from fleet.plugin.claims import Seat, claim_uid
 from fleet.plugin.holds import Marking

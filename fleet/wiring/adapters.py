@@ -36,6 +36,7 @@ from fleet.evidence.keys import SigningKey
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.losses import LossLog
 from fleet.kube.base import Cluster
+from fleet.kube.marks import AGENT
 from fleet.node import inventory, kubelet_checkpoint
 from fleet.node.admission import Admission
 from fleet.node.bounded import BoundedCalls
@@ -68,7 +69,6 @@ from fleet.node.tenancy import ProcessTenants
 from fleet.node.upkeep import Cadence
 from fleet.node.validation import Validator
 from fleet.node.wipe import Wiper
-from fleet.plugin.slices.device_attributes import AGENT
 from fleet.plugin.slices.exclusivity import HostLocks
 from fleet.rpc.client import DoorNode
 from fleet.rpc.server import HandOver

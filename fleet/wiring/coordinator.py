@@ -16,10 +16,8 @@ from fleet.control.binding.conditions import RebootConditions
 from fleet.control.binding.countersigner import Countersigning, Ends
 from fleet.control.binding.coverage import Coverage
 from fleet.control.binding.events import Telling
-from fleet.control.binding.holds import Holds
 from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import Follower, Loop, Opener, Reconciling, SideBySide
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.orphans import OrphanLeases
 from fleet.control.binding.ports import Nodes
@@ -41,8 +39,10 @@ from fleet.evidence import layout
 from fleet.evidence.ledger import Ledger, LedgerHead
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Cluster, Selection
+from fleet.kube.claim_holds import Holds
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
+from fleet.kube.marks import Marks
 from fleet.kube.rights import Rights
 from fleet.rpc.local_nodes import DoorNodes
 from fleet.wiring import adapters

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from fleet.admission.tags_claim import Isolation
 from fleet.admission.tags_file import TagKeyFile
-from fleet.control.binding.holds import Holds
-from fleet.control.binding.names import Marks
+from fleet.control.coordinator_absence import COMPONENT, Uncoordinated
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.disk import own_directory
@@ -25,13 +24,14 @@ from fleet.core.settings import Finalizing, Settings, Unexposed
 from fleet.evidence import layout
 from fleet.kube import identity
 from fleet.kube.base import Cluster
+from fleet.kube.claim_holds import Holds
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
+from fleet.kube.marks import Marks
 from fleet.node import kubelet_checkpoint
 from fleet.node.standby import Patience, Standby
 from fleet.plugin.agent_device import Agents
 from fleet.plugin.claims import ClaimServing, Seat
-from fleet.plugin.coordinator_absence import COMPONENT, Uncoordinated
 from fleet.plugin.holds import Marking, MarkingRules
 from fleet.plugin.orphans import Orphans
 from fleet.plugin.ports import Node

@@ -22,15 +22,15 @@ from actors.handles import RemoteNode
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.loop import BindingView
-from fleet.control.binding.names import Marks
 from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import DeviceResult, NodeView, Outcome, ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.base import RunRecord
 from fleet.wiring import adapters

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.control.binding.claim import read
-from fleet.control.binding.holds import Holds
 from fleet.core.profiles import Profile
 from fleet.kube.base import CLAIMS, Object
+from fleet.kube.claim import read
+from fleet.kube.claim_holds import Holds
 from fleet.kube.memory.access import Caller
 from tests.deploy import test_coordinator, test_rbac, test_rbac_accounts
 from tests.deploy.manifests import ROOT

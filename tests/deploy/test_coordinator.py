@@ -10,9 +10,7 @@ import pytest
 
 from fleet.cli.main import main
 from fleet.control.binding import liveness
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.conditions import RebootConditions
-from fleet.control.binding.holds import Holds
 from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import BindingView, Loop
 from fleet.control.binding.visibility import Visible
@@ -26,6 +24,8 @@ from fleet.core.settings import Settings
 from fleet.devices.health.reboots import REMEDIES
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_holds import Holds
 from fleet.kube.events import REPEAT_S, Events, Regarding
 from fleet.kube.memory.access import Access, Caller, Wish
 from fleet.kube.memory.cluster import MemoryCluster

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.control.binding import bodies
-from fleet.control.binding.bodies import Told, Word
-from fleet.control.binding.claim import read
-from fleet.control.binding.holds import Holds
-from fleet.control.binding.names import MANAGER
+from fleet.control.coordinator_absence import ABSENT_S, COMPONENT, Uncoordinated
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import ClaimOrder
+from fleet.kube import claim_bodies
 from fleet.kube.base import CLAIMS, EVENTS, LEASES, SLICES, Change, Event, Name
+from fleet.kube.claim import read
+from fleet.kube.claim_bodies import Told, Word
+from fleet.kube.claim_holds import Holds
 from fleet.kube.events import REPEAT_S, Events
+from fleet.kube.marks import MANAGER
 from fleet.kube.memory.access import Access, Caller
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.plugin.coordinator_absence import ABSENT_S, COMPONENT, Uncoordinated
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.retries import Waiting, leaving
 from node_plugin import wiring
@@ -136,7 +136,7 @@ def _proven(site: Bench) -> AskedClaim:
     site.reserve(asked, site.pod("p"))
     reading = read(site.claim_of(asked), MARKS)
     told = Told(reading.devices[0], (Word(MARKS.sanitized, true=True, reason="Wiped"),))
-    body = bodies.status(reading, MARKS, told=(told,), now=site.clock.now())
+    body = claim_bodies.status(reading, MARKS, told=(told,), now=site.clock.now())
     site.cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
     return asked
 

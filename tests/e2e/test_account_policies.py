@@ -14,11 +14,10 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet.control.binding import claim as claims
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import RunId
+from fleet.kube import claim as claims
 from fleet.kube import client
 from fleet.kube.base import (
     CLAIMS,
@@ -35,6 +34,7 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
+from fleet.kube.marks import Marks
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
 from tests.contracts.run_store_contract import record, result

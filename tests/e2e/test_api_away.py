@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.control.binding import claim as claims
-from fleet.control.binding.names import Marks
+from fleet.kube import claim as claims
 from fleet.kube.base import CLAIMS, PODS, name_of, uid_of
+from fleet.kube.marks import Marks
 from tests.e2e.ground import Ground
 from tests.e2e.link import Link
 from tests.e2e.plugin_process import DRIVER, MEMORY_BYTES, PluginProcess

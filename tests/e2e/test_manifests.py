@@ -13,11 +13,11 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from kubernetes import client as library
 from kubernetes import config as library_config
 
-from fleet.control.binding import claim as claims
-from fleet.control.binding.names import Marks
 from fleet.core import errors
+from fleet.kube import claim as claims
 from fleet.kube import client
 from fleet.kube.base import EVENTS, PODS, Name, Object, Resource, name_of
+from fleet.kube.marks import Marks
 from tests.deploy import manifests
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DRIVER, PluginProcess

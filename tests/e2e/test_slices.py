@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 
-from fleet.control.binding.names import Marks
 from fleet.kube.base import NODES, Name, uid_of
+from fleet.kube.marks import Marks
 from tests.e2e.ground import Ground
 from tests.e2e.plugin_process import DEVICES, DRIVER
 from tests.e2e.polling import eventually

@@ -11,7 +11,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.binding import claim as binding_claim
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.service import Binder
 from fleet.control.binding.snapshot import Look
@@ -20,6 +19,7 @@ from fleet.core import errors
 from fleet.core.model import Token
 from fleet.core.settings import WipePolicy
 from fleet.kube import answers
+from fleet.kube import claim as binding_claim
 from fleet.kube.base import CLAIMS, Listing, Name, Object, Resource, Selection, name_of, uid_of
 from fleet.plugin import resource_claim as dra
 from jobs.audit import Evidence, compare

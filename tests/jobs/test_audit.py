@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import read
-from fleet.control.binding.names import Marks
 from fleet.control.repair.facts import Api
 from fleet.control.repair.troubles import REMEDIES, Trouble
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.evidence.segments import Damage, Place
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 from fleet.node.lost import lost_unit
 from jobs.audit import Evidence, compare
 

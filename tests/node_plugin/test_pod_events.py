@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fleet.control.coordinator_absence import COMPONENT
 from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS, PODS, Name
 from fleet.kube.events import Events, Regarding
 from fleet.kube.memory.cluster import MemoryCluster
-from fleet.plugin.coordinator_absence import COMPONENT
 from node_plugin.pod_events import PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
 

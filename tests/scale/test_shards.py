@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.kube.base import CLAIMS, NODES, Name
+from fleet.kube.claim import ClaimReading
 from tests.fleet.control.binding.benches import STEP_S
 from tests.scale.shards import Pools, Shard, run, shard
 

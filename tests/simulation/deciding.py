@@ -12,8 +12,6 @@ from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
-from fleet.control.binding import bodies
-from fleet.control.binding.claim import read
 from fleet.control.binding.claim_facts import UNDER, Facts, Rules
 from fleet.control.binding.claim_judge import decide
 from fleet.control.binding.decisions import (
@@ -27,9 +25,11 @@ from fleet.control.binding.decisions import (
     Unbind,
     Undo,
 )
-from fleet.control.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView, Outcome, Owed
 from fleet.core.model import Holder, Lease, UnitId
+from fleet.kube import claim_bodies
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 from tests.simulation.rules import REASONS, Model, holder_of, token_of
 from tests.simulation.world import CAMPAIGN, NOBODY, World
@@ -185,7 +185,7 @@ def _result(found: DeviceView) -> DeviceResult:
 def _claim(now: Situation) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": "c", "namespace": SPACE, "uid": UID, "resourceVersion": "1"}
     if now.gone:
-        metadata["deletionTimestamp"] = bodies.stamp(NOW)
+        metadata["deletionTimestamp"] = claim_bodies.stamp(NOW)
     if now.hold:
         metadata["finalizers"] = [MARKS.finalizer]
     users = [*([POD] if now.reserved else ()), *([_hold()] if now.hold else ())]
@@ -195,7 +195,7 @@ def _claim(now: Situation) -> dict[str, Any]:
         results = [result("a") | GATES]
         status["allocation"] = {
             "devices": {"results": results},
-            "allocationTimestamp": bodies.stamp(at),
+            "allocationTimestamp": claim_bodies.stamp(at),
         }
         status["devices"] = [_said(now)]
     return {"metadata": metadata, "status": status}

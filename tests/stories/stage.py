@@ -13,10 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet.control.binding import claim as claims
-from fleet.control.binding.claim import ClaimReading
-from fleet.control.binding.names import Marks
 from fleet.core import errors
+from fleet.kube import claim as claims
 from fleet.kube.base import (
     CLAIMS,
     SLICES,
@@ -28,6 +26,8 @@ from fleet.kube.base import (
     uid_of,
     version_of,
 )
+from fleet.kube.claim import ClaimReading
+from fleet.kube.marks import Marks
 from tests.e2e.ground import Footing
 from tests.e2e.place import Place
 from tests.e2e.plugin_process import DRIVER, PluginProcess

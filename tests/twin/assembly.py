@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Resource
+from fleet.kube.marks import Marks
 from fleet.kube.memory.access import Caller
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine

@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.decisions import PodFact
-from fleet.control.binding.holds import Holds
 from fleet.control.binding.loop import Reconciling
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.orphans import OrphanLeases
 from fleet.control.binding.ports import Nodes
@@ -28,6 +25,9 @@ from fleet.core.model import NodeName
 from fleet.core.settings import Settings
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, Change, Cluster, Event, Selection
+from fleet.kube.claim import ClaimReading
+from fleet.kube.claim_holds import Holds
+from fleet.kube.marks import Marks
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.feeds import Feed
 from fleet.kube.memory.refusal import Refusal

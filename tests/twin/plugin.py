@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.control.binding.holds import Holds
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.settings import Settings
 from fleet.kube.base import Change, Cluster, Event, Object
+from fleet.kube.claim_holds import Holds
+from fleet.kube.marks import Marks
 from fleet.node import outbox
 from fleet.plugin.claims import ClaimServing, Seat
 from fleet.plugin.holds import Marking, MarkingRules

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fleet.control.binding.names import Marks
 from fleet.core.claim_states import Claim, ClaimState
 from fleet.core.model import ClaimUid, Device, Digest, Source, State, Token, Unit, UnitId
 from fleet.core.profiles import Profile
 from fleet.kube.base import Name, Object, Resource
+from fleet.kube.marks import Marks
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin.clock import Timeline
 from tests.twin.hardware import ZEROS, Falsified, Hardware

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fleet.control.binding.names import Marks
 from fleet.core.messages import DeviceView
 from fleet.core.model import HolderKind, State, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.names import Marks
 from fleet.core.model import Device, State
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import devices_of
 from fleet.stores.memory import MemoryLeaseStore
 from tests.twin import objects

@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 
-from fleet.control.binding import bodies, receipt
-from fleet.control.binding.bodies import Told, Word
-from fleet.control.binding.claim import ClaimReading
+from fleet.control.binding import receipt
 from fleet.control.binding.claim_facts import ALLOCATOR
 from fleet.control.binding.device_choice import Choice, Pick
-from fleet.control.binding.names import Marks
 from fleet.control.binding.offers import results_of
 from fleet.core.messages import DeviceResult
 from fleet.core.model import Token
 from fleet.core.profiles import RULES, Profile, Rules
+from fleet.kube import claim_bodies
 from fleet.kube.base import Object, uid_of
+from fleet.kube.claim import ClaimReading
+from fleet.kube.claim_bodies import Told, Word
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.device_attributes import attribute
 
 BUILTIN_FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -31,7 +32,7 @@ def allocation(choice: Choice, *, now: float) -> Object:
     return {
         "devices": devices,
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
-        "allocationTimestamp": bodies.stamp(now),
+        "allocationTimestamp": claim_bodies.stamp(now),
     }
 
 

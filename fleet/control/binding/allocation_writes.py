@@ -14,18 +14,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fleet.control.binding import allocation, bodies, pledge, statements
-from fleet.control.binding.claim import ClaimReading, read
+from fleet.control.binding import allocation, pledge
 from fleet.control.binding.claim_facts import UNDER
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.device_choice import Choice
 from fleet.control.binding.device_proof import Proven
-from fleet.control.binding.names import Marks
 from fleet.control.binding.pledge import LIFETIME_S, Pledge
 from fleet.core import errors
 from fleet.core.clock import Clock
+from fleet.kube import claim_bodies, claim_status
 from fleet.kube.base import CLAIMS, Cluster, Name, Object, PatchKind, uid_of, version_of
+from fleet.kube.claim import ClaimReading, read
 from fleet.kube.conflict_retry import ATTEMPTS, Settled, settle
+from fleet.kube.marks import Marks
 
 Decide = Callable[[Object], Object | None]
 Write = Callable[[Cluster, Object], Object]
@@ -186,15 +187,17 @@ class Giving:
                 return None
             hold = choice.node if rules.hold and not reading.terminating else ""
             told = allocation.told(reading, self.marks, token, proofs)
-            return bodies.status(reading, self.marks, told=told, hold=hold, now=self.clock.now())
+            return claim_bodies.status(
+                reading, self.marks, told=told, hold=hold, now=self.clock.now()
+            )
 
         def finalize(found: Object) -> Object | None:
             reading = self._given_reading(found)
             if not rules.finalizer or reading.finalizer or reading.terminating:
                 return None
-            return bodies.finalizer(reading, self.marks, present=True)
+            return claim_bodies.finalizer(reading, self.marks, present=True)
 
-        self._bring(tell, lambda cluster, body: statements.write(cluster, body, self.marks))
+        self._bring(tell, lambda cluster, body: claim_status.write(cluster, body, self.marks))
         found = self._bring(finalize, self._patch).found
         with suppress(errors.ApiUnavailable, errors.ApiConflict):  # it ends by itself
             found = self._drop_pledge().found
@@ -242,13 +245,13 @@ class Giving:
         reading = read(found, self.marks)
         if not self._is_ours(found) or reading.pods or reading.others:
             return None
-        return bodies.deallocation(reading)
+        return claim_bodies.deallocation(reading)
 
     def _unmarked(self, found: Object) -> Object | None:
         reading = read(found, self.marks)
         if reading.allocated or not reading.finalizer:
             return None
-        return bodies.finalizer(reading, self.marks, present=False)
+        return claim_bodies.finalizer(reading, self.marks, present=False)
 
     def _unprotected(self, found: Object) -> Object | None:
         if read(found, self.marks).allocated:

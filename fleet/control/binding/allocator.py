@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 
 from fleet.control.binding import allocation
 from fleet.control.binding.allocation_writes import Giving, Overtaken
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.device_choice import Choice, NoChoice, choose
 from fleet.control.binding.device_proof import Patience, Proven, Proving, Unproven
-from fleet.control.binding.names import Marks
 from fleet.control.binding.offers import Scene
 from fleet.control.binding.ports import Nodes
 from fleet.core import errors
@@ -29,6 +27,8 @@ from fleet.core.clock import Clock
 from fleet.core.messages import NodeView
 from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Cluster, Name, Object, name_of, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.plugin import resource_claim as dra
 
 CHOICES_MAX = 4

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 from weakref import ref
 
-from fleet.control.binding.claim import Allotted, ClaimReading
 from fleet.control.binding.decisions import PodFact
-from fleet.control.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceResult, DeviceView, NodeView
 from fleet.core.model import Lease
+from fleet.kube.claim import Allotted, ClaimReading
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.device_attributes import names
 
 ALLOCATOR = "allocator"

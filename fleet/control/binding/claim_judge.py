@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.claim_facts import UNDER, Facts, Rules
 from fleet.control.binding.decisions import (
     BUSY_S,
@@ -31,6 +30,7 @@ from fleet.control.binding.decisions import (
 )
 from fleet.core.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Outcome
 from fleet.core.model import State, Token
+from fleet.kube.claim import ClaimReading
 
 POLL_S = 0.25
 """Pause, s, between two looks at work under way on a node."""

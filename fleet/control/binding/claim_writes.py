@@ -10,15 +10,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.control.binding import bodies, receipt, statements
-from fleet.control.binding.bodies import Told, Word
-from fleet.control.binding.claim import Allotted, ClaimReading
+from fleet.control.binding import receipt
 from fleet.control.binding.decisions import Fault
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.messages import DeviceResult
 from fleet.core.model import Lease
+from fleet.kube import claim_bodies, claim_status
 from fleet.kube.base import CLAIMS, Cluster, Object, PatchKind
+from fleet.kube.claim import Allotted, ClaimReading
+from fleet.kube.claim_bodies import Told, Word
+from fleet.kube.marks import Marks
 
 LOG = logging.getLogger(__name__)
 AGAIN_S = 60.0
@@ -58,7 +59,9 @@ class Writer:
         asking = bool(node) and not (reading.held or reading.terminating) and self._may_hold(now)
         hold = node if reading.held or asking else ""
         try:
-            found = self._apply(bodies.status(reading, self.marks, told=told, hold=hold, now=now))
+            found = self._apply(
+                claim_bodies.status(reading, self.marks, told=told, hold=hold, now=now)
+            )
         except errors.ApiForbidden as error:
             if not hold or reading.held or not _about_reservation(error):
                 raise
@@ -68,7 +71,7 @@ class Writer:
             )
             if not known:
                 LOG.warning("%s", self.troubles["holds"])
-            return self._apply(bodies.status(reading, self.marks, told=told, now=now))
+            return self._apply(claim_bodies.status(reading, self.marks, told=told, now=now))
         if asking and not self.holds:
             self.holds = True
             self.troubles.pop("holds", None)
@@ -94,7 +97,7 @@ class Writer:
             for one in reading.devices
         ]
         hold = reading.nodes[0] if reading.held and reading.nodes else ""
-        return self._apply(bodies.status(reading, self.marks, told=told, hold=hold, now=now))
+        return self._apply(claim_bodies.status(reading, self.marks, told=told, hold=hold, now=now))
 
     def fail(self, reading: ClaimReading, faults: tuple[Fault, ...], *, now: float) -> Object:
         """The failure condition on every device, for the scheduler stops at the first that is not
@@ -102,17 +105,17 @@ class Writer:
         """
         by_name = {fault.device: fault for fault in faults}
         told = [self._failed(one, by_name.get(one.device)) for one in reading.devices]
-        return self._apply(bodies.status(reading, self.marks, told=told, now=now))
+        return self._apply(claim_bodies.status(reading, self.marks, told=told, now=now))
 
     def finalize(self, reading: ClaimReading) -> Object:
         """Our finalizer on the claim."""
         self.writes += 1
-        body = bodies.finalizer(reading, self.marks, present=True)
+        body = claim_bodies.finalizer(reading, self.marks, present=True)
         return self.cluster.patch(CLAIMS, reading.name, body, kind=PatchKind.MERGE)
 
     def _apply(self, body: Object) -> Object:
         self.writes += 1
-        return statements.write(self.cluster, body, self.marks)
+        return claim_status.write(self.cluster, body, self.marks)
 
     def _proven(self, one: Allotted, lease: Lease | None, proof: DeviceResult | None) -> Told:
         if one.admin:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.decisions import PodFact
 from fleet.core import errors
 from fleet.kube.base import PODS, Cluster, Name, uid_of
+from fleet.kube.claim import ClaimReading
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have all ended."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fleet.control.binding import notices
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.decisions import PodFact
 from fleet.kube.base import CLAIMS, PODS, Name
+from fleet.kube.claim import ClaimReading
 from fleet.kube.events import Kind, Regarding
 
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from threading import Event
 
-from fleet.control.binding import statements
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.claim_facts import devices_of
 from fleet.control.binding.claim_judge import POLL_S
 from fleet.control.binding.claim_writes import Writer
@@ -33,7 +31,9 @@ from fleet.core import errors
 from fleet.core.messages import ScrubOrder
 from fleet.core.model import Lease
 from fleet.core.settings import Unexposed as UnexposedPolicy
+from fleet.kube import claim_status
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of, version_of
+from fleet.kube.claim import ClaimReading
 
 LOG = logging.getLogger(__name__)
 REFUSED_S = 60.0
@@ -185,7 +185,7 @@ class Performer:
         except errors.ParametersRespelled as error:
             LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))
             self._look.unwritable[reading.uid] = error.detail
-            self._around.tell.claim(reading, statements.REASON, error.told)
+            self._around.tell.claim(reading, claim_status.REASON, error.told)
             case.again_s = 0.0
         except errors.ApiInvalid as error:
             LOG.warning("claim %s: %s", reading.name, error, extra=_of(case))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import Allotted, ClaimReading
 from fleet.control.binding.claim_facts import Facts, Rules, devices_of
 from fleet.control.binding.claim_judge import ATTEMPTS_MAX, decide
 from fleet.control.binding.decisions import PodFact
@@ -23,6 +22,7 @@ from fleet.core.messages import (
     ReasonView,
 )
 from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
+from fleet.kube.claim import Allotted, ClaimReading
 from fleet.plugin.slices.gate import is_quarantined
 
 

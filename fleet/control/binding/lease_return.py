@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet.control.binding.claim import read
 from fleet.control.binding.claim_judge import OUT
 from fleet.control.binding.snapshot import Look
 from fleet.control.binding.surroundings import Surroundings
@@ -21,6 +20,7 @@ from fleet.core import errors
 from fleet.core.leases import Closure
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import Lease, UnitId
+from fleet.kube.claim import read
 from fleet.plugin.slices.device_attributes import names
 
 UNDONE_MAX = 64

@@ -11,6 +11,7 @@ from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import Object
 from fleet.kube.cel import qualified
+from fleet.kube.marks import AGENT
 from fleet.plugin.slices import counters, device_attributes
 from fleet.plugin.slices.counters import Key
 from fleet.plugin.slices.gate import is_quarantined
@@ -135,9 +136,7 @@ def _ours(
         if (pool.pool, name) in used:
             why = why or "allocated to another claim"
         elif device is None:
-            why = (
-                why or "not on its node" if name != device_attributes.AGENT else "the node's agent"
-            )
+            why = why or "not on its node" if name != AGENT else "the node's agent"
         else:
             shared = bool(taken.intersection(device.units) or consumed & mine)
             why = why or _obstacle(device, view, scene) or (OVERLAP if shared else "")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import read
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.lease_return import UNSEEN, Undoing
 from fleet.control.binding.object_cache import Cached
@@ -16,6 +15,7 @@ from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import Lease
 from fleet.kube.base import CLAIMS, Object, uid_of
+from fleet.kube.claim import read
 
 PAUSE_MAX = 16
 """Longest pause, in looks, before leases that could not be given back are tried again."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.control.binding.names import Marks
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import Object, uid_of, version_of
+from fleet.kube.marks import Marks
 
 OWNER_MAX = 64
 """Longest name of an owner that is believed to be one."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.control.binding import pledge
-from fleet.control.binding.names import Marks
 from fleet.kube.base import Object
+from fleet.kube.marks import Marks
 
 DROPPED = frozenset({"managedFields", "labels", "annotations"})
 ANNOTATION_MAX = 256

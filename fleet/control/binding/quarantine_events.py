@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fleet.control.binding import notices
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.events import Recording, users
-from fleet.control.binding.names import Marks
 from fleet.control.binding.notices import Notice
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import State
 from fleet.kube.base import CLAIMS, NODES, PODS, Name, Object
+from fleet.kube.claim import ClaimReading, read
 from fleet.kube.events import Regarding
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.gate import is_quarantined
 
 LINGERS = "tenant-not-gone"

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from fleet.control.binding import bodies
-from fleet.control.binding.claim import Allotted, ClaimReading
 from fleet.control.binding.claim_facts import UNDER
-from fleet.control.binding.names import Marks
 from fleet.core.messages import DeviceResult, Message
 from fleet.core.model import Token
 from fleet.evidence.keys import SHORT_ID
+from fleet.kube import claim_bodies
+from fleet.kube.claim import Allotted, ClaimReading
+from fleet.kube.marks import Marks
 
 CERTIFICATE, VERDICT, UUID, WIPED_AT = "certificate", "verdict", "uuid", "wipedAt"
 
@@ -92,7 +92,7 @@ def written(token: Token, proof: DeviceResult) -> dict[str, str | int]:
         UUID: proof.uuid,
     }
     if proof.ended_at:
-        found[WIPED_AT] = bodies.stamp(proof.ended_at)
+        found[WIPED_AT] = claim_bodies.stamp(proof.ended_at)
     return found
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.loop import Surveyed, Views
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.core import errors
 from fleet.core.labels import LabelSelector
 from fleet.kube.base import Object, name_of
+from fleet.kube.claim import ClaimReading
+from fleet.kube.marks import Marks
 
 
 class Charge:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import ClaimReading, Key, read
 from fleet.control.binding.claim_facts import Facts, devices_of
 from fleet.control.binding.consumers import Consumers
 from fleet.control.binding.decisions import BUSY_S, Decision, PodFact, Rest, Wait
@@ -19,6 +18,7 @@ from fleet.core import errors
 from fleet.core.messages import DeviceResult, NodeView
 from fleet.core.model import Lease, UnitId
 from fleet.core.settings import WipePolicy
+from fleet.kube.claim import ClaimReading, Key, read
 from fleet.plugin import resource_claim as dra
 
 LOG = logging.getLogger(__name__)

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.decisions import PodFact
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.ports import Nodes
 from fleet.control.binding.shard import Charge
 from fleet.core.settings import Finalizing, Settings, Unexposed, WipePolicy
 from fleet.kube.base import Cluster, Name
+from fleet.kube.claim import ClaimReading
+from fleet.kube.marks import Marks
 
 Job = Callable[[], None]
 
@@ -27,7 +27,7 @@ def in_turn(jobs: Sequence[Job]) -> None:
 
 
 class Releasing(Protocol):
-    """Takes hold and finalizer off; see `fleet.control.binding.holds.Holds`."""
+    """Takes hold and finalizer off; see `fleet.kube.claim_holds.Holds`."""
 
     def release(self, name: Name, uid: str, *, of: ClaimReading | None = None) -> object: ...
 

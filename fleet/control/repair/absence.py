@@ -14,7 +14,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet.control.binding.claim import read
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.shard import Charge
 from fleet.control.binding.tracking import Watch
@@ -24,6 +23,7 @@ from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, UnitId
 from fleet.kube.base import NODES, Cluster, Name, name_of
+from fleet.kube.claim import read
 
 LOG = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.control.binding.claim import Allotted, ClaimReading
 from fleet.control.repair.facts import Api
 from fleet.control.repair.troubles import AuditFinding, Trouble, finding
 from fleet.core.messages import NodeView
 from fleet.core.model import NO_TOKEN, HolderKind, Lease, Token
+from fleet.kube.claim import Allotted, ClaimReading
 from fleet.plugin.slices.device_attributes import uuid_of
 
 

@@ -10,13 +10,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.claim_facts import ALLOCATOR
-from fleet.control.binding.names import Marks
 from fleet.core.messages import ClaimBrief, DeviceView, NodeView
 from fleet.core.model import Lease, UnitId, Uuid
 from fleet.kube.base import Object
-from fleet.plugin.slices.device_attributes import AGENT, attribute
+from fleet.kube.claim import ClaimReading
+from fleet.kube.marks import AGENT, Marks
+from fleet.plugin.slices.device_attributes import attribute
 from fleet.plugin.slices.pool_view import devices_of
 
 

@@ -16,7 +16,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.repair.facts import (
     Api,
     Facts,
@@ -30,6 +29,7 @@ from fleet.control.repair.facts import (
 from fleet.core.messages import DeviceView, Message, NodeView
 from fleet.core.model import HolderKind, Lease, UnitId
 from fleet.kube.base import name_of
+from fleet.kube.claim import ClaimReading
 from fleet.plugin.slices import takeover
 from fleet.plugin.slices.device_attributes import attribute
 from fleet.plugin.slices.gate import is_quarantined

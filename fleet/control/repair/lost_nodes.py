@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.claim import ClaimReading
-from fleet.control.binding.names import Marks
 from fleet.control.repair.facts import Api, accelerator_of, hold_nodes, node_of_slice
 from fleet.control.repair.repair import LettingGo, released
 from fleet.control.repair.survey import read_api
@@ -23,8 +21,10 @@ from fleet.core.leases import AcquireRequest, ClosedBy, Closure
 from fleet.core.messages import Message
 from fleet.core.model import Holder, HolderKind, Lease, NodeName, UnitId, Uuid
 from fleet.kube.base import SLICES, Cluster, Object, name_of, uid_of, version_of
+from fleet.kube.claim import ClaimReading
+from fleet.kube.marks import AGENT, Marks
 from fleet.node.lost import MARK_TTL_S, lost_unit
-from fleet.plugin.slices.device_attributes import AGENT, attribute
+from fleet.plugin.slices.device_attributes import attribute
 from fleet.plugin.slices.pool_view import devices_of
 from fleet.stores.base import Release
 

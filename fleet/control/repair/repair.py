@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.holds import Marked
-from fleet.control.binding.names import Marks
 from fleet.control.binding.ports import Abandonment
 from fleet.control.repair.facts import records
 from fleet.control.repair.leftovers import Kind, Orphan
@@ -34,6 +31,9 @@ from fleet.kube.base import (
     uid_of,
     version_of,
 )
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_holds import Marked
+from fleet.kube.marks import Marks
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Nodes(Protocol):
 
 
 class LettingGo(Protocol):
-    """What takes our hold and finalizer off a claim; see `fleet.control.binding.holds.Holds`."""
+    """What takes our hold and finalizer off a claim; see `fleet.kube.claim_holds.Holds`."""
 
     def release(self, name: Name, uid: str, *, of: ClaimReading | None = None) -> Marked: ...
 

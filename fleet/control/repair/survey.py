@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.names import Marks
 from fleet.control.repair.facts import Api, Facts, hold_nodes, node_of_slice
 from fleet.core import errors
 from fleet.core.messages import NodeView
@@ -28,6 +26,8 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import spec_of
 from fleet.stores.base import RunRecord
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fleet.control.binding.claim import ClaimReading
 from fleet.control.binding.liveness import LATE_S, Alive
 from fleet.control.repair.drain import counted, uncopied
 from fleet.control.repair.facts import (
@@ -24,6 +23,7 @@ from fleet.control.repair.repair import Hands, Outcome, fix
 from fleet.core.messages import Message
 from fleet.core.model import HolderKind, Lease, State
 from fleet.kube.base import name_of, uid_of, version_of
+from fleet.kube.claim import ClaimReading
 from fleet.plugin.slices.pool_view import devices_of
 
 APPLY = "fleet uninstall --apply"

@@ -16,18 +16,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.control.binding.names import Marks
 from fleet.core import pci
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Object
+from fleet.kube.marks import AGENT, Marks
 
 NAME_MAX = 63
 TEXT_MAX = 64
 """Length, bytes, of an attribute's text."""
 UNKNOWN = -1
-AGENT = "agent"
-"""Name of the extra device through which the node service reaches the accelerators (DESIGN 7)."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _NUMBERS = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?![\d])", re.ASCII)

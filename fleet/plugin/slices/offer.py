@@ -13,16 +13,10 @@ from dataclasses import dataclass, field
 
 from fleet.core.messages import NodeView
 from fleet.kube.base import Object
+from fleet.kube.marks import AGENT
 from fleet.kube.slice_equality import Feature
 from fleet.plugin.slices import counters
-from fleet.plugin.slices.device_attributes import (
-    AGENT,
-    Terms,
-    agent_device,
-    attribute,
-    names,
-    render,
-)
+from fleet.plugin.slices.device_attributes import Terms, agent_device, attribute, names, render
 from fleet.plugin.slices.gate import GateRules, Why, not_clean_taint, unfit_taints, verdicts
 from fleet.plugin.slices.takeover import Marks, shown
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from fleet.cli.claim import ClaimStoryAnswer, _render_story
 from fleet.cli.main import build
-from fleet.control.binding.statements import REASON
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.kube.base import CLAIMS, CLASSES, Name
+from fleet.kube.claim_status import REASON
 from fleet.kube.events import Events, Regarding
 from tests.fleet.control.binding.scenes import device_class
 from tests.fleet.wiring.test_coordinator import Host, host

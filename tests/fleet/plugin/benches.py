@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.control.binding.names import Marks
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.core.sqlite import Unreadable
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine, Target
 from fleet.kube.memory.removal import Preconditions

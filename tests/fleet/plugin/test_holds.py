@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView, Owed
 from fleet.core.model import State
 from fleet.core.profiles import Profile
 from fleet.core.settings import Finalizing
 from fleet.kube.base import CLAIMS, Object, Resource
+from fleet.kube.claim import ClaimReading, read
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.rights import REVIEWS
 from fleet.plugin.holds import (

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.loop import Loop
 from fleet.core import errors
 from fleet.core.profiles import Profile
@@ -18,6 +17,7 @@ from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
+from fleet.kube.claim import ClaimReading, read
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.plugin.requests import AskedClaim

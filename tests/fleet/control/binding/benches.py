@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet.control.binding import bodies
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.decisions import PodFact
-from fleet.control.binding.holds import Holds
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.ports import Abandonment
 from fleet.control.binding.service import Binder
@@ -38,7 +34,11 @@ from fleet.core.model import Holder, HolderKind, Lease, NodeName, Token
 from fleet.core.profiles import Profile
 from fleet.core.settings import Unexposed, WipePolicy
 from fleet.evidence.ledger import LedgerHead
+from fleet.kube import claim_bodies
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_holds import Holds
+from fleet.kube.marks import Marks
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
@@ -428,7 +428,7 @@ class Bench:
         config = [{"source": "FromClaim", **one} for one in spec.get("config", ())]
         allocation = {
             "devices": {"results": results, **({"config": config} if config else {})},
-            "allocationTimestamp": bodies.stamp(self.clock.now()),
+            "allocationTimestamp": claim_bodies.stamp(self.clock.now()),
         }
         self.write(name, allocation=allocation, devices=None)
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from fleet.control.binding import pledge
 from fleet.control.binding.allocator import Allocator, AllocatorTerms
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.claim_leases import ClaimLeases
-from fleet.control.binding.names import Marks
 from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import ManualClock
@@ -23,6 +21,8 @@ from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Toke
 from fleet.core.profiles import Profile
 from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Name, Object, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.stores.base import Release

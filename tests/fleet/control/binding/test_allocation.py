@@ -6,11 +6,11 @@ import pytest
 
 from fleet.control.binding import allocation
 from fleet.control.binding.allocation import BUILTIN_FINALIZER
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.device_choice import Choice, choose
-from fleet.control.binding.names import Marks
 from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Object
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import (
     DRIVER,
     NOW,

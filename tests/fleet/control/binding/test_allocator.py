@@ -10,7 +10,6 @@ import pytest
 from fleet.control.binding import pledge
 from fleet.control.binding.allocation import BUILTIN_FINALIZER
 from fleet.control.binding.allocator import Allocator, AllocatorTerms
-from fleet.control.binding.claim import read
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.pledge import Pledge
 from fleet.core import errors
@@ -20,6 +19,7 @@ from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.core.profiles import Profile
 from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, Name, Object, uid_of
+from fleet.kube.claim import read
 from tests.fleet.control.binding.benches import Bench
 from tests.fleet.control.binding.grounds import MARKS, POD, Ground
 from tests.fleet.control.binding.scenes import SPACE, claim, device_class, request

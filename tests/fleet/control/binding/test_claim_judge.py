@@ -8,8 +8,7 @@ from math import inf
 
 import pytest
 
-from fleet.control.binding import bodies, pledge
-from fleet.control.binding.claim import read
+from fleet.control.binding import pledge
 from fleet.control.binding.claim_facts import Facts, Rules
 from fleet.control.binding.claim_judge import ATTEMPTS_MAX, MARGIN_S, UNUSED_S, WATCHED_S, decide
 from fleet.control.binding.decisions import (
@@ -27,10 +26,12 @@ from fleet.control.binding.decisions import (
     Unexposed,
     Wait,
 )
-from fleet.control.binding.names import Marks
 from fleet.core.messages import UNMET, ClaimBrief, DeviceResult, DeviceView, Finding, Outcome, Owed
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
+from fleet.kube import claim_bodies
 from fleet.kube.base import Object
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import DRIVER, NOW, SPACE, device, reason, result, view
 
 MARKS = Marks(DRIVER)
@@ -42,7 +43,7 @@ GATED = {
 }
 POD = {"resource": "pods", "name": "p", "uid": "pod"}
 HOLD = MARKS.hold(node="n1", uid="u")
-LATE = bodies.stamp(NOW - 600.0 + MARGIN_S)
+LATE = claim_bodies.stamp(NOW - 600.0 + MARGIN_S)
 UNBOUND = (PodFact("p", "pod", bound=False, leaving=False),)
 BOUND = (PodFact("p", "pod", bound=True, leaving=False),)
 LEAVING = (PodFact("p", "pod", bound=True, leaving=True),)
@@ -74,13 +75,16 @@ def facts(
 ) -> Facts:
     """A claim for which a pod waits; `more` are facts, or what its metadata and status say."""
     listed = list(results or (result("a") | GATED,))
-    allocation = {"devices": {"results": listed}, "allocationTimestamp": at or bodies.stamp(NOW)}
+    allocation = {
+        "devices": {"results": listed},
+        "allocationTimestamp": at or claim_bodies.stamp(NOW),
+    }
     metadata: Object = {"name": "c", "namespace": SPACE, "uid": "u", "resourceVersion": "7"}
     status: Object = {"reservedFor": list(users), "devices": more.pop("said", [])}
     if more.pop("allocated", True):
         status["allocation"] = allocation
     if more.pop("terminating", False):
-        metadata["deletionTimestamp"] = bodies.stamp(NOW)
+        metadata["deletionTimestamp"] = claim_bodies.stamp(NOW)
     if (annotations := more.pop("annotations", None)) is not None:
         metadata["annotations"] = annotations
     if more.pop("finalizer", False):

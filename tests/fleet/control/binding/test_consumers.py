@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.consumers import KEPT_S, PODS_MAX, UNREAD, Consumers
 from fleet.control.binding.decisions import PodFact
-from fleet.control.binding.names import Marks
 from fleet.kube.base import PODS, Name, PatchKind
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 
 MARKS = Marks("gpu.fleetscrub.dev")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fleet.control.binding.claim import read
 from fleet.control.binding.decisions import PodFact
 from fleet.control.binding.events import Telling
-from fleet.control.binding.names import Marks
 from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS
+from fleet.kube.claim import read
 from fleet.kube.events import Events
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "uid": "u-1"}}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import read
 from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_judge import ATTEMPTS_MAX
 from fleet.control.binding.explanation import ClaimStory, explain, operations
-from fleet.control.binding.names import Marks
 from fleet.control.binding.pledge import Pledge
 from fleet.core.messages import ClaimBrief, DeviceResult, NodeView, Outcome
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import Object
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import (
     DRIVER,
     NOW,

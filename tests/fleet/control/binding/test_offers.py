@@ -8,7 +8,7 @@ import pytest
 
 from fleet.control.binding.offers import OVERLAP, of_node, results_of
 from fleet.kube.base import Object
-from fleet.plugin.slices.device_attributes import AGENT
+from fleet.kube.marks import AGENT
 from tests.fleet.control.binding.scenes import (
     DRIVER,
     NOW,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleet.control.binding import pledge
-from fleet.control.binding.names import Marks
 from fleet.control.binding.pledge import LIFETIME_S, Pledge
 from fleet.core.model import Lease, Token
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import DRIVER, NOW
 
 MARKS = Marks(DRIVER)

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from fleet.control.binding import pledge
-from fleet.control.binding.claim import read
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.projection import trimmed, trimmed_node
 from fleet.core.clock import ManualClock
 from fleet.kube.base import CLAIMS, NODES, Object, Selection
+from fleet.kube.claim import read
 from fleet.kube.cluster import Answer, KubernetesCluster, Request
+from fleet.kube.marks import Marks
 from fleet.plugin import resource_claim as dra
 from tests.fleet.control.binding.scenes import DRIVER
 

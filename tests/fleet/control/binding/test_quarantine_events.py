@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.control.binding.names import Marks
 from fleet.control.binding.quarantine_events import SURVEY_MAX, QuarantineNotices
 from fleet.core import errors
 from fleet.core.messages import ClaimBrief, DeviceView, NodeView, ReasonView
 from fleet.core.model import State
 from fleet.kube.base import Object
 from fleet.kube.events import Kind, Regarding
+from fleet.kube.marks import Marks
 
 DRIVER = "gpu.fleetscrub.dev"
 

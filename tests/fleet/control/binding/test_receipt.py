@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.control.binding import bodies
-from fleet.control.binding.bodies import Told, Word
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.receipt import WORDS, Standing, receipt, written
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import Token
+from fleet.kube import claim_bodies
 from fleet.kube.base import Object
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_bodies import Told, Word
 from tests.fleet.control.binding.benches import CONDITIONS, MARKS, NOW
 from tests.fleet.control.binding.scenes import DRIVER, allocated, result
 
@@ -43,7 +43,7 @@ def told(found: Object, *words: Word, data: bool = True) -> ClaimReading:
     """The claim after our write of these words."""
     reading = read(found, MARKS)
     said = Told(reading.devices[0], words, written(Token(1, 7), PROOF) if data else None)
-    body = bodies.status(reading, MARKS, told=[said], now=NOW)
+    body = claim_bodies.status(reading, MARKS, told=[said], now=NOW)
     return read({**found, "status": {**found["status"], **body["status"]}}, MARKS)
 
 

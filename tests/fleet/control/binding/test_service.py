@@ -9,7 +9,6 @@ import pytest
 from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_judge import MARGIN_S, UNUSED_S, WATCHED_S
 from fleet.control.binding.decisions import Undo, Wait
-from fleet.control.binding.holds import Holds
 from fleet.control.binding.service import LET_GO_SHARE, RESYNC_S, WAIT_TOLD_S, words
 from fleet.control.binding.snapshot import Case
 from fleet.control.binding.tracking import Track
@@ -18,6 +17,7 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Outcome
 from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
+from fleet.kube.claim_holds import Holds
 from fleet.kube.memory.engine import Target
 from fleet.plugin.configuration import API_VERSION, KIND
 from tests.fleet.control.binding import scenes

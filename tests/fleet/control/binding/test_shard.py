@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.names import Marks
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.shard import Charge, ChargedNodes, labels_of
 from fleet.core import errors
 from fleet.core.labels import selector
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES, Name, Object, PatchKind, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import coordinator
 from tests.fleet.control.binding.benches import SPACE, Bench, shared

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet.control.binding import bodies
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.holds import Holds
-from fleet.control.binding.names import MANAGER, Marks
 from fleet.control.binding.ports import Abandonment
 from fleet.control.coordinator import Coordinator
 from fleet.control.repair.facts import Facts
@@ -23,7 +19,11 @@ from fleet.core.leases import AcquireRequest, ClosedBy, Closure
 from fleet.core.messages import ClaimBrief, DeviceView, NodeView, ReasonView, Replication
 from fleet.core.model import ClaimUid, Holder, HolderKind, Lease, NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
+from fleet.kube import claim_bodies
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_holds import Holds
+from fleet.kube.marks import MANAGER, Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
@@ -205,7 +205,7 @@ class Site:
         }  # fmt: skip
         found = self.cluster.create(CLAIMS, body)
         result = {"request": "gpu", "driver": MARKS.driver, "pool": node, "device": "gpu-0"}
-        then = bodies.stamp(self.clock.now() - age_s)
+        then = claim_bodies.stamp(self.clock.now() - age_s)
         found["status"] = {
             "allocation": {"devices": {"results": [result]}, "allocationTimestamp": then},
             "reservedFor": [{"resource": "pods", "name": f"p-{uid}", "uid": uid} for uid in pods],
@@ -218,9 +218,9 @@ class Site:
     def mark(self, name: str, node: str) -> None:
         """Our hold and our finalizer."""
         now = self.clock.now()
-        body = bodies.status(self.claim(name), MARKS, told=(), hold=node, now=now)
+        body = claim_bodies.status(self.claim(name), MARKS, told=(), hold=node, now=now)
         self.cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
-        body = bodies.finalizer(self.claim(name), MARKS, present=True)
+        body = claim_bodies.finalizer(self.claim(name), MARKS, present=True)
         self.cluster.apply(CLAIMS, body, manager=MANAGER)
 
     def claim(self, name: str) -> ClaimReading:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.profiles import Profile
+from fleet.kube.marks import AGENT
 from fleet.plugin.slices.device_attributes import (
-    AGENT,
     Terms,
     agent_device,
     attribute,

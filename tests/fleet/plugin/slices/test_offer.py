@@ -6,8 +6,9 @@ from typing import Any
 
 from fleet.core.messages import DeviceView, LostDevice, NodeView, ReasonView
 from fleet.core.profiles import Profile
+from fleet.kube.marks import AGENT
 from fleet.kube.slice_equality import Feature
-from fleet.plugin.slices.device_attributes import AGENT, Terms
+from fleet.plugin.slices.device_attributes import Terms
 from fleet.plugin.slices.gate import GateRules
 from fleet.plugin.slices.offer import (
     REMEDIES,

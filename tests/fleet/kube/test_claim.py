@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.control.binding.claim import read
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.kube.base import Object
+from fleet.kube.claim import read
+from fleet.kube.marks import Marks
 from tests.fleet.control.binding.scenes import DRIVER, SPACE, result
 
 MARKS = Marks(DRIVER)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.kube.base import Name, Object, name_of, uid_of, version_of
-from fleet.plugin.slices.device_attributes import AGENT
+from fleet.kube.marks import AGENT, Marks
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that no pod's spec names: only the pod's status does."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fleet.control.binding.names import MANAGER, Marks
 from fleet.core import errors
 from fleet.kube.base import (
     CLAIMS,
@@ -27,6 +26,7 @@ from fleet.kube.base import (
     uid_of,
     version_of,
 )
+from fleet.kube.marks import MANAGER, Marks
 
 REASON = "ParametersRespelled"
 """Reason of the event that tells the owner of such a claim."""
@@ -34,7 +34,7 @@ _KEYS = ("driver", "pool", "device", "shareID")
 
 
 def write(cluster: Cluster, body: Object, marks: Marks) -> Object:
-    """Carry `body` (`fleet.control.binding.bodies.status`) out; the claim as the server has it
+    """Carry `body` (`fleet.kube.claim_bodies.status`) out; the claim as the server has it
     then.
 
     Raises `ParametersRespelled` where no way of writing leaves the claim's parameters as they are,

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fleet.control.binding import bodies
-from fleet.control.binding.bodies import Told, Word
-from fleet.control.binding.claim import ClaimReading, read
-from fleet.control.binding.holds import TORN_DOWN, Holds
-from fleet.control.binding.names import MANAGER, Marks
 from fleet.core import errors
 from fleet.core.clock import ManualClock
+from fleet.kube import claim_bodies
 from fleet.kube.base import CLAIMS, PODS, Name, Object, PatchKind, uid_of
+from fleet.kube.claim import ClaimReading, read
+from fleet.kube.claim_bodies import Told, Word
+from fleet.kube.claim_holds import TORN_DOWN, Holds
+from fleet.kube.marks import MANAGER, Marks
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
@@ -59,7 +59,7 @@ class Site:
     def allocate(self, *devices: str, **result: object) -> ClaimReading:
         entry = {"request": "gpu", "driver": MARKS.driver, "pool": "n1", **result}
         results = [{**entry, "device": device} for device in devices]
-        stamp = bodies.stamp(self.clock.now())
+        stamp = claim_bodies.stamp(self.clock.now())
         allocation = {"devices": {"results": results}, "allocationTimestamp": stamp}
         return self.status(allocation=allocation)
 
@@ -81,9 +81,9 @@ class Site:
                  Word(MARKS.healthy, "Checked", true=True))  # fmt: skip
         told = [Told(one, words, {"token": "1.7"}) for one in reading.devices]
         now = self.clock.now()
-        body = bodies.status(reading, MARKS, told=told, hold="n1", now=now)
+        body = claim_bodies.status(reading, MARKS, told=told, hold="n1", now=now)
         self.cluster.apply(CLAIMS, body, manager=MANAGER, subresource="status")
-        body = bodies.finalizer(self.now, MARKS, present=True)
+        body = claim_bodies.finalizer(self.now, MARKS, present=True)
         self.cluster.apply(CLAIMS, body, manager=MANAGER)
         return self.now
 
@@ -273,7 +273,7 @@ def test_other_reservations_keep_the_allocation_and_the_proof_goes(site: Site) -
     told = after.raw["status"]["devices"][0]["conditions"][0]
     assert (told["reason"], told["lastTransitionTime"]) == (
         TORN_DOWN,
-        bodies.stamp(site.clock.now()),
+        claim_bodies.stamp(site.clock.now()),
     )
 
 
@@ -315,7 +315,9 @@ def test_a_tenant_keeps_no_device_by_making_our_entry_somebody_elses(site: Site)
     """D3, promise 7: an apply takes away only what managedFields says is ours, which whoever may
     write the claim can change; what is left of the hold is taken off, the finalizer after it."""
     uid = site.create().uid
-    site.cluster.apply(CLAIMS, bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER)
+    site.cluster.apply(
+        CLAIMS, claim_bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER
+    )
     site.reserve(POD, MARKS.hold(node="n1", uid=uid))  # not written by our manager
     site.delete()
     left = site.holds.release(NAME, uid)
@@ -326,7 +328,9 @@ def test_a_tenant_keeps_no_device_by_making_our_entry_somebody_elses(site: Site)
 def test_a_hold_that_cannot_be_taken_off_keeps_the_finalizer(site: Site) -> None:
     """D3: the finalizer goes last, whatever became of the write before it."""
     uid = site.create().uid
-    site.cluster.apply(CLAIMS, bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER)
+    site.cluster.apply(
+        CLAIMS, claim_bodies.finalizer(site.now, MARKS, present=True), manager=MANAGER
+    )
     site.reserve(POD, MARKS.hold(node="n1", uid=uid))
     site.delete()
     site.cluster.faults.fail_next("patch", errors.ApiFailed("etcd is sick"))

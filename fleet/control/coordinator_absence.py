@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet.control.binding.claim import ClaimReading, read
 from fleet.control.binding.liveness import Alive, Observer, Signs
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.evidence import dsse
 from fleet.kube.base import CLAIMS, LEASES, PODS, Cluster, Name, PatchKind, object_in, version_of
+from fleet.kube.claim import ClaimReading, read
 from fleet.kube.events import Events, Kind, Regarding
+from fleet.kube.marks import Marks
 
 COMPONENT = "fleetscrub-node-plugin"
 """Who reports these events."""

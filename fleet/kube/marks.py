@@ -14,6 +14,8 @@ from fleet.kube.base import Object
 
 MANAGER = "fleetscrub"
 """Field manager of everything we write to a claim."""
+AGENT = "agent"
+"""Name of the extra device through which the node service reaches the accelerators (DESIGN 7)."""
 HOLDS = "holds"
 """`resource` of our entry in ``status.reservedFor``; its apiGroup is the driver's name."""
 

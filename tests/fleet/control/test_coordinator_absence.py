@@ -10,12 +10,7 @@ import pytest
 
 from fleet.control.binding.liveness import LATE_S, LEASE, Alive, key_of
 from fleet.control.binding.view import BindingView
-from fleet.core import errors
-from fleet.core.clock import ManualClock
-from fleet.core.messages import Right
-from fleet.kube.base import EVENTS, LEASES, Name, Object, PatchKind
-from fleet.kube.events import Events
-from fleet.plugin.coordinator_absence import (
+from fleet.control.coordinator_absence import (
     ABSENT_S,
     BAD_PERIOD_S,
     COMPONENT,
@@ -25,6 +20,11 @@ from fleet.plugin.coordinator_absence import (
     TURN_S,
     Uncoordinated,
 )
+from fleet.core import errors
+from fleet.core.clock import ManualClock
+from fleet.core.messages import Right
+from fleet.kube.base import EVENTS, LEASES, Name, Object, PatchKind
+from fleet.kube.events import Events
 from tests.fleet.plugin.benches import MARKS, SPACE, Bench, bench, result
 
 OURS = "fleetscrub"

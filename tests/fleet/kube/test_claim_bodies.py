@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.control.binding import bodies
-from fleet.control.binding.bodies import MESSAGE_MAX, Told, Word
-from fleet.control.binding.claim import read
-from fleet.control.binding.names import MANAGER
 from fleet.core import errors
+from fleet.kube import claim_bodies
 from fleet.kube.base import CLAIMS, Object
+from fleet.kube.claim import read
+from fleet.kube.claim_bodies import MESSAGE_MAX, Told, Word
+from fleet.kube.marks import MANAGER
 from tests.fleet.control.binding.benches import MARKS, NOW, Bench
 
 
@@ -19,7 +19,7 @@ def said(bench: Bench, *, message: str = "", receipt: bool = True) -> Object:
     words = (Word(MARKS.sanitized, "Certified", message, true=True),)
     data = {"token": "1.2"} if receipt else None
     told = [Told(one, words, data) for one in reading.devices]
-    return bodies.status(reading, MARKS, told=told, hold="n1", now=NOW + 0.9)
+    return claim_bodies.status(reading, MARKS, told=told, hold="n1", now=NOW + 0.9)
 
 
 def test_a_status_is_taken_as_it_is() -> None:
@@ -54,7 +54,7 @@ def test_what_a_body_leaves_out_goes() -> None:
     bench.given("c", "a")
     bench.cluster.apply(CLAIMS, said(bench), manager=MANAGER, subresource="status")
     reading = bench.reading()
-    bare = bodies.status(reading, MARKS, told=(), now=NOW)
+    bare = claim_bodies.status(reading, MARKS, told=(), now=NOW)
     bench.cluster.apply(CLAIMS, bare, manager=MANAGER, subresource="status")
     reading = bench.reading()
     assert not reading.held
@@ -67,7 +67,7 @@ def test_the_finalizer_is_ours_alone() -> None:
     bench = Bench()
     bench.given("c", "a")
     for present in (True, False):
-        body = bodies.finalizer(bench.reading(), MARKS, present=present)
+        body = claim_bodies.finalizer(bench.reading(), MARKS, present=present)
         bench.cluster.apply(CLAIMS, body, manager=MANAGER)
         reading = bench.reading()
         assert (reading.finalizer, reading.builtin_finalizer) == (present, True)
@@ -80,7 +80,7 @@ def test_a_message_is_bounded_and_a_time_has_a_zone() -> None:
     body = said(bench, message="x" * 999)
     (condition,) = body["status"]["devices"][0]["conditions"]
     assert len(condition["message"]) == MESSAGE_MAX
-    assert condition["lastTransitionTime"] == bodies.stamp(NOW)
+    assert condition["lastTransitionTime"] == claim_bodies.stamp(NOW)
     assert condition["lastTransitionTime"].endswith("Z")
 
 
@@ -105,8 +105,8 @@ def test_a_finalizer_never_takes_others_along() -> None:
         }
     }
     reading = read(claim, MARKS)
-    put_on = bodies.finalizer(reading, MARKS, present=True)["metadata"]
-    taken_off = bodies.finalizer(reading, MARKS, present=False)["metadata"]
+    put_on = claim_bodies.finalizer(reading, MARKS, present=True)["metadata"]
+    taken_off = claim_bodies.finalizer(reading, MARKS, present=False)["metadata"]
     assert put_on["finalizers"] == ["a.example.com/x", "b.example.com/y", MARKS.finalizer]
     assert taken_off["finalizers"] == ["a.example.com/x", "b.example.com/y"]
     assert (taken_off["uid"], taken_off["resourceVersion"]) == ("u", "7")

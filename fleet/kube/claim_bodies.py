@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet.control.binding.claim import Allotted, ClaimReading
-from fleet.control.binding.names import Marks
 from fleet.kube.base import CLAIMS, Object
+from fleet.kube.claim import Allotted, ClaimReading
+from fleet.kube.marks import Marks
 
 MESSAGE_MAX = 256
 """Characters of a condition's message: it goes into a pod's event word for word."""

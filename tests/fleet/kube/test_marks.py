@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.control.binding.names import Marks
+from fleet.kube.marks import Marks
 
 MARKS = Marks("gpu.example.com")
 

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import sleep
 
-from fleet.control.binding import bodies, statements
-from fleet.control.binding.claim import ClaimReading, Key, read
-from fleet.control.binding.names import Marks
 from fleet.core import errors
 from fleet.core.clock import Clock
+from fleet.kube import claim_bodies, claim_status
 from fleet.kube.base import (
     CLAIMS,
     PODS,
@@ -27,7 +25,9 @@ from fleet.kube.base import (
     PatchKind,
     uid_of,
 )
+from fleet.kube.claim import ClaimReading, Key, read
 from fleet.kube.conflict_retry import settle
+from fleet.kube.marks import Marks
 from fleet.kube.rights import REVIEWS
 
 BUDGET_S = 10.0
@@ -114,14 +114,16 @@ class Holds:
                 raise errors.ClaimUnready(f"claim {now.name} was allocated anew meanwhile")
             if now.held or now.terminating:
                 return None
-            body = bodies.status(now, self.marks, told=(), hold=now.nodes[0], now=self.clock.now())
+            body = claim_bodies.status(
+                now, self.marks, told=(), hold=now.nodes[0], now=self.clock.now()
+            )
             body["status"]["devices"] = _entries(now, self.marks)
             return _status(body, self.marks)
 
         def finalize(now: ClaimReading) -> Write | None:
             if now.finalizer or now.terminating or not now.held:
                 return None
-            return _main(now, bodies.finalizer(now, self.marks, present=True))
+            return _main(now, claim_bodies.finalizer(now, self.marks, present=True))
 
         if call.step(hold, may_end=True) is not None:
             call.step(finalize, may_end=True, may_stay=True)
@@ -158,28 +160,32 @@ class Holds:
             if ended.is_over(now):
                 return None
             if now.held and not _stays(now):
-                return _taken(now, bodies.deallocation(now))
+                return _taken(now, claim_bodies.deallocation(now))
             ended.left = of is None and now.held and now.gated and self._awaited(now)
             said = _proven(now, self.marks) and not now.terminating
             if not said and (ended.left or not now.held):
                 return None
             hold = now.nodes[0] if ended.left and now.nodes else ""
-            told = bodies.status(now, self.marks, told=(), hold=hold, now=self.clock.now())
-            over = bodies.stamp(self.clock.now())
+            told = claim_bodies.status(now, self.marks, told=(), hold=hold, now=self.clock.now())
+            over = claim_bodies.stamp(self.clock.now())
             told["status"]["devices"] = _entries(now, self.marks, ended=over)
             return _status(told, self.marks)
 
         def take_off(now: ClaimReading) -> Write | None:
             if ended.is_over(now) or not now.held:
                 return None
-            body = bodies.unreserved(now, self.marks) if _stays(now) else bodies.deallocation(now)
+            body = (
+                claim_bodies.unreserved(now, self.marks)
+                if _stays(now)
+                else claim_bodies.deallocation(now)
+            )
             return _taken(now, body)
 
         def definalize(now: ClaimReading) -> Write | None:
             over = ended.is_over(now) or ended.left
             if over or now.held or not now.finalizer or keep_finalizer:
                 return None
-            return _main(now, bodies.finalizer(now, self.marks, present=False))
+            return _main(now, claim_bodies.finalizer(now, self.marks, present=False))
 
         found = call.step(let_go)
         if found is not None and found.held and not ended.left:
@@ -323,7 +329,7 @@ class _Call:
 
 
 def _status(body: Object, marks: Marks) -> Write:
-    return lambda cluster: statements.write(cluster, body, marks)
+    return lambda cluster: claim_status.write(cluster, body, marks)
 
 
 def _taken(now: ClaimReading, body: Object) -> Write:
