@@ -23,12 +23,12 @@ import ray
 from actors import handles
 from actors.handles import Ref, RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from fleet.evidence.ledger import LedgerHead
+from fleet.rpc.nodes import Abandonment
 
 LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Unanswered:
 
 
 class RayNodes:
-    """`fleet.control.binding.ports.Nodes` over node actors. Safe for threads."""
+    """`fleet.rpc.nodes.Nodes` over node actors. Safe for threads."""
 
     def __init__(
         self,

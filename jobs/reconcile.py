@@ -15,7 +15,6 @@ from pydantic import Field
 
 from fleet.cli.cluster import Surroundings
 from fleet.cli.reach import Fleet, Node
-from fleet.control.binding.ports import Abandonment
 from fleet.control.repair.facts import Facts
 from fleet.control.repair.leftovers import Orphan, find
 from fleet.control.repair.repair import Hands, Outcome, fix
@@ -27,6 +26,7 @@ from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
 from fleet.kube.claim_holds import Holds
 from fleet.node.cdi.directory import SpecDirectory
+from fleet.rpc.nodes import Abandonment
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan
 from jobs.sweep import each

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from fleet.control.binding.allocator import Allocated
     from fleet.control.binding.claim_leases import ClaimLeases
     from fleet.control.binding.decisions import PodFact
-    from fleet.control.binding.ports import Nodes
     from fleet.kube.claim import ClaimReading
+    from fleet.rpc.nodes import Nodes
 
 app = typer.Typer(no_args_is_help=True)
 DRIVER = KubernetesSettings().driver

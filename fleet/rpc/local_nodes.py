@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from fleet.rpc.client import DoorNode
+from fleet.rpc.nodes import Abandonment
 
 PARALLEL_MAX = 16
 """Doors asked at one time; a host has one node, a simulated fleet some."""
@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 
 
 class DoorNodes:
-    """`fleet.control.binding.ports.Nodes` over doors. Bounded by the doors' own time-outs."""
+    """`fleet.rpc.nodes.Nodes` over doors. Bounded by the doors' own time-outs."""
 
     def __init__(
         self,

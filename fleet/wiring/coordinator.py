@@ -20,7 +20,6 @@ from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import Follower, Loop, Opener, Reconciling, SideBySide
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.orphans import OrphanLeases
-from fleet.control.binding.ports import Nodes
 from fleet.control.binding.projection import trimmed, trimmed_node
 from fleet.control.binding.quarantine_events import QuarantineNotices
 from fleet.control.binding.quarantines import QuarantineLeases
@@ -45,6 +44,7 @@ from fleet.kube.events import Events
 from fleet.kube.marks import Marks
 from fleet.kube.rights import Rights
 from fleet.rpc.local_nodes import DoorNodes
+from fleet.rpc.nodes import Nodes
 from fleet.wiring import adapters
 from fleet.wiring.plans import CoordinatorPlan, FleetPlan
 

@@ -23,7 +23,6 @@ from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS
 from actors.nodes import RayNodes
 from actors.translate import given_up, kinds, translated
 from fleet.control.binding.loop import BindingView
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import DeviceResult, NodeView, Outcome, ScrubOrder
@@ -32,6 +31,7 @@ from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
+from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import RunRecord
 from fleet.wiring import adapters
 from tests.standin.server import StandIn

@@ -12,13 +12,13 @@ import pytest
 from actors.handles import RemoteNode
 from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
 from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
 from fleet.core.model import Holder, HolderKind, NodeName, Token
 from fleet.evidence.ledger import LedgerHead
+from fleet.rpc.nodes import Abandonment
 
 ORDER = ScrubOrder.model_validate(
     {"operation": "op", "node": "a", "device": "GPU-1", "token": "1.1"}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import ClosedBy, Closure
 from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.core.model import Holder, HolderKind, NodeName, Token
 from fleet.kube.base import CLAIMS, Name
+from fleet.rpc.nodes import Abandonment
 from jobs.reconcile import AtHand, Bench, run
 from tests.fleet.control.repair.conftest import FakeNode, Site
 

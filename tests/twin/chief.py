@@ -13,7 +13,6 @@ from fleet.control.binding.decisions import PodFact
 from fleet.control.binding.loop import Reconciling
 from fleet.control.binding.object_cache import Cached
 from fleet.control.binding.orphans import OrphanLeases
-from fleet.control.binding.ports import Nodes
 from fleet.control.binding.projection import trimmed
 from fleet.control.binding.quarantines import QuarantineLeases
 from fleet.control.binding.service import Binder
@@ -31,6 +30,7 @@ from fleet.kube.marks import Marks
 from fleet.kube.memory.engine import Engine
 from fleet.kube.memory.feeds import Feed
 from fleet.kube.memory.refusal import Refusal
+from fleet.rpc.nodes import Nodes
 from fleet.stores.base import LeaseStore, RunStore
 from tests.twin.clock import Alarm, Timeline, Wall
 from tests.twin.faults import Dice

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.leases import Closure
 from fleet.core.messages import Acceptance, NodeView, ScrubOrder
+from fleet.rpc.nodes import Abandonment
 from tests.twin.clock import Timeline
 from tests.twin.faults import Dice, carried_out
 from tests.twin.node import TwinNode
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass
 class TwinNodes:
-    """`fleet.control.binding.ports.Nodes` over nodes in this process."""
+    """`fleet.rpc.nodes.Nodes` over nodes in this process."""
 
     nodes: Mapping[str, TwinNode]
     exist: Callable[[], Collection[str]]

@@ -21,7 +21,6 @@ from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.device_choice import Choice, NoChoice, choose
 from fleet.control.binding.device_proof import Patience, Proven, Proving, Unproven
 from fleet.control.binding.offers import Scene
-from fleet.control.binding.ports import Nodes
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import NodeView
@@ -30,6 +29,7 @@ from fleet.kube.base import CLAIMS, CLASSES, SLICES, Cluster, Name, Object, name
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
 from fleet.plugin import resource_claim as dra
+from fleet.rpc.nodes import Nodes
 
 CHOICES_MAX = 4
 """Choices tried before it is given up: each failed one costs a wipe."""

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fleet.control.binding import pledge
-from fleet.control.binding.ports import Abandonment, Nodes
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest, Closure
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, Token, UnitId
+from fleet.rpc.nodes import Abandonment, Nodes
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ REASON = "NoCoordinator"
 
 
 class Reachable(Protocol):
-    """The nodes that can be reached; see `fleet.control.binding.ports.Nodes`."""
+    """The nodes that can be reached; see `fleet.rpc.nodes.Nodes`."""
 
     def names(self) -> Collection[str]: ...
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.control.binding.claim_leases import ClaimLeases
-from fleet.control.binding.ports import Nodes
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import Acceptance, DeviceResult, DeviceView, NodeView, Outcome, ScrubOrder
 from fleet.core.model import Lease, State, UnitId
 from fleet.core.settings import WipePolicy
+from fleet.rpc.nodes import Nodes
 
 POLL_S = 0.25
 """Pause, s, between two looks at the work of the node."""

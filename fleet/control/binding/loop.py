@@ -59,7 +59,7 @@ class Binding(Protocol):
 
 
 class Surveyed(Protocol):
-    """The nodes, as far as a survey asks them; see `fleet.control.binding.ports.Nodes`."""
+    """The nodes, as far as a survey asks them; see `fleet.rpc.nodes.Nodes`."""
 
     def names(self) -> Collection[str]: ...
 

@@ -10,12 +10,12 @@ from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.decisions import PodFact
 from fleet.control.binding.object_cache import Cached
-from fleet.control.binding.ports import Nodes
 from fleet.control.binding.shard import Charge
 from fleet.core.settings import Finalizing, Settings, Unexposed, WipePolicy
 from fleet.kube.base import Cluster, Name
 from fleet.kube.claim import ClaimReading
 from fleet.kube.marks import Marks
+from fleet.rpc.nodes import Nodes
 
 Job = Callable[[], None]
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet.control.binding.ports import Abandonment
 from fleet.control.repair.facts import records
 from fleet.control.repair.leftovers import Kind, Orphan
 from fleet.control.repair.survey import conditions_of
@@ -34,6 +33,7 @@ from fleet.kube.base import (
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Marked
 from fleet.kube.marks import Marks
+from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Releasing(Protocol):
 
 
 class Nodes(Protocol):
-    """What closes tokens and tells records; see `fleet.control.binding.ports`."""
+    """What closes tokens and tells records; see `fleet.rpc.nodes`."""
 
     def views(
         self, asked: Mapping[str, Sequence[str]]

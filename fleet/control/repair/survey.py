@@ -38,7 +38,7 @@ LISTED = frozenset(one.plural for one in (CLAIMS, NODES, PODS, SLICES))
 
 
 class Nodes(Protocol):
-    """What is asked of nodes; see `fleet.control.binding.ports`."""
+    """What is asked of nodes; see `fleet.rpc.nodes`."""
 
     def names(self) -> Collection[str]: ...
 

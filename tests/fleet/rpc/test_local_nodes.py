@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.rpc.client import DoorNode
 from fleet.rpc.local_nodes import HUNG_S, DoorNodes
+from fleet.rpc.nodes import Abandonment
 from fleet.rpc.socket import Door
 from tests.fleet.rpc.conftest import Recorder, refused
 

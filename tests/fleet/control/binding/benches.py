@@ -9,7 +9,6 @@ from fleet.control.binding.claim_facts import Rules
 from fleet.control.binding.claim_leases import ClaimLeases
 from fleet.control.binding.decisions import PodFact
 from fleet.control.binding.object_cache import Cached
-from fleet.control.binding.ports import Abandonment
 from fleet.control.binding.service import Binder
 from fleet.control.binding.shard import Charge
 from fleet.control.binding.surroundings import BinderTerms, Surroundings
@@ -43,6 +42,7 @@ from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
 from fleet.plugin.slices.device_attributes import Terms, render
+from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.fleet.control.binding import scenes

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from fleet.control.binding import pledge
 from fleet.control.binding.allocator import Allocator, AllocatorTerms
 from fleet.control.binding.claim_leases import ClaimLeases
-from fleet.control.binding.ports import Abandonment
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.leases import ClosedBy, Closure
@@ -25,6 +24,7 @@ from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
+from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore
 from tests.fleet.control.binding.scenes import (

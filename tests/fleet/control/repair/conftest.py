@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fleet.control.binding.ports import Abandonment
 from fleet.control.coordinator import Coordinator
 from fleet.control.repair.facts import Facts
 from fleet.control.repair.leftovers import Orphan, find
@@ -26,6 +25,7 @@ from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import MANAGER, Marks
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
+from fleet.rpc.nodes import Abandonment
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 
 MARKS = Marks("gpu.fleetscrub.dev")

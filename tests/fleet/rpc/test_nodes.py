@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.control.binding.ports import Abandonment, Nodes
 from fleet.core import errors
+from fleet.rpc.nodes import Abandonment, Nodes
 from tests.fleet.control.binding.benches import Bench
 
 
