@@ -39,7 +39,6 @@ from fleet.core.messages import (
     Swept,
 )
 from fleet.metrics import of_node
-from fleet.node import view as node_view
 
 if TYPE_CHECKING:
     from fleet.node.service import NodeService
@@ -275,9 +274,7 @@ class NodeActor:
     def sweep(self, node: str) -> str:
         """Read the health of every accelerator now; answers a `Swept` for each."""
         with self._call(node, "sweep") as service:
-            return SWEPT.dump_json(
-                tuple(node_view.swept(seen) for seen in service.sweep())
-            ).decode()
+            return SWEPT.dump_json(service.sweep()).decode()
 
     def drain(self, node: str) -> None:
         """Finish or stop all work and take nothing new."""

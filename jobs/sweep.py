@@ -15,7 +15,6 @@ from actors.handles import RemoteNode
 from fleet.cli.reach import Node
 from fleet.core.errors import FleetError, InputInvalid
 from fleet.core.messages import Message, Swept
-from fleet.node import view
 from fleet.node.service import NodeService
 from fleet.rpc.client import DoorNode
 
@@ -72,9 +71,7 @@ def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | F
 
 
 def _sweep(node: Node) -> tuple[Swept, ...]:
-    if isinstance(node, NodeService):
-        return tuple(view.swept(seen) for seen in node.sweep())
-    if isinstance(node, RemoteNode | DoorNode):
+    if isinstance(node, NodeService | RemoteNode | DoorNode):
         return tuple(node.sweep())
     raise InputInvalid(f"a {type(node).__name__} cannot be swept")
 

@@ -25,10 +25,11 @@ from fleet.core.messages import (
     Owed,
     Published,
     ScrubOrder,
+    Swept,
 )
 from fleet.core.model import ClaimUid, OperationId, Token
 from fleet.evidence.ledger import LedgerHead
-from fleet.node import lease_check, outbox, outcomes, recovery, retirement, sweep, wipe_totals
+from fleet.node import lease_check, outbox, outcomes, recovery, retirement, wipe_totals
 from fleet.node import view as node_view
 from fleet.node.condition import Condition
 from fleet.node.journal.journal import OperationRow
@@ -376,12 +377,12 @@ class NodeService:
                 operation = OperationId(f"idle/{device.uuid}/{uuid.uuid4().hex[:8]}")
                 self._begin(WipeTask(Work(operation, device, idle=True), self._parts.policy))
 
-    def sweep(self) -> list[sweep.Seen]:
+    def sweep(self) -> tuple[Swept, ...]:
         """Read and judge every accelerator now."""
         self._serving()
         seen = self._parts.sweep.run()
         self._occupants.look()
-        return seen
+        return tuple(node_view.swept(one) for one in seen)
 
     def _serving(self) -> None:
         """Raises `NotOwner` once the node is handing over."""

@@ -24,10 +24,9 @@ from fleet.core.messages import (
     Owed,
     Published,
     ScrubOrder,
+    Swept,
     TeardownOrder,
 )
-from fleet.node import view as node_view
-from fleet.node.sweep import Seen
 
 BUDGET_MAX_S = 3600.0
 """Longest time, s, a call may ask to be kept waiting; kubelet's calls end after 45 s."""
@@ -88,7 +87,7 @@ class ServesOperators(Protocol):
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
-    def sweep(self) -> Sequence[Seen]: ...
+    def sweep(self) -> Sequence[Swept]: ...
 
 
 class ServesCoordinators(Protocol):
@@ -233,7 +232,7 @@ class _Answers:
         self._service.follow_epoch(epoch, operator=_text(given, "operator"))
 
     def sweep(self, _: Arguments) -> Any:
-        return [node_view.swept(seen).model_dump(mode="json") for seen in self._service.sweep()]
+        return [seen.model_dump(mode="json") for seen in self._service.sweep()]
 
     def hand_over(self, given: Arguments) -> Any:
         return self._hand_over(str(given.get("by", "somebody")))

@@ -23,9 +23,9 @@ from fleet.core.messages import (
     Owed,
     Published,
     ScrubOrder,
+    Swept,
 )
 from fleet.core.model import Holder, HolderKind, NodeName, Token
-from fleet.node.sweep import Seen
 from fleet.rpc.client import DoorNode
 from fleet.rpc.socket import Door
 from tests.fleet.node.conftest import lab
@@ -133,7 +133,7 @@ class Recorder:
         """As above."""
         raise errors.EpochForeign(f"{epoch} ({operator})")
 
-    def sweep(self) -> Sequence[Seen]:
+    def sweep(self) -> Sequence[Swept]:
         """As above."""
         return ()
 
