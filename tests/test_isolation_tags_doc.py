@@ -11,12 +11,13 @@ import pytest
 import typer
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.admission import rules, tags, tags_list
+from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.tls import CONNECTION_WAIT_S, CONNECTIONS_MAX
 from fleet.admission.webhook import BODY_MAX, PATH
 from fleet.cli.main import build
 from fleet.core.settings_parse import parse
+from fleet.plugin import tags, tags_list
 from fleet.plugin.configuration import TAG_MAX, Deallocation
 from tests.fleet.admission.rights import tag
 

@@ -18,8 +18,8 @@ from typing import Any
 from fleet.admission.classes import NO_AGENT
 from fleet.admission.ground import PARAMETERS, Ground
 from fleet.admission.rule import Cel, Flaw, Rule
-from fleet.admission.shapes import ClaimSpec, Entry, Path, Wish, listed, mapping, text, texts
 from fleet.core.settings import ResetPolicy
+from fleet.kube.shapes import ClaimSpec, Entry, Path, Wish, listed, mapping, text, texts
 from fleet.plugin.configuration import API_VERSION, KIND, TAG_MAX, Deallocation
 
 DEALLOCATIONS = tuple(one.value for one in Deallocation)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fleet.admission.ground import Ground
 from fleet.admission.rule import Cel, Flaw, Rule
-from fleet.admission.shapes import ClassSpec
+from fleet.kube.shapes import ClassSpec
 
 _EXCLUSIVE = (
     r"allowMultipleAllocations\s*(!=\s*true|==\s*false)|!\s*device\.allowMultipleAllocations"

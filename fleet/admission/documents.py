@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.admission.shapes import Object, Path
 from fleet.core import errors
+from fleet.kube.shapes import Object, Path
 
 REPEATED_MAX = 20_000
 """Nodes of one document that aliases may add; what has more is no manifest."""

@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 
 from fleet.admission.ground import Ground
 from fleet.admission.rule import Cel, Flaw
-from fleet.admission.shapes import Object, Path, Workload
 from fleet.kube import cel
+from fleet.kube.shapes import Object, Path, Workload
 
 _NAME = re.compile(r"\bvariables\.(\w+)")
 _UNREADABLE = "cannot be judged: a field of it is not of the type that Kubernetes demands"

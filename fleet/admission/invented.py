@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.admission.ground import Ground
 from fleet.admission.rule import Flaw, Rule
-from fleet.admission.shapes import (
+from fleet.kube.shapes import (
     RESOURCE_GROUP,
     RESOURCE_VERSIONS,
     Object,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.review import Judge, Objection, Subject
-from fleet.admission.tags import TagKeys
-from fleet.admission.tags_claim import Asked, Isolation
+from fleet.plugin.tags import TagKeys
+from fleet.plugin.tags_claim import Asked, Isolation
 
 
 def judges(ground: Ground, keys: Callable[[], TagKeys]) -> tuple[Judge, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from fleet.admission.elements import CLAIM, CONTAINER, POD, VOLUME, Ask, asked, only_linted
 from fleet.admission.ground import GRACE_DEFAULT_S
 from fleet.admission.rule import Rule
-from fleet.admission.shapes import Workload
+from fleet.kube.shapes import Workload
 
 HOST_NAMESPACES = ("hostPID", "hostIPC", "hostNetwork")
 """Fields of a pod that put it among the host's own processes: by /proc/<pid>/root of one of them

@@ -24,7 +24,7 @@ from typing import Any
 from fleet.admission import claims, classes, pods
 from fleet.admission.ground import GOVERNED_LABEL, Ground, told
 from fleet.admission.rule import Cel, Rule
-from fleet.admission.shapes import (
+from fleet.kube.shapes import (
     AUTOSCALERS,
     EACH,
     OWNERS,

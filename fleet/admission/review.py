@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from fleet.admission.shapes import (
+from fleet.core import errors
+from fleet.kube.shapes import (
     CLAIMS,
     RESOURCE_GROUP,
     RESOURCE_VERSIONS,
@@ -27,7 +28,6 @@ from fleet.admission.shapes import (
     text,
     written,
 )
-from fleet.core import errors
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

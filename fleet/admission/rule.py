@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fleet.admission.ground import Ground, told
-from fleet.admission.shapes import Path, written
+from fleet.kube.shapes import Path, written
 
 V = TypeVar("V")
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from fleet.admission import claims, classes, invented, pods, shapes
+from fleet.admission import claims, classes, invented, pods
 from fleet.admission.ground import Ground
 from fleet.admission.rule import Finding, Rule
+from fleet.kube import shapes
 
 RAW = frozenset({"parameters"})
 """Fields that the API server keeps as they were written."""

@@ -12,12 +12,12 @@ import typer
 from fleet.admission.ground import Ground
 from fleet.admission.judge import judges
 from fleet.admission.review import Reviewing
-from fleet.admission.tags_file import TagKeyFile
 from fleet.admission.tls import Certificates
 from fleet.admission.webhook import Webhook
 from fleet.cli.options import LogFormatOption
 from fleet.core import errors, logs, settings_file, termination
 from fleet.core.settings import Settings
+from fleet.plugin.tags_file import TagKeyFile
 
 LISTEN_DEFAULT = "0.0.0.0:8443"
 _log = logging.getLogger(__name__)

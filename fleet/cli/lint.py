@@ -14,10 +14,10 @@ from rich.console import Console
 from fleet.admission import documents, rules
 from fleet.admission.documents import Document
 from fleet.admission.ground import CLUSTER_NAMESPACE, DRIVER, Ground
-from fleet.admission.shapes import is_sharing, is_understood
 from fleet.cli import text
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.core import errors
+from fleet.kube.shapes import is_sharing, is_understood
 
 STANDARD_INPUT = "-"
 REFUSED, INCOMPLETE = 1, 3

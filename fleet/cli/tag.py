@@ -12,17 +12,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fleet.admission import tags, tags_list
-from fleet.admission.tags import ANY, TagKeys, Use
-from fleet.admission.tags_authority import Authority, Right
-from fleet.admission.tags_file import TagKeyFile
 from fleet.cli import text
 from fleet.cli.options import moment
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.core import errors
 from fleet.core.messages import Message
 from fleet.evidence.keys import SHORT_ID
+from fleet.plugin import tags, tags_list
 from fleet.plugin.configuration import TAG_MAX, Deallocation
+from fleet.plugin.tags import ANY, TagKeys, Use
+from fleet.plugin.tags_authority import Authority, Right
+from fleet.plugin.tags_file import TagKeyFile
 
 DEFAULT_DIRECTORY = "~/.local/share/fleetscrub-tags"
 SKEW_S = 300

@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet.admission.tags_claim import REFUSALS, Isolation
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.messages import ClaimAnswer, ClaimOrder, NodeView, Owed, TeardownOrder
@@ -29,6 +28,7 @@ from fleet.plugin.resource_claim import Consumer, Reading, Result, moment, read
 from fleet.plugin.retries import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.plugin.slices.device_attributes import uuid_of
 from fleet.plugin.slices.gate import is_quarantined
+from fleet.plugin.tags_claim import REFUSALS, Isolation
 
 LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.admission.tags_claim import Isolation
-from fleet.admission.tags_file import TagKeyFile
 from fleet.control.coordinator_absence import COMPONENT, Uncoordinated
 from fleet.core import errors
 from fleet.core.clock import SystemClock
@@ -41,6 +39,8 @@ from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
 from fleet.plugin.slices.instances import PublishingInstance
 from fleet.plugin.slices.publisher import Publisher, PublisherTerms
 from fleet.plugin.slices.publisher_lease import SHARED_TTL_S, TTL_S, StoreLease
+from fleet.plugin.tags_claim import Isolation
+from fleet.plugin.tags_file import TagKeyFile
 from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
 from fleet.wiring import adapters

@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped] # ships no types
 from fleet.admission.ground import GOVERNED_LABEL, Ground
 from fleet.admission.policies import API_VERSION, files
 from fleet.admission.rules import LINT_ONLY, TABLE
-from fleet.admission.shapes import Object, group_and_version
+from fleet.kube.shapes import Object, group_and_version
 from tests.deploy import manifests
 from tests.e2e.place import Place
 from tests.e2e.polling import eventually

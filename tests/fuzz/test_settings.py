@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.admission import tags_list
-from fleet.admission.tags import TagKeys, TagKeysUnreadable
-from fleet.admission.tags_file import TagKeyFile
 from fleet.core import errors
 from fleet.core.settings import Settings
 from fleet.core.settings_file import load
 from fleet.evidence.keys import SigningKey
+from fleet.plugin import tags_list
+from fleet.plugin.tags import TagKeys, TagKeysUnreadable
+from fleet.plugin.tags_file import TagKeyFile
 from tests.fuzz.mutations import DEPTH, HOSTILE, damaged, documents, texts
 from tests.fuzz.running import bounded, fuzzed, told
 

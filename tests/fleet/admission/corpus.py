@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleet.admission.documents import Document, documents
 from fleet.admission.rules import LINT_ONLY
-from fleet.admission.shapes import mapping, text
+from fleet.kube.shapes import mapping, text
 
 ROOT = Path(__file__).parent.parent.parent / "corpus"
 EXPECT = "fleetscrub.dev/expect"

@@ -6,7 +6,7 @@ import copy
 from random import Random
 from typing import Any
 
-from fleet.admission.shapes import Object
+from fleet.kube.shapes import Object
 
 Place = tuple[Any, Any]
 """A container and a key or index in it."""

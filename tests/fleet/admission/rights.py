@@ -6,10 +6,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fleet.admission import tags, tags_list
-from fleet.admission.tags import ANY, Tag, TagKeys
 from fleet.evidence.keys import SigningKey
+from fleet.plugin import tags, tags_list
 from fleet.plugin.configuration import API_VERSION, KIND, Deallocation
+from fleet.plugin.tags import ANY, Tag, TagKeys
 
 NOW = 1_800_000_000
 """2027-01-15T08:00:00Z."""

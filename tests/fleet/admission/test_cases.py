@@ -7,7 +7,7 @@ import pytest
 from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.policies import files
-from fleet.admission.shapes import RESOURCE_VERSIONS
+from fleet.kube.shapes import RESOURCE_VERSIONS
 from tests.fleet.admission import apiserver, corpus
 
 GROUND = Ground()

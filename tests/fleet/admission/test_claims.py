@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from fleet.admission.claims import RULES, TAG, is_ours
 from fleet.admission.ground import Ground
-from fleet.admission.shapes import ClaimSpec
-from fleet.admission.tags import PREFIX
+from fleet.kube.shapes import ClaimSpec
 from fleet.plugin.configuration import API_VERSION, KIND, TAG_MAX, SanitizationConfig
+from fleet.plugin.tags import PREFIX
 
 GROUND = Ground()
 BY_ID = {rule.id: rule for rule in RULES}

@@ -9,7 +9,7 @@ import pytest
 from fleet.admission import rules
 from fleet.admission.classes import is_ours, is_strict
 from fleet.admission.ground import Ground
-from fleet.admission.shapes import Object, classes
+from fleet.kube.shapes import Object, classes
 from tests.deploy.manifests import of_kind
 from tests.fleet.admission import corpus
 

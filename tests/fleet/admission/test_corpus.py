@@ -7,7 +7,7 @@ import pytest
 from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.policies import files
-from fleet.admission.shapes import Object
+from fleet.kube.shapes import Object
 from tests.fleet.admission import apiserver, corpus
 from tests.fleet.admission.corpus import Case
 

@@ -14,7 +14,7 @@ from fleet.admission.ground import Ground
 from fleet.admission.judge import judges
 from fleet.admission.policies import files
 from fleet.admission.review import Subject
-from fleet.admission.shapes import Object, is_understood, mapping, text
+from fleet.kube.shapes import Object, is_understood, mapping, text
 from tests.fleet.admission import apiserver, corpus
 from tests.fleet.admission.rights import KEYS, NOW
 

@@ -7,7 +7,7 @@ import pytest
 from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.invented import FIELDS, KINDS, claims_kind
-from fleet.admission.shapes import Object
+from fleet.kube.shapes import Object
 
 GROUND = Ground()
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.admission.ground import Ground
 from fleet.admission.judge import judges
 from fleet.admission.review import Reviewing
-from fleet.admission.tags import TagKeys, TagKeysUnreadable
+from fleet.plugin.tags import TagKeys, TagKeysUnreadable
 from tests.fleet.admission.reviews import (
     FORBIDDEN_WISH,
     claim,

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.admission.ground import CAPABILITIES, Ground
 from fleet.admission.pods import RULES
-from fleet.admission.shapes import PodSpec, Workload
+from fleet.kube.shapes import PodSpec, Workload
 
 GROUND = Ground()
 BY_ID = {rule.id: rule for rule in RULES}

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.admission.ground import GOVERNED_LABEL, Ground
 from fleet.admission.policies import files, objects, policies
-from fleet.admission.shapes import RESOURCE_VERSIONS, WORKLOADS, Object
+from fleet.kube.shapes import RESOURCE_VERSIONS, WORKLOADS, Object
 from tests.fleet.admission import apiserver, corpus
 from tests.fleet.admission.apiserver import Denial, Request
 

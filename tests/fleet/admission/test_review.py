@@ -18,8 +18,8 @@ from fleet.admission.review import (
     Reviewing,
     Subject,
 )
-from fleet.admission.tags import TagKeysUnreadable
 from fleet.core import errors
+from fleet.plugin.tags import TagKeysUnreadable
 from tests.fleet.admission.reviews import claim, devices, exactly, review, template
 from tests.fleet.admission.rights import NOW, SPACE
 

@@ -11,7 +11,7 @@ from fleet.admission import rules
 from fleet.admission.ground import Ground
 from fleet.admission.policies import files
 from fleet.admission.rules import LINT_ONLY, TABLE
-from fleet.admission.shapes import Object
+from fleet.kube.shapes import Object
 from tests.fleet.admission import apiserver, corpus, mutations
 
 GROUND = Ground()

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fleet.admission.ground import Ground
-from fleet.admission.tags_file import TagKeyFile
 from fleet.cli.admission import Readiness, ground_of
 from fleet.cli.main import build
 from fleet.core import errors
 from fleet.core.settings import Settings
+from fleet.plugin.tags_file import TagKeyFile
 from tests.fleet.admission.certificates import Ca
 from tests.fleet.admission.reviews import FORBIDDEN_WISH, claim, devices, exactly, review
 from tests.fleet.admission.rights import LIST, ROOT

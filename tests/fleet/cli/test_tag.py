@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fleet.admission import tags
-from fleet.admission.tags import TagKeysUnreadable
 from fleet.cli.main import build
 from fleet.core import errors
+from fleet.plugin import tags
+from fleet.plugin.tags import TagKeysUnreadable
 
 runner = CliRunner()
 APP = build()

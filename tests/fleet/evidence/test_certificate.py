@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.admission import tags, tags_list
 from fleet.core.errors import EvidenceRefused
 from fleet.core.model import BootId, Digest, NodeName, Process, ProcessKind, Token, UnitId, Uuid
 from fleet.devices.base import Coverage, Mismatch, ResetScrub
@@ -20,6 +19,7 @@ from fleet.devices.wipe.result import Failure, Pass
 from fleet.evidence import dsse, parsed
 from fleet.evidence.certificate import Attested, Issued, Reset, issue
 from fleet.evidence.keys import SigningKey
+from fleet.plugin import tags, tags_list
 from tests.fleet.evidence.samples import (
     START,
     Verdict,

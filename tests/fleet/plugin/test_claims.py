@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from fleet.admission.tags import TagKeys, TagKeysUnreadable, seconds_of
-from fleet.admission.tags_claim import Isolation
-from fleet.admission.tags_list import without_key
 from fleet.core import errors
 from fleet.core.model import HolderKind, State
 from fleet.evidence import layout
@@ -28,6 +25,9 @@ from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.claims import ENDED, ClaimServing
 from fleet.plugin.configuration import API_VERSION, KIND
 from fleet.plugin.requests import AskedClaim, PreparedClaim
+from fleet.plugin.tags import TagKeys, TagKeysUnreadable, seconds_of
+from fleet.plugin.tags_claim import Isolation
+from fleet.plugin.tags_list import without_key
 from fleet.wiring import adapters
 from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
 from tests.fleet.plugin.benches import DRIVER, NODE, SPACE, Bench, bench, result

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admission.tags_claim import Isolation
 from fleet.core import errors
 from fleet.core.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from fleet.kube.base import NODES, Name
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.standby import Patience
+from fleet.plugin.tags_claim import Isolation
 from fleet.wiring import adapters, plugin
 from fleet.wiring.adapters import NodePlan, SimulatedNode
 from tests.fleet.admission.rights import LIST, ROOT

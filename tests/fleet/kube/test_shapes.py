@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.admission import shapes
-from fleet.admission.shapes import WORKLOADS, written
+from fleet.kube import shapes
+from fleet.kube.shapes import WORKLOADS, written
 from tests.fleet.admission import corpus
 
 JSON = st.recursive(

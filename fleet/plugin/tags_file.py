@@ -6,9 +6,9 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from fleet.admission import tags_list
-from fleet.admission.tags import TagKeys, TagKeysUnreadable
 from fleet.core.disk import read_regular, shown
+from fleet.plugin import tags_list
+from fleet.plugin.tags import TagKeys, TagKeysUnreadable
 
 
 class TagKeyFile:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fleet.admission import shapes, tags
-from fleet.admission.shapes import ClaimSpec, Object, written
-from fleet.admission.tags import WHOLE, TagInvalid, TagKeys, TagKeysUnreadable, Use
 from fleet.core.errors import ClaimConfigInvalid
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.settings_parse import Problem
-from fleet.plugin import configuration
+from fleet.kube import shapes
+from fleet.kube.shapes import ClaimSpec, Object, written
+from fleet.plugin import configuration, tags
 from fleet.plugin.configuration import Entry, Origin, Statement
 from fleet.plugin.resource_claim import Reading
+from fleet.plugin.tags import WHOLE, TagInvalid, TagKeys, TagKeysUnreadable, Use
 
 _DEALLOCATION = (
     "deallocation: ZeroFillMemoryOnRelease or WipeOnDeallocate in the opaque parameters of driver"

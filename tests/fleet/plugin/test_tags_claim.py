@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fleet.admission.tags import seconds_of
-from fleet.admission.tags_claim import Asked, Isolation
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView
 from fleet.plugin import resource_claim
+from fleet.plugin.tags import seconds_of
+from fleet.plugin.tags_claim import Asked, Isolation
 from tests.fleet.admission.rights import DRIVER, KEYS, NOW, SPACE, config, issued, parameters
 
 JUDGE = Isolation(DRIVER, keys=lambda: KEYS)

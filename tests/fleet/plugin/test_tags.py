@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.admission import tags
-from fleet.admission.tags import ANY, PREFIX, WHOLE, Revoked, TagInvalid, TagKeys, Use
 from fleet.core.errors import InputInvalid
 from fleet.evidence import dsse
+from fleet.plugin import tags
 from fleet.plugin.configuration import TAG_MAX, Deallocation
+from fleet.plugin.tags import ANY, PREFIX, WHOLE, Revoked, TagInvalid, TagKeys, Use
 from tests.fleet.admission.rights import (
     DAY_S,
     ISSUER,

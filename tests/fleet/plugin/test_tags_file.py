@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admission import tags_list
-from fleet.admission.tags import TagKeysUnreadable
-from fleet.admission.tags_file import TagKeyFile
+from fleet.plugin import tags_list
+from fleet.plugin.tags import TagKeysUnreadable
+from fleet.plugin.tags_file import TagKeyFile
 from tests.fleet.admission.rights import ISSUER, KEYS, LIST, NOW, ROOT, STRANGER
 
 

@@ -144,7 +144,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class TagKeys:
-    """What tags are judged by: the signed list (`fleet.admission.tags_list`), as read."""
+    """What tags are judged by: the signed list (`fleet.plugin.tags_list`), as read."""
 
     number: int = 0
     issued_at: int = 0

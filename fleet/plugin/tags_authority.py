@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.admission import tags, tags_list
-from fleet.admission.tags import Tag, TagKeys
 from fleet.core import errors
 from fleet.core.disk import make_directory, read_regular, replace
 from fleet.evidence import layout
 from fleet.evidence.keys import PublicKey, SigningKey
 from fleet.node.journal.lock import OwnerLock
+from fleet.plugin import tags, tags_list
 from fleet.plugin.configuration import Deallocation
+from fleet.plugin.tags import Tag, TagKeys
 
 LIST = "tag-keys.json"
 _ROOT = "root.key"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fleet.admission import tags_list
-from fleet.admission.tags import TagKeysUnreadable
 from fleet.core.errors import InputInvalid
 from fleet.evidence import dsse
+from fleet.plugin import tags_list
+from fleet.plugin.tags import TagKeysUnreadable
 from tests.fleet.admission.rights import ISSUER, KEYS, LIST, NOW, ROOT, STRANGER, tag
 
 ROOTS = [ROOT.key_id]

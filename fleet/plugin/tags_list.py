@@ -17,17 +17,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fleet.admission.tags import (
-    Revoked,
-    TagKey,
-    TagKeys,
-    TagKeysUnreadable,
-    moment,
-    seconds_of,
-)
 from fleet.core.errors import EvidenceInvalid, InputInvalid
 from fleet.evidence import dsse
 from fleet.evidence.keys import SHORT_ID, PublicKey
+from fleet.plugin.tags import Revoked, TagKey, TagKeys, TagKeysUnreadable, moment, seconds_of
 
 PAYLOAD_TYPE = "application/vnd.fleetscrub.tag-key-list.v1+json"
 MOST_BYTES = 1 << 20

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admission import tags
-from fleet.admission.tags import Use
-from fleet.admission.tags_authority import Authority, Right
 from fleet.core import errors
 from fleet.evidence import layout
 from fleet.node.journal.lock import OwnerLock
+from fleet.plugin import tags
 from fleet.plugin.configuration import Deallocation
+from fleet.plugin.tags import Use
+from fleet.plugin.tags_authority import Authority, Right
 from tests.fleet.admission.rights import DAY_S, NOW
 
 RIGHT = Right(["b", "a", "a"], ["whole", "1g.10gb"], Deallocation.WIPE, NOW, NOW + DAY_S)
