@@ -36,7 +36,7 @@ def document(title: str, body: Iterable[str]) -> str:
 
 @cache
 def _style() -> str:
-    return files("fleet.cli").joinpath("page.css").read_text(encoding="utf-8")
+    return files("fleet.cli.pages").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def text(value: object) -> str:
