@@ -182,6 +182,7 @@ class Heartbeat:
             self._drop_former(found, told.at)
         except errors.FleetError as error:
             trouble = str(error)
+        if self._rights.missing:
             self._rights.ask_again()
         if trouble and not self._untold:
             LOG.warning("nobody else can see whether this coordinator steps: %s", trouble)

@@ -24,6 +24,8 @@ from fleet.plugin import resource_claim as dra
 LOG = logging.getLogger(__name__)
 SKEW_S = 60.0
 """Difference, s, between clocks that is told; claims hear of their allocation within seconds."""
+SKEW_TOLD_S = 60.0
+"""Time, s, for which it stays told after a claim that showed it: that one may have come late."""
 FORGOTTEN_S = 600.0
 """Time, s, after which a node that does not exist any more is forgotten."""
 
@@ -71,10 +73,17 @@ class Look:
         """Claims that were there when we began, as long as none has looked at them."""
         self.unwritable: dict[str, str] = {}
         """Why the server takes no status of a claim: that stays so, for its spec is immutable."""
-        self.trouble = ""
-        """What the clocks of this host and of the API server seem to differ by."""
+        self._apart = ""
+        """What the clocks of this host and of the API server seem to differ by, and when a claim
+        showed it last, by the time watched."""
+        self._apart_at = 0.0
         self._missed: dict[str, float] = {}
         self._noticed: set[str] = set()
+
+    @property
+    def trouble(self) -> str:
+        """What new claims show of the clocks; "" once none has for `SKEW_TOLD_S`."""
+        return self._apart if self.watch.seconds - self._apart_at <= SKEW_TOLD_S else ""
 
     def cases(self, uids: Iterable[str], now: float) -> list[Case]:
         """The claims that have anything to do with us."""
@@ -166,13 +175,15 @@ class Look:
             return
         apart_s = now - reading.allocated_at
         if abs(apart_s) <= SKEW_S:
-            self.trouble = ""
-        elif not self.trouble:
-            self.trouble = (
+            self._apart = ""
+            return
+        if not self.trouble:
+            self._apart = (
                 f"claim {reading.name} is new and was allocated {apart_s:.0f} s ago by our clock:"
                 " this host's clock differs from the scheduler's, or claims are told late"
             )
-            LOG.warning("%s", self.trouble)
+            LOG.warning("%s", self._apart)
+        self._apart_at = self.watch.seconds
 
     def ask(self, cases: Iterable[Case]) -> None:
         """Ask the nodes concerned, once each, for all that these claims want to know."""

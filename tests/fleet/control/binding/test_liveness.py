@@ -18,6 +18,7 @@ from fleet.kube.base import LEASES, Cluster, Name, PatchKind
 from fleet.kube.memory.access import Access, Caller, Rule
 from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.memory.engine import Engine
+from tests.fleet.kube.test_rights import Reviewed
 
 NOW = 1_700_000_000.0
 SPACE = "fleetscrub"
@@ -187,7 +188,7 @@ def test_f71_one_that_may_not_say_it_says_that_in_its_log(
     stage.heart().beat()
     engine = stage.cluster.engine
     engine.access = Access(())
-    stage.cluster = MemoryCluster(engine, caller=Caller(USER))
+    stage.cluster = Reviewed(engine, caller=Caller(USER))
     heart = stage.heart()
     for _ in range(3):
         heart.beat()
@@ -198,6 +199,7 @@ def test_f71_one_that_may_not_say_it_says_that_in_its_log(
     engine.access.rules.append(Rule(USER, ("patch",), ("leases",)))
     heart.beat()
     assert stage.signs().unknown  # it may write, and not read
+    assert heart.now().wrong(NOW) == ""
 
 
 def test_one_that_ends_in_good_order_is_not_missed(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from fleet.control.binding import pledge
-from fleet.control.binding.snapshot import FORGOTTEN_S, Case, touched
+from fleet.control.binding.snapshot import FORGOTTEN_S, SKEW_S, SKEW_TOLD_S, Case, touched
 from fleet.control.binding.tracking import Track
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
@@ -293,6 +293,18 @@ def test_clocks_that_differ_are_told_once(caplog: pytest.LogCaptureFixture) -> N
     assert len([one for one in caplog.records if "by our clock" in one.message]) == 1
     bench.given("e", "a", node="n2")
     bench.step()
+    assert bench.binder.troubles == {}
+
+
+def test_f71_one_claim_that_came_late_is_no_trouble_for_good() -> None:
+    """F71: a coordinator that was held hears late of a claim: that passes without another claim."""
+    bench = Bench()
+    bench.step()
+    bench.given("c", "a")
+    bench.clock.advance(SKEW_S + 8.0)
+    bench.step()
+    assert list(bench.binder.troubles) == ["clocks"]
+    bench.run(SKEW_TOLD_S + 1.0, wait_s=1.0)
     assert bench.binder.troubles == {}
 
 
