@@ -29,7 +29,7 @@ from tests.fleet.node.cdi.conftest import DEVICES, FILE, OTHER, UID, UNSYNCED, c
 from tests.fleet.node.cdi.writing import NULL, grow
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent.parent
+ROOT = Path(__file__).parents[4]
 CASES = ROOT / "tests/corpus/B69-cdi-invalid-spec"
 WRITES = 3_000
 WRITES_SYNCED = 300
