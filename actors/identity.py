@@ -16,7 +16,7 @@ from fleet.stores.sqlite import host_identity
 
 HOST_LABEL = "fleet/host"
 """Label of a raylet that names its host; node actors are pinned to it."""
-COORDINATOR_LABEL = "fleet/control/coordinator"
+COORDINATOR_LABEL = "fleet/coordinator"
 """Label, "true", of the raylets that alone may run the coordinator, where any carries it."""
 PRIVATE_UMASK = 0o077
 """Umask of the actors' processes: keys, journals and stores are for their owner only."""

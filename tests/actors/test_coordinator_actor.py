@@ -215,9 +215,9 @@ def test_a_coordinator_goes_where_its_rights_are() -> None:
     """A5: what it may do at the API is its pod's; live raylets made for it are taken, if any is."""
     settings = Settings(store=StoreSettings(kind=StoreKind.KUBERNETES))
     plan = CoordinatorPlan(state="/s", settings=settings).model_dump_json()
-    meant = {"Alive": True, "Labels": {"fleet/control/coordinator": "true"}}
+    meant = {"Alive": True, "Labels": {"fleet/coordinator": "true"}}
     dead, other = {**meant, "Alive": False}, {"Alive": True, "Labels": {"fleet/host": "h1"}}
-    pinned = {"label_selector": {"fleet/control/coordinator": "true"}}
+    pinned = {"label_selector": {"fleet/coordinator": "true"}}
     assert placement(plan, host="h1", raylets=[other, meant]) == pinned
     assert placement(plan, host="h1", raylets=[other, dead]) == {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import time
@@ -121,6 +122,13 @@ class Installation(Footing):
     def uninstall(self, *, good: Sequence[int] = (0,)) -> str:
         """`helm uninstall`; what helm says."""
         return self.helm("uninstall", RELEASE, "--timeout", "5m", timeout_s=400, good=good)
+
+    def forget(self) -> None:
+        """What `helm uninstall` leaves goes, as docs/install.md has it: nothing is remembered."""
+        self.site.run("kubectl", "delete", "namespace", NAMESPACE, timeout_s=300)
+        self.site.run("kubectl", "delete", "persistentvolume", "--all")
+        for name in ("state", "run", "volumes"):
+            shutil.rmtree(self.scratch / name)
 
     def _written(self) -> Path:
         path = self.scratch / "values.json"
@@ -246,6 +254,11 @@ class Installation(Footing):
         """What a command says in the standby's container."""
         pod = name_of(self.part(WORKER)).name
         return self.kubectl("exec", pod, "--container", "standby", "--", *words, good=good)
+
+    def head(self, *words: str, good: Sequence[int] = (0,)) -> str:
+        """What a command says in the head's container."""
+        pod = name_of(self.part(HEAD)).name
+        return self.kubectl("exec", pod, "--container", "ray-head", "--", *words, good=good)
 
     # --- what is whole ---
 

@@ -5,6 +5,7 @@ FLEET_E2E_ARCHIVE         the image under test, an OCI archive
 FLEET_E2E_NEW             command that starts a cluster with nothing in it
 FLEET_E2E_STOP            command that ends all of it with its containers: the machine goes down
 FLEET_E2E_START           command that starts it again with what it had
+FLEET_E2E_ARCHIVE_BEFORE  an image of an older commit; without it no two versions meet
 
 The programs helm, kubectl and ctr are found on the path.
 """
@@ -42,6 +43,8 @@ class Site:
     new: str
     stop: str
     start: str
+    before: Path | None = None
+    """An image of an older commit."""
 
     def run(self, *words: str, timeout_s: float = CALL_S, good: Sequence[int] = (0,)) -> str:
         """What a program prints; an AssertionError with all of it when its exit code is not good.
@@ -113,6 +116,7 @@ class Site:
 
 def named() -> Site:
     """The site of the environment. Raises KeyError for a part that is not named."""
+    before = os.environ.get("FLEET_E2E_ARCHIVE_BEFORE")
     return Site(
         place=places.named(),
         containerd=os.environ["FLEET_E2E_CONTAINERD"],
@@ -120,6 +124,7 @@ def named() -> Site:
         new=os.environ["FLEET_E2E_NEW"],
         stop=os.environ["FLEET_E2E_STOP"],
         start=os.environ["FLEET_E2E_START"],
+        before=Path(before) if before else None,
     )
 
 
