@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +50,20 @@ def _there(installation: Installation) -> set[str]:
 
 def _missing(installation: Installation, parts: tuple[str, ...]) -> list[str]:
     return [part for part in parts if not installation.pods(part)]
+
+
+@contextmanager
+def held(installation: Installation, part: str, words: str) -> Iterator[None]:
+    """The part's processes whose command line has these words hang; they go on at the end."""
+    found = [pid for pid, line in installation.processes(part).items() if words in line]
+    assert found, f"no process of {part} has {words!r}"
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in found:
+            os.kill(pid, signal.SIGCONT)
 
 
 def replace_worker(installation: Installation) -> None:

@@ -39,6 +39,8 @@ RELEASE = "fleetscrub"
 NAMESPACE = "fleetscrub"
 PLUGIN, WORKER, HEAD = "node-plugin", "worker", "ray-head"
 PARTS = (PLUGIN, WORKER, HEAD)
+COORDINATOR = "ray::CoordinatorActor"
+"""Command line of the coordinator's process, in the head."""
 DEVICES = 4
 MEMORY_BYTES = 16 * 1024 * 1024
 STORAGE_CLASS = "fleet-e2e"
