@@ -24,6 +24,7 @@ from fleet.kube.base import Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.plugin.ports import Node
+from fleet.plugin.slices.device_attributes import names
 from fleet.plugin.slices.gate import is_quarantined
 
 LOG = logging.getLogger(__name__)
@@ -202,7 +203,8 @@ class Marking:
         bad = unverified(one, view) if self.rules.verified_only else ()
         if bad and one.uid in self._kept:
             return False
-        used = [(view.node, had.name) for had in view.devices if had.uuid in one.devices]
+        shown = names(view.devices)
+        used = [(view.node, shown[uuid]) for uuid in one.devices if uuid in shown]
         marked = self.holds.release(
             Name(one.name, one.namespace),
             one.uid,
@@ -217,8 +219,12 @@ class Marking:
             return not marked.reading.marked
         if marked.left:
             return True  # the coordinator has put them on for another use, or goes on with them
-        if not bad or not marked.finalizer:
+        if not marked.finalizer:
             return True
+        if not bad:
+            # The server took no write of it from us (422, as an admission policy refuses).
+            self._pause(one.uid)
+            return False
         self._kept.add(one.uid)
         LOG.warning(
             "claim %s/%s keeps our finalizer until %s is clean: clear its quarantine once it is"

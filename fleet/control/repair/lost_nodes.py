@@ -241,8 +241,14 @@ def _let_go(
             failed.append(f"marks on claim {claim.name}: its lease has to go first")
             continue
         try:
-            if parting.holds.release(claim.name, claim.uid, of=claim).left:
+            marked = parting.holds.release(claim.name, claim.uid, of=claim)
+            if marked.left:
                 failed.append(f"marks on claim {claim.name}: it is used anew, and is looked at so")
+            elif marked.finalizer:
+                failed.append(
+                    f"finalizer on claim {claim.name}: the server took no write of it from us;"
+                    " `fleet reconcile` tries again"
+                )
             else:
                 gone.append(str(claim.name))
         except errors.FleetError as error:

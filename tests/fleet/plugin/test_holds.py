@@ -26,7 +26,9 @@ from fleet.plugin.holds import (
     MarkingRules,
     unverified,
 )
+from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim
+from fleet.plugin.slices.device_attributes import names
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
 
@@ -353,6 +355,57 @@ def test_a_held_orphan_that_nobody_asks_about_is_let_go(site: Bench) -> None:
     site.plug()
     settle(site)
     assert not reading(site, asked).marked
+
+
+def test_a_finalizer_that_the_server_would_not_take_off_stays_owed(site: Bench) -> None:
+    """Promise 7: somebody's admission policy refuses the write (422) for a while: the debt is not
+    struck out, and the plugin that comes once it is gone takes the finalizer off."""
+    asked = site.bound("a", "gpu-0")
+    site.serving.prepare(asked)
+    alone(site, asked)
+    site.serving.unprepare(asked)
+    faults = site.cluster.faults
+
+    def refuse() -> None:
+        faults.fail_next("patch", errors.ApiInvalid("not on a Sunday", status=422, causes=[]))
+
+    faults.before_next("patch", lambda: faults.before_next("patch", refuse))
+    settle(site)
+    assert (reading(site, asked).held, reading(site, asked).finalizer) == (False, True)
+    assert len(site.node.view().owed) == 1
+    site.plug()
+    settle(site)
+    assert not reading(site, asked).marked
+    assert site.node.view().owed == ()
+
+
+def test_a_device_is_known_by_the_name_it_was_published_under(site: Bench) -> None:
+    """Invariant 28, promise 7: a driver's name that is no DNS label is another in the slice, and in
+    the allocation: that is no other use of the claim."""
+
+    class Shouted:
+        """The node, whose driver names devices in capitals."""
+
+        def view(self) -> NodeView:
+            view = site.door.view()
+            loud = [one.model_copy(update={"name": one.name.upper()}) for one in view.devices]
+            return view.model_copy(update={"devices": tuple(loud)})
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(site.door, name)
+
+    node: Node = Shouted()  # type: ignore[assignment] # the rest is the door's
+    shown = names(node.view().devices)
+    published = next(shown[one.uuid] for one in node.view().devices if one.name == "GPU-0")
+    assert published not in ("gpu-0", "GPU-0")
+    asked = site.bound("a", published)
+    replace(site.serving, node=node).prepare(asked)
+    alone(site, asked)
+    site.serving.unprepare(asked)
+    wait_for(lambda: _drained(site))
+    replace(site.parts.marking, node=node).step(site.node.view())
+    assert not reading(site, asked).marked
+    assert site.node.view().owed == ()
 
 
 def test_a_claim_used_anew_keeps_its_marks(site: Bench) -> None:

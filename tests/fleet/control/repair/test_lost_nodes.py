@@ -133,6 +133,25 @@ def test_one_claim_that_fails_stops_no_other(site: Site) -> None:
     assert not site.claim("b").marked
 
 
+def test_marks_that_the_server_would_not_take_off_are_not_told_as_gone(site: Site) -> None:
+    """Promise 7: an admission policy refuses the finalizer's write (422): that is said, and what is
+    named takes it off later."""
+    claim = site.make_claim("a")
+    faults = site.cluster.faults
+
+    def refuse() -> None:
+        faults.fail_next("patch", errors.ApiInvalid("not on a Sunday", status=422, causes=[]))
+
+    faults.before_next("patch", lambda: faults.before_next("patch", refuse))
+    done = lose(site)
+    assert done.claims == ()
+    assert "fleet reconcile" in done.failed[0]
+    assert set(site.find()) == {f"finalizer {claim.uid}"}
+    site.n1.away = False
+    site.fix()
+    assert not site.claim("a").marked
+
+
 def test_an_api_that_does_not_answer_changes_nothing(site: Site) -> None:
     """Promise 7: without the API nobody knows what is the node's: not even the mark is set."""
     site.lease(site.make_claim("c").uid, site.n1)
