@@ -287,7 +287,7 @@ def quick_settings(**wipe: object) -> Settings:
     base = Settings()
     chosen = {"deadline_base_s": 1.5, "kill_wait_s": 0.3, **wipe}
     policy = base.wipe.model_copy(update=chosen)
-    health = base.health.model_copy(update={"reading_timeout_s": 0.4})
+    health = base.health.model_copy(update={"reading_timeout_s": 3.0})
     return base.model_copy(update={"wipe": policy, "health": health})
 
 
