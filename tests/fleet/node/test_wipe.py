@@ -119,10 +119,10 @@ def test_without_a_reset_a_pending_remap_is_never_exposed(lab: Lab) -> None:
 def test_a_device_whose_driver_does_not_answer_is_not_clean(lab: Lab) -> None:
     """Promise 5: CLEAN and then silent is doubt; the scrub that meets it says so."""
     lab.node.close()
-    health = lab.settings.health.model_copy(update={"reading_timeout_s": 0.3})
+    health = lab.settings.health.model_copy(update={"reading_timeout_s": 1.0})
     lab.open(settings=quick_settings().model_copy(update={"health": health}))
     assert lab.scrub().outcome is Outcome.CERTIFIED
-    lab.fault("reading-hang", seconds="2")
+    lab.fault("reading-hang", seconds="4")
     lab.node.sweep()
     result = lab.scrub()
     assert (result.outcome, result.state) == (Outcome.QUARANTINED, State.QUARANTINED)
