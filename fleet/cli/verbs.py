@@ -61,12 +61,6 @@ PANELS: dict[str, tuple[Verb, ...]] = {
     "Manifests, schemas, simulation": (
         Verb("lint", "Judge manifests by the rules of admission.", "lint", "lint"),
         Verb("schema", "The shape of what verbs answer with --json.", "schema", "schema"),
-        Verb(
-            "kubelet-sim",
-            "Run pods on simulated devices through the real node plugin.",
-            "kubelet_sim",
-            "kubelet_sim",
-        ),
         Verb("sim", "Act as a tenant of simulated devices, or break them.", "sim"),
     ),
 }

@@ -24,7 +24,7 @@ CAMPAIGN = (
     ("tag", "issue", "--namespace", "tenant-a", "--days", "3650"),
 )
 """Two campaigns, one with a device that fails; a decision, a retired device, a replaced key."""
-KUBELET = (("kubelet-sim", "--profile", "lab"),)
+KUBELET = "node_plugin.kubelet_sim"
 """Pods: prepared, a second tenant, deleted by force, a reboot."""
 PASSING = ("*.lock", "*.sock", "*.bin", "*-wal", "*-shm")
 """What is no record: locks, sockets, the memory of simulated devices."""
@@ -32,13 +32,13 @@ PASSING = ("*.lock", "*.sock", "*.bin", "*-wal", "*-shm")
 
 def make(directory: Path) -> None:
     """Both states below `directory`, which is made."""
-    for name, verbs in (("campaign", CAMPAIGN), ("kubelet", KUBELET)):
+    pods = (KUBELET, "--profile", "lab", "--dir", str(directory / "kubelet"))
+    campaign = tuple(("fleet.cli.main", *words) for words in CAMPAIGN)
+    for name, commands in (("campaign", campaign), ("kubelet", (pods,))):
         state = directory / name
-        for words in verbs:
-            last = ("--dir", str(state)) if words[0] == "kubelet-sim" else ()
-            command = [sys.executable, "-m", "fleet.cli.main", *words, *last]
+        for words in commands:
             ran = subprocess.run(
-                command,
+                [sys.executable, "-m", *words],
                 env={
                     **os.environ,
                     "FLEET_STATE": str(state),

@@ -1,7 +1,7 @@
 """``python -m tests.chaos.storm --minutes N``: one real system that is struck for so long.
 
 The system is a local Ray with a head and a raylet for each node, node actors with simulated
-devices, node plugins over gRPC with standby and bridge, kubelet-sim with pods that write into what
+devices, node plugins over gRPC with standby and bridge, a kubelet with pods that write into what
 they get, the coordinator, leases in moto's DynamoDB and evidence in its S3, and campaigns one after
 the other. Faults fall as the seed says (`tests.chaos.storm.plan`), each one a JSON line of
 the log. Then no more fall, and everything must come to rest.

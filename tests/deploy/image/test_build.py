@@ -224,7 +224,7 @@ for service in ("dynamodb", "s3", "sts", "sso", "sso-oidc", "signin"):
 from cuda.bindings import driver
 import pynvml
 END
-fleet kubelet-sim
+python -m node_plugin.kubelet_sim
 echo all of it ran
 """
 """What pods do beside what every build tries: a head with dashboard, a job, clients of clouds."""
