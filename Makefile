@@ -46,7 +46,7 @@ scrub: $(RUN_STAMP) ## scrub a simulated fleet of 2 nodes x 8 devices on a local
 	$(VENV)/bin/fleet scrub --simulate 2x8 --memory 64MiB --state $(STATE)
 
 kubelet-demo: $(RUN_STAMP) ## run pods through the real node plugin on simulated devices (DIR=, PROFILE=)
-	$(RUN) node_plugin.kubelet_sim $(if $(DIR),--dir '$(DIR)') $(if $(PROFILE),--profile '$(PROFILE)')
+	$(RUN) tests.lab.kubelet $(if $(DIR),--dir '$(DIR)') $(if $(PROFILE),--profile '$(PROFILE)')
 
 # The storm takes longest: begun first, it has the other tests of Ray beside it.
 test: $(STAMP) ## run the tests

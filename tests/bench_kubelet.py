@@ -33,8 +33,8 @@ from fleet.kube.base import NODES, Cluster, Name, uid_of
 from fleet.plugin.requests import AskedClaim
 from fleet.wiring import adapters
 from fleet.wiring.adapters import NodePlan
-from node_plugin.kubelet_sim.connection import Connection
-from node_plugin.kubelet_sim.control import ControlPlane, Seen
+from tests.lab.kubelet.connection import Connection
+from tests.lab.kubelet.control import ControlPlane, Seen
 
 DRIVER = "gpu.fleetscrub.dev"
 NODE = "bench"

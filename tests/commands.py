@@ -27,7 +27,7 @@ NOT_TYPED = {
 """Places whose commands are not, with the reason."""
 ELSEWHERE = {
     "make test": "it is what runs the tests",
-    "make kubelet-demo": "tests/node_plugin/kubelet_sim/test_demo.py",
+    "make kubelet-demo": "tests/lab/kubelet/test_demo.py",
     "make demo-nvidia": "tests/drivers/test_demo.py",
     "helm install fleetscrub deploy/helm/fleetscrub --namespace fleetscrub"
     " --set image.repository=REGISTRY/fleetscrub": "needs accelerators; else the quick start's",

@@ -102,8 +102,8 @@ def _told_by(kind: str) -> Callable[[int, Path | None], object]:
         return plain.run
     from fleet.kube import client  # noqa: F401 - every plugin that is forked has it then
     from node_plugin import wiring  # noqa: F401
-    from node_plugin.kubelet_sim import connection, control, resources, runtime  # noqa: F401
     from tests.chaos.kubelet import play
+    from tests.lab.kubelet import connection, control, resources, runtime  # noqa: F401
 
     return play.run
 

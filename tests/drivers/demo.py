@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.narration import Say, Telling
 from tests.drivers import pods, slices
 from tests.drivers.host import Gpu
 from tests.drivers.stage import MEMORY_BYTES, BrokenOff, Part, Stage, loaded
 from tests.drivers.tenants import GpuTenant
+from tests.lab.kubelet.narration import Say, Telling
 
 SECRET_BYTES = 4096
 PART = Part(2, 2)

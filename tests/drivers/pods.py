@@ -1,6 +1,6 @@
 """Chapter of the demo: pods with MIG slices through the real node plugin and a stand-in kubelet.
 
-Kubelet, container runtime, scheduler and API server are those of `node_plugin.kubelet_sim`. Beside
+Kubelet, container runtime, scheduler and API server are those of `tests.lab.kubelet`. Beside
 each container a program runs in a cgroup of the same pod, which has the memory of the instance that
 the pod's device nodes reach: nodes are plain files here, and open nothing by themselves.
 """
@@ -23,15 +23,15 @@ from fleet.kube.memory.engine import Engine
 from fleet.plugin import configuration
 from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.control import ControlPlane, Seen
-from node_plugin.kubelet_sim.kubelet import KubeletSim
-from node_plugin.kubelet_sim.pods import Phase, Pod
-from node_plugin.kubelet_sim.resources import PodIdentity
-from node_plugin.kubelet_sim.runtime import Container, Runtime
-from node_plugin.kubelet_sim.timings import Timings
 from tests.drivers.stage import BrokenOff, Part, Stage
 from tests.drivers.tenants import GpuTenant
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.control import ControlPlane, Seen
+from tests.lab.kubelet.kubelet import KubeletSim
+from tests.lab.kubelet.pods import Phase, Pod
+from tests.lab.kubelet.resources import PodIdentity
+from tests.lab.kubelet.runtime import Container, Runtime
+from tests.lab.kubelet.timings import Timings
 
 TIMINGS = Timings().scaled(0.02)
 SECRET_BYTES = 4096

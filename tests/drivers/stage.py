@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.settings import HardwareSettings
-from node_plugin.kubelet_sim.narration import Telling
 from tests.drivers.host import Gpu, Host
 from tests.drivers.parts import MIB
 from tests.drivers.tree import capability
+from tests.lab.kubelet.narration import Telling
 
 MEMORY_BYTES = 64 * MIB
 CONTEXT_BYTES = 64 * 1024

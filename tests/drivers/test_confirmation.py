@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node_plugin.kubelet_sim.narration import Telling
 from tests.drivers.stage import ROOT, Stage
+from tests.lab.kubelet.narration import Telling
 
 
 @pytest.fixture

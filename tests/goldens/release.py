@@ -24,7 +24,7 @@ CAMPAIGN = (
     ("tag", "issue", "--namespace", "tenant-a", "--days", "3650"),
 )
 """Two campaigns, one with a device that fails; a decision, a retired device, a replaced key."""
-KUBELET = "node_plugin.kubelet_sim"
+KUBELET = "tests.lab.kubelet"
 """Pods: prepared, a second tenant, deleted by force, a reboot."""
 PASSING = ("*.lock", "*.sock", "*.bin", "*-wal", "*-shm")
 """What is no record: locks, sockets, the memory of simulated devices."""

@@ -1,6 +1,6 @@
 """A kubelet for the stand-in: pods of the API become real processes with a device's memory.
 
-Calls, checkpoint and cgroups are those of `node_plugin.kubelet_sim`. A container is the pod's own
+Calls, checkpoint and cgroups are those of `tests.lab.kubelet`. A container is the pod's own
 command, without a mount namespace: it finds its termination log and the device's memory at paths of
 the host. For pods of one container that is not restarted, with one device at most.
 """
@@ -28,12 +28,12 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
-from node_plugin.kubelet_sim import checkpoint
-from node_plugin.kubelet_sim.connection import Connection
-from node_plugin.kubelet_sim.registration import PluginRegistry
-from node_plugin.kubelet_sim.resources import PodIdentity, Resources
-from node_plugin.kubelet_sim.runtime import Edits, Runtime
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet import checkpoint
+from tests.lab.kubelet.connection import Connection
+from tests.lab.kubelet.registration import PluginRegistry
+from tests.lab.kubelet.resources import PodIdentity, Resources
+from tests.lab.kubelet.runtime import Edits, Runtime
+from tests.lab.kubelet.timings import Timings
 from tests.twin import objects
 
 TERMINATION_LOG = "/dev/termination-log"

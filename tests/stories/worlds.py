@@ -25,13 +25,13 @@ from fleet.kube.base import (
     name_of,
 )
 from fleet.kube.cluster import KubernetesCluster
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.runtime import Runtime
 from tests.deploy import manifests
 from tests.e2e import place as places
 from tests.e2e import workloads
 from tests.e2e.place import Place
 from tests.e2e.polling import eventually
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.runtime import Runtime
 from tests.stories.control import ControlSide
 from tests.stories.kubelet import PodKubelet
 

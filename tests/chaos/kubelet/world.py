@@ -75,11 +75,11 @@ class World:
     """Called when everything for a call is ready, just before it is made."""
 
     def __post_init__(self) -> None:
-        from node_plugin.kubelet_sim.cgroups import PodCgroups
-        from node_plugin.kubelet_sim.connection import V1, Connection
-        from node_plugin.kubelet_sim.control import ControlPlane
-        from node_plugin.kubelet_sim.resources import Resources
-        from node_plugin.kubelet_sim.runtime import Runtime
+        from tests.lab.kubelet.cgroups import PodCgroups
+        from tests.lab.kubelet.connection import V1, Connection
+        from tests.lab.kubelet.control import ControlPlane
+        from tests.lab.kubelet.resources import Resources
+        from tests.lab.kubelet.runtime import Runtime
 
         plan, kubernetes = self.site.plan, self.site.plan.settings.kubernetes
         self.cluster = MemoryCluster(self.standin.engine)
@@ -140,7 +140,7 @@ class World:
 
     def _converge(self, call: Call, tenant: Tenant) -> int:
         """Repeat a call until it succeeds; how often it was tried."""
-        from node_plugin.kubelet_sim.resources import PodIdentity
+        from tests.lab.kubelet.resources import PodIdentity
 
         identity = PodIdentity(NAMESPACE, tenant.name.name, tenant.pod, (tenant.claimed.name,))
         asked = self.resources.prepare if call.act is Act.PREPARE else self.resources.unprepare

@@ -19,14 +19,14 @@ from fleet.core import errors
 from fleet.core.errors import FleetError
 from fleet.kube.base import CLAIMS, Name, uid_of
 from fleet.plugin.requests import AskedClaim
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.connection import V1, Connection
-from node_plugin.kubelet_sim.control import ControlPlane, Seen
-from node_plugin.kubelet_sim.resources import PodIdentity, Resources
-from node_plugin.kubelet_sim.runtime import Container, Runtime
 from tests.chaos.storm.exposure import Exposures
 from tests.chaos.storm.site import Place
 from tests.chaos.storm.system import System
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.connection import V1, Connection
+from tests.lab.kubelet.control import ControlPlane, Seen
+from tests.lab.kubelet.resources import PodIdentity, Resources
+from tests.lab.kubelet.runtime import Container, Runtime
 
 NAMESPACE = "tenants"
 SECRET_BYTES = 64

@@ -21,13 +21,13 @@ from fleet.kube.base import CLAIMS
 from fleet.node.cdi.directory import SpecDirectory
 from fleet.stores.base import RunState
 from fleet.wiring import adapters
-from node_plugin.kubelet_sim.control import ControlPlane
 from tests.chaos import checks
 from tests.chaos.checks import Sample
 from tests.chaos.plain import GONE_WAIT_S, wipe_workers
 from tests.chaos.storm.campaigns import RUNS_LOOKED_AT
 from tests.chaos.storm.site import Place
 from tests.chaos.storm.system import System
+from tests.lab.kubelet.control import ControlPlane
 
 CLEARED_AFTER_S = 15.0
 """Age, s, of a quarantine that the operator clears: a rule had its chance by then."""

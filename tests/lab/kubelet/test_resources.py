@@ -12,9 +12,9 @@ import pytest
 from fleet.core import errors
 from fleet.kube.base import Object
 from fleet.plugin.requests import AskedClaim, PreparedDevice
-from node_plugin.kubelet_sim import checkpoint
-from node_plugin.kubelet_sim.connection import Answer
-from node_plugin.kubelet_sim.resources import PodIdentity, Resources
+from tests.lab.kubelet import checkpoint
+from tests.lab.kubelet.connection import Answer
+from tests.lab.kubelet.resources import PodIdentity, Resources
 
 A = PodIdentity("ns", "a", "pod-a", ("c1",))
 B = PodIdentity("ns", "b", "pod-b", ("c1",))

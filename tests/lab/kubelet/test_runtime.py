@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.runtime import Runtime
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.runtime import Runtime
 
 POD = "d0d0d0d0-0000-4000-8000-000000000001"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from node_plugin.kubelet_sim.pods import PodEvent
+from tests.lab.kubelet.pods import PodEvent
 
 Say = Callable[[str], None]
 """Takes one line for a person."""

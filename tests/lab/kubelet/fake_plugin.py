@@ -12,13 +12,13 @@ from typing import Any
 
 import grpc
 
-from node_plugin.kubelet_sim.connection import HEALTH, V1, V1BETA1
 from node_plugin.proto import (
     dra_v1_pb2,
     dra_v1beta1_pb2,
     health_v1alpha1_pb2,
     registration_pb2,
 )
+from tests.lab.kubelet.connection import HEALTH, V1, V1BETA1
 
 DRIVER = "gpu.example.com"
 Unary = Callable[[Any, grpc.ServicerContext], Any]

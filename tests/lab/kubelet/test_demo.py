@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from node_plugin.kubelet_sim import demo
+from tests.lab.kubelet import demo
 
 
 def test_the_demo_holds_every_promise() -> None:

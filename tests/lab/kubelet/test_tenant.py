@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from node_plugin.kubelet_sim import tenant
+from tests.lab.kubelet import tenant
 
 
 @pytest.mark.parametrize(("size", "length"), [(64, 64), (4096, 64), (1 << 20, 64), (1000, 10)])

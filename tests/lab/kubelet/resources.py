@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from fleet.core import errors
 from fleet.kube.base import Object, uid_of
 from fleet.plugin.requests import AskedClaim, PreparedDevice
-from node_plugin.kubelet_sim import checkpoint
-from node_plugin.kubelet_sim.checkpoint import ClaimEntry
-from node_plugin.kubelet_sim.connection import Answer
+from tests.lab.kubelet import checkpoint
+from tests.lab.kubelet.checkpoint import ClaimEntry
+from tests.lab.kubelet.connection import Answer
 
 ReadClaim = Callable[[str, str], Object]
 """(namespace, name) -> the claim at the API server. Raises `ApiNotFound` and its like."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.node.cgroups import CgroupTree
-from node_plugin.kubelet_sim.cgroups import PodCgroups
+from tests.lab.kubelet.cgroups import PodCgroups
 
 UID = "d0d0d0d0-0000-4000-8000-000000000001"
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.resources import PodIdentity, Resources
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet.resources import PodIdentity, Resources
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.timings import Timings
 
 _LOOK_S = 0.05
 

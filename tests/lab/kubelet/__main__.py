@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fleet.core import logs, terminal
 from fleet.core.profiles import Profile
-from node_plugin.kubelet_sim import demo
+from tests.lab.kubelet import demo
 
 PROFILES = (Profile.FAST, Profile.LAB)
 """Not `strict`: it waits for binding conditions that a coordinator sets, and here is none."""
@@ -24,7 +24,7 @@ PROFILES = (Profile.FAST, Profile.LAB)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit code of the story."""
-    parser = argparse.ArgumentParser(prog="python -m node_plugin.kubelet_sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.kubelet", description=__doc__)
     parser.add_argument(
         "--dir", type=Path, help="keep everything below this new directory; else it is removed"
     )

@@ -23,13 +23,13 @@ from fleet.kube.memory.engine import Engine
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.control import ControlPlane
-from node_plugin.kubelet_sim.kubelet import KubeletSim
-from node_plugin.kubelet_sim.narration import Say, Telling
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.story import Stage, Story
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.control import ControlPlane
+from tests.lab.kubelet.kubelet import KubeletSim
+from tests.lab.kubelet.narration import Say, Telling
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.story import Stage, Story
+from tests.lab.kubelet.timings import Timings
 
 NODE = "node-1"
 DEVICES = 2

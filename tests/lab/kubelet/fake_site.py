@@ -10,14 +10,14 @@ from typing import Any
 
 from fleet.kube.base import CLAIMS, SLICES, Name
 from fleet.kube.memory.cluster import MemoryCluster
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.control import ControlPlane
-from node_plugin.kubelet_sim.kubelet import KubeletSim
-from node_plugin.kubelet_sim.pods import PodEvent
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.story import Stage
-from node_plugin.kubelet_sim.timings import Timings
-from tests.node_plugin.kubelet_sim.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.control import ControlPlane
+from tests.lab.kubelet.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.kubelet import KubeletSim
+from tests.lab.kubelet.pods import PodEvent
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.story import Stage
+from tests.lab.kubelet.timings import Timings
 
 NODE = "node-a"
 FAST = replace(

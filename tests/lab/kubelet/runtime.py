@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fleet.core import errors
-from node_plugin.kubelet_sim import tenant
-from node_plugin.kubelet_sim.cgroups import PodCgroups
+from tests.lab.kubelet import tenant
+from tests.lab.kubelet.cgroups import PodCgroups
 
 _VERSIONS = frozenset({"0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"})
 _SPEC_FIELDS = frozenset({"cdiVersion", "kind", "annotations", "devices", "containerEdits"})

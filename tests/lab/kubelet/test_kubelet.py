@@ -13,13 +13,13 @@ import pytest
 from fleet.core import errors
 from fleet.kube.base import Object
 from fleet.node import kubelet_checkpoint
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.kubelet import KubeletSim
-from node_plugin.kubelet_sim.pods import Phase, Pod
-from node_plugin.kubelet_sim.resources import PodIdentity
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.timings import Timings
-from tests.node_plugin.kubelet_sim.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.kubelet import KubeletSim
+from tests.lab.kubelet.pods import Phase, Pod
+from tests.lab.kubelet.resources import PodIdentity
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.timings import Timings
 
 FAST = Timings(
     poll_s=0.02,

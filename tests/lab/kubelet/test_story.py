@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node_plugin.kubelet_sim.narration import Telling
-from node_plugin.kubelet_sim.story import Story
-from tests.node_plugin.kubelet_sim.fake_site import FakeSite, HonestPlugin
+from tests.lab.kubelet.fake_site import FakeSite, HonestPlugin
+from tests.lab.kubelet.narration import Telling
+from tests.lab.kubelet.story import Story
 
 
 @pytest.fixture

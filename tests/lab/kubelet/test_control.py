@@ -8,8 +8,8 @@ import pytest
 
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object, uid_of
 from fleet.kube.memory.cluster import MemoryCluster
-from node_plugin.kubelet_sim.control import FINALIZER, ControlPlane
-from tests.node_plugin.kubelet_sim.fake_site import NODE, slice_of
+from tests.lab.kubelet.control import FINALIZER, ControlPlane
+from tests.lab.kubelet.fake_site import NODE, slice_of
 
 CLAIM, POD = Name("c", "ns"), Name("p", "ns")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.connection import (
+from tests.lab.kubelet.connection import (
     PLUGIN_TYPE,
     SERVICES,
     Connection,
@@ -24,7 +24,7 @@ from node_plugin.kubelet_sim.connection import (
     Greeting,
     Registration,
 )
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet.timings import Timings
 
 Told = Callable[[str, str], None]
 """Called with (what, detail) whenever something happens that a person would want to see."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet.timings import Timings
 
 
 def test_the_defaults_are_kubelets() -> None:

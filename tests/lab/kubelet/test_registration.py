@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fleet.core import errors
-from node_plugin.kubelet_sim.connection import V1, V1BETA1
-from node_plugin.kubelet_sim.registration import PluginRegistry
-from node_plugin.kubelet_sim.timings import Timings
-from tests.node_plugin.kubelet_sim.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.connection import V1, V1BETA1
+from tests.lab.kubelet.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.registration import PluginRegistry
+from tests.lab.kubelet.timings import Timings
 
 FAST = Timings(health_reopen_s=0.05, absent_s=10.0, greet_s=0.5)
 

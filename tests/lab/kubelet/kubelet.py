@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet.core import errors
-from node_plugin.kubelet_sim import checkpoint
-from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent, PodWorker, Surroundings, Told
-from node_plugin.kubelet_sim.registration import PluginRegistry
-from node_plugin.kubelet_sim.resources import ReadClaim, Resources
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet import checkpoint
+from tests.lab.kubelet.pods import Phase, Pod, PodEvent, PodWorker, Surroundings, Told
+from tests.lab.kubelet.registration import PluginRegistry
+from tests.lab.kubelet.resources import ReadClaim, Resources
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.timings import Timings
 
 DeleteSlices = Callable[[str], None]
 """Deletes the node's ResourceSlices of one driver, or of all drivers for ""."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node_plugin.kubelet_sim.__main__ import main
+from tests.lab.kubelet.__main__ import main
 
 
 @pytest.mark.parametrize("profile", ["strict", "loose", ""])

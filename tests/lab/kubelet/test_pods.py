@@ -12,12 +12,12 @@ import pytest
 from fleet.core.errors import PluginUnavailable
 from fleet.kube.base import Object
 from fleet.plugin.requests import AskedClaim
-from node_plugin.kubelet_sim.cgroups import PodCgroups
-from node_plugin.kubelet_sim.connection import Answer
-from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent, PodWorker, Surroundings
-from node_plugin.kubelet_sim.resources import PodIdentity, Resources
-from node_plugin.kubelet_sim.runtime import Runtime
-from node_plugin.kubelet_sim.timings import Timings
+from tests.lab.kubelet.cgroups import PodCgroups
+from tests.lab.kubelet.connection import Answer
+from tests.lab.kubelet.pods import Phase, Pod, PodEvent, PodWorker, Surroundings
+from tests.lab.kubelet.resources import PodIdentity, Resources
+from tests.lab.kubelet.runtime import Runtime
+from tests.lab.kubelet.timings import Timings
 
 POD = Pod(PodIdentity("ns", "a", "d0d0d0d0-0000-4000-8000-000000000001", ("c",)))
 SLOW = Timings(prepare_retry_s=60, unprepare_retry_s=60, container_retry_s=60, grace_s=5)

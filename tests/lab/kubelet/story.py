@@ -16,12 +16,12 @@ from typing import Protocol
 
 from fleet.core import errors
 from fleet.kube.base import CLAIMS, Name, uid_of
-from node_plugin.kubelet_sim.control import ControlPlane, Seen
-from node_plugin.kubelet_sim.kubelet import KubeletSim
-from node_plugin.kubelet_sim.narration import Telling
-from node_plugin.kubelet_sim.pods import Phase, Pod, PodEvent
-from node_plugin.kubelet_sim.resources import PodIdentity
-from node_plugin.kubelet_sim.runtime import Container
+from tests.lab.kubelet.control import ControlPlane, Seen
+from tests.lab.kubelet.kubelet import KubeletSim
+from tests.lab.kubelet.narration import Telling
+from tests.lab.kubelet.pods import Phase, Pod, PodEvent
+from tests.lab.kubelet.resources import PodIdentity
+from tests.lab.kubelet.runtime import Container
 
 SECRET_BYTES = 64
 PATIENCE_S = 60.0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fleet.core import errors
 from fleet.node import kubelet_checkpoint
 from fleet.plugin.requests import AskedClaim, PreparedDevice
-from node_plugin.kubelet_sim import checkpoint
-from node_plugin.kubelet_sim.checkpoint import ClaimEntry
+from tests.lab.kubelet import checkpoint
+from tests.lab.kubelet.checkpoint import ClaimEntry
 
 texts = st.text(min_size=1, max_size=8)
 devices = st.builds(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from node_plugin.kubelet_sim.narration import Telling
-from node_plugin.kubelet_sim.pods import PodEvent
+from tests.lab.kubelet.narration import Telling
+from tests.lab.kubelet.pods import PodEvent
 
 
 def test_everything_held_is_exit_code_0() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.plugin.requests import AskedClaim
-from node_plugin.kubelet_sim.connection import (
+from tests.lab.kubelet.connection import (
     HEALTH,
     V1,
     V1BETA1,
@@ -20,7 +20,7 @@ from node_plugin.kubelet_sim.connection import (
     Greeting,
     Registration,
 )
-from tests.node_plugin.kubelet_sim.fake_plugin import DRIVER, FakePlugin
+from tests.lab.kubelet.fake_plugin import DRIVER, FakePlugin
 
 A, B = AskedClaim("ns", "u1", "a"), AskedClaim("ns", "u2", "b")
 

@@ -1,0 +1,1 @@
+"""Stand-ins for what surrounds the product on a real cluster, and benches: not in the wheel."""
