@@ -109,7 +109,14 @@ def timed(act: Callable[[], None]) -> float:
 def standing_in(root: Path) -> Iterator[Path]:
     """The stand-in API server as a process; the path of its kubeconfig."""
     ports, kubeconfig = root / "port", root / "kubeconfig"
-    command = ("-m", "tests.standin", "--port-file", str(ports), "--kubeconfig", str(kubeconfig))
+    command = (
+        "-m",
+        "tests.lab.apiserver",
+        "--port-file",
+        str(ports),
+        "--kubeconfig",
+        str(kubeconfig),
+    )
     process = subprocess.Popen((sys.executable, *command, "--until-eof"), stdin=subprocess.PIPE)
     try:
         await_fact(ports.exists, "the stand-in API server does not start")

@@ -30,10 +30,10 @@ from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.cloud import proxy
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
-from tests.standin.faults import Fault, Faults
+from tests.lab.apiserver.http_faults import Fault, Faults
 
 if TYPE_CHECKING:
-    from tests.standin.server import StandIn
+    from tests.lab.apiserver.server import StandIn
 
 TIMEOUT_S = 20.0
 TABLE = "stress"
@@ -109,7 +109,7 @@ def ground(kind: str, seed: int, cloud: CloudServer | None = None) -> Iterator[G
         elif kind == "sqlite":
             found = _File(folder / "store.db")
         elif kind == "kubernetes":
-            from tests.standin.server import StandIn
+            from tests.lab.apiserver.server import StandIn
 
             found = _Cluster(stack.enter_context(StandIn()), folder, seed)
         else:
@@ -194,7 +194,7 @@ class _Cluster:
         self.spec = Spec("kubernetes", str(server.kubeconfig(folder / "kubeconfig")))
 
     def copy(self) -> Any:
-        from fleet.kube.memory.cluster import MemoryCluster
+        from tests.lab.apiserver.cluster import MemoryCluster
 
         return MemoryCluster(self._engine).get(CONFIGMAPS, Name(NAME, NAMESPACE))
 

@@ -4,8 +4,8 @@ Objects are plain dictionaries as the server sent them: a typed model would drop
 know, and a later write would erase them (case B19). Every write says what it must not overwrite:
 a resourceVersion, a UID, or a field manager's ownership (server-side apply).
 
-`fleet.kube.client` talks to a real server, `fleet.kube.memory` is the in-memory twin; the contract
-suite in tests/contracts holds for both.
+`fleet.kube.client` talks to a real server; the tests have a twin in memory (tests/lab/apiserver).
+The contract suite in tests/contracts holds for both.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from fleet.evidence import layout
 from fleet.wiring import adapters, plugin
 from fleet.wiring.adapters import NodePlan
 from tests.actors.waiting import until
-from tests.standin.server import StandIn
+from tests.lab.apiserver.server import StandIn
 
 DEADLINE_S = 60.0
 NOBODY = "127.0.0.1:1"

@@ -11,7 +11,7 @@ import pytest
 from fleet.wiring import adapters, plugin
 from tests.actors.trees import Rays
 from tests.actors.waiting import until
-from tests.standin.server import StandIn
+from tests.lab.apiserver.server import StandIn
 
 AS_IN_THE_CHART = 'FLEET_LOG_ALSO=/proc/$$/fd/2 exec "$0" "$@"'
 

@@ -30,11 +30,11 @@ from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import RunRecord
 from fleet.wiring import adapters
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 pytestmark = pytest.mark.ray
 

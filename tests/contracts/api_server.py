@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from fleet.core.clock import ManualClock
 from fleet.kube.base import Object
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.engine import Engine
-from tests.standin.server import StandIn
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.server import StandIn
 
 KUBECONFIG = os.environ.get("FLEET_E2E_KUBECONFIG", "")
 JSON = "application/json"

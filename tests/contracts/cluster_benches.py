@@ -10,11 +10,11 @@ from fleet.core.clock import ManualClock
 from fleet.core.errors import ApiUnavailable
 from fleet.kube.base import CLAIMS, Cluster, Name, Object
 from fleet.kube.client import connect
-from fleet.kube.memory.access import Access, Caller
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
-from tests.standin.faults import Fault
-from tests.standin.server import StandIn
+from tests.lab.apiserver.access import Access, Caller
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.http_faults import Fault
+from tests.lab.apiserver.server import StandIn
 
 START = 1_764_000_000.0
 METHODS = {

@@ -8,7 +8,6 @@ import pytest
 
 from fleet.core import errors
 from fleet.kube.base import CLAIMS, PODS, Name, PatchKind, name_of, version_of
-from fleet.kube.memory.access import Access, Rule
 from tests.contracts.cluster_benches import (
     STRANGER,
     Bench,
@@ -18,6 +17,7 @@ from tests.contracts.cluster_benches import (
     device,
     status,
 )
+from tests.lab.apiserver.access import Access, Rule
 
 HERE = Name("a", "default")
 

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.core import errors
 from fleet.kube.base import CLAIMS, SLICES, Change, Event, Name, PatchKind, Selection, name_of
-from fleet.kube.memory.engine import Target
 from tests.contracts.cluster_benches import Bench, claim, slice_of
+from tests.lab.apiserver.engine import Target
 
 LONG_S = 20.0
 """Longer than any test here takes; watches are closed when a test has seen enough."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.kube.base import Object, Resource
-from fleet.kube.memory.access import Rule
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.access import Rule
+from tests.lab.apiserver.cluster import MemoryCluster
 
 Right = tuple[str, str, str]
 """Group, resource (with subresource) and verb."""

@@ -17,9 +17,9 @@ import cel
 import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.kube.base import Name, Object, PatchKind, Resource, name_of
-from fleet.kube.memory.access import Caller
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine, Target
+from tests.lab.apiserver.access import Caller
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine, Target
 
 NODE_NAME = "authentication.kubernetes.io/node-name"
 """Extra of a token that is bound to a pod: the node it runs on."""

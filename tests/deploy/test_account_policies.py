@@ -14,7 +14,6 @@ from fleet.core.profiles import Profile
 from fleet.kube.base import CLAIMS, Object
 from fleet.kube.claim import read
 from fleet.kube.claim_holds import Holds
-from fleet.kube.memory.access import Caller
 from tests.deploy import test_coordinator, test_rbac, test_rbac_accounts
 from tests.deploy.manifests import ROOT
 from tests.deploy.reviews import Recorded, Recorder, Review, policies, refused
@@ -22,6 +21,7 @@ from tests.fleet.control.binding.grounds import Ground
 from tests.fleet.control.repair.conftest import Site
 from tests.fleet.control.repair.test_uninstall import install
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench
+from tests.lab.apiserver.access import Caller
 
 DIRECTORY = ROOT / "helm" / "fleetscrub" / "accounts"
 FILES = sorted(DIRECTORY.glob("*.yaml"))

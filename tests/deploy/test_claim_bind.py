@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleet.core import errors
-from fleet.kube.memory.access import Access, Caller
 from tests.deploy.manifests import Right, called, rights, role, rules
 from tests.fleet.control.binding.grounds import Ground
+from tests.lab.apiserver.access import Access, Caller
 
 GROUP = "resource.k8s.io"
 USER = "hybrid-scheduler"

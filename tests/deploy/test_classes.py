@@ -11,10 +11,10 @@ from fleet.core.messages import DeviceView
 from fleet.core.profiles import RULES, Profile
 from fleet.core.settings import KubernetesSettings, WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, PODS, Object
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.configuration import Entry, Origin, demand
 from fleet.plugin.slices.device_attributes import Terms, agent_device, render
 from tests.deploy.manifests import FILES, ROOT, of_kind
+from tests.lab.apiserver.cluster import MemoryCluster
 
 DRIVER = KubernetesSettings().driver
 TERMS = Terms(DRIVER, "node-1", Profile.STRICT)

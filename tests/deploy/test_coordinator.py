@@ -27,8 +27,6 @@ from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.events import REPEAT_S, Events, Regarding
-from fleet.kube.memory.access import Access, Caller, Wish
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.rpc.local_nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
@@ -38,7 +36,9 @@ from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.control.repair.conftest import Site
 from tests.fleet.control.repair.test_lost_nodes import lose
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
-from tests.standin.server import StandIn
+from tests.lab.apiserver.access import Access, Caller, Wish
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 ACCOUNT = "fleet-coordinator"
 USER = f"system:serviceaccount:fleetscrub:{ACCOUNT}"

@@ -10,8 +10,6 @@ from fleet.core.clock import ManualClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, RunId, UnitId
 from fleet.kube.base import Object
-from fleet.kube.memory.access import Caller
-from fleet.kube.memory.engine import Engine
 from fleet.stores.base import RUNS_KEPT, RunState
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
@@ -27,6 +25,8 @@ from tests.deploy.test_account_policies import (
 )
 from tests.fleet.plugin.benches import NODE
 from tests.fleet.stores import test_kubernetes_runs
+from tests.lab.apiserver.access import Caller
+from tests.lab.apiserver.engine import Engine
 
 MAPS = "configmaps"
 

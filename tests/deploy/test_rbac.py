@@ -19,8 +19,6 @@ from fleet.kube.claim_bodies import Told, Word
 from fleet.kube.claim_holds import Holds
 from fleet.kube.events import REPEAT_S, Events
 from fleet.kube.marks import MANAGER
-from fleet.kube.memory.access import Access, Caller
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.retries import Waiting, leaving
 from node_plugin import wiring
@@ -29,6 +27,8 @@ from node_plugin.ports import Lack
 from node_plugin.wiring import Options, Plugin
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench, result
+from tests.lab.apiserver.access import Access, Caller
+from tests.lab.apiserver.cluster import MemoryCluster
 
 USER = "system:serviceaccount:fleetscrub:fleet-node-plugin"
 GROUP = "resource.k8s.io"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fleet.control.repair.uninstall import obstacles, remove
-from fleet.kube.memory.access import Access, Caller
-from fleet.kube.memory.cluster import MemoryCluster
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.control.repair.conftest import MARKS, Site
 from tests.fleet.control.repair.test_uninstall import install
+from tests.lab.apiserver.access import Access, Caller
+from tests.lab.apiserver.cluster import MemoryCluster
 
 GROUP = "resource.k8s.io"
 UNINSTALL = "fleet-uninstall"

@@ -18,13 +18,13 @@ from fleet.core import errors
 from fleet.core.profiles import Profile
 from fleet.core.settings import HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.plugin import configuration
 from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
 from tests.drivers.stage import BrokenOff, Part, Stage
 from tests.drivers.tenants import GpuTenant
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 from tests.lab.kubelet.cgroups import PodCgroups
 from tests.lab.kubelet.control import ControlPlane, Seen
 from tests.lab.kubelet.kubelet import KubeletSim

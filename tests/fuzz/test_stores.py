@@ -21,8 +21,6 @@ from fleet.core.clock import ManualClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, RunId, Token, UnitId
 from fleet.kube.base import CONFIGMAPS, Name, Object, Resource
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.stores import dynamodb_sheet, kubernetes_state
 from fleet.stores.kubernetes import NAME, KubernetesStores, open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
@@ -31,6 +29,8 @@ from tests.contracts.lease_store_contract import START
 from tests.contracts.run_store_contract import RUN, record, result
 from tests.fuzz.mutations import damaged, documents, texts
 from tests.fuzz.running import bounded, fuzzed, told
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 HELD, OTHER = UnitId("GPU-1/all"), UnitId("GPU-2/all")
 OWNER = Holder(HolderKind.CLAIM, "a")

@@ -16,11 +16,11 @@ from fleet.core.model import ClaimUid, NodeName, Token, Uuid
 from fleet.devices.base import DeviceNode, Grant, Mount
 from fleet.evidence import layout, losses
 from fleet.evidence.keys import SigningKey
-from fleet.kube.memory.engine import Engine
 from fleet.node.cdi import spec as cdi_spec
 from fleet.node.cdi.names import Kind
 from node_plugin.proto import dra_v1_pb2, dra_v1beta1_pb2, health_v1alpha1_pb2, registration_pb2
 from tests.fleet.evidence.samples import START, Site, device_named
+from tests.lab.apiserver.engine import Engine
 from tests.twin.runs import Verdict, run_seed
 from tests.twin.story import Story
 from tests.twin.world import Plan, World

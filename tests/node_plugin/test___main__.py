@@ -21,10 +21,10 @@ from fleet.kube import client, identity
 from fleet.kube.base import Cluster
 from fleet.wiring.plans import plan_fleet
 from node_plugin import __main__ as program
+from tests.lab.apiserver.server import StandIn
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.standins import told
 from tests.node_plugin.test_children import alive, eventually
-from tests.standin.server import StandIn
 
 END_S = 30.0
 """Time, s, a process has to end before a test fails."""

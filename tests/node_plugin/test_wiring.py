@@ -17,7 +17,6 @@ import pytest
 from fleet.core import errors
 from fleet.core.settings import MIB
 from fleet.kube.base import EVENTS, SLICES, Selection
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.service import NodeService
 from fleet.plugin.reconciler import Keeper
 from fleet.plugin.requests import AskedClaim
@@ -26,6 +25,7 @@ from fleet.wiring.adapters import NodePlan, SimulatedNode
 from node_plugin.health import Health
 from node_plugin.pod_events import TOLD_AFTER_S
 from node_plugin.wiring import Behind, Options, Plugin, open_plugin
+from tests.lab.apiserver.cluster import MemoryCluster
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.standins import told
 from tests.node_plugin.test_children import eventually

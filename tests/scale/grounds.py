@@ -97,7 +97,7 @@ class Server:
 def api_server(folder: Path) -> Iterator[Server]:
     """Start the stand-in; its files go to `folder`. It ends with the block."""
     port_file, kubeconfig = folder / "api-port", folder / "kubeconfig"
-    command = [sys.executable, "-m", "tests.standin", "--until-eof"]
+    command = [sys.executable, "-m", "tests.lab.apiserver", "--until-eof"]
     command += ["--port-file", str(port_file), "--kubeconfig", str(kubeconfig)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
     try:

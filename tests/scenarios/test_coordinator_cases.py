@@ -20,10 +20,10 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import Outcome
 from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
-from fleet.kube.memory.access import Caller
-from fleet.kube.memory.cluster import Call, MemoryCluster
 from tests.fleet.control.binding import scenes
 from tests.fleet.control.binding.benches import BUILTIN, CONDITIONS, DRIVER, MARKS, SPACE, Bench
+from tests.lab.apiserver.access import Caller
+from tests.lab.apiserver.cluster import Call, MemoryCluster
 
 QUARANTINED = f"{DRIVER}/quarantined"
 OTHER = "nic.other.example.com"

@@ -165,7 +165,14 @@ class StandInWorld:
 
 def _served(root: Path, kubeconfig: Path) -> subprocess.Popen[bytes]:
     ports = root / "port"
-    command = ["-m", "tests.standin", "--port-file", str(ports), "--kubeconfig", str(kubeconfig)]
+    command = [
+        "-m",
+        "tests.lab.apiserver",
+        "--port-file",
+        str(ports),
+        "--kubeconfig",
+        str(kubeconfig),
+    ]
     server = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdin=subprocess.DEVNULL)
     eventually("the stand-in serves", ports.exists, timeout_s=START_S)
     return server

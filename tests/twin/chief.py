@@ -27,11 +27,11 @@ from fleet.kube.base import CLAIMS, Change, Cluster, Event, Selection
 from fleet.kube.claim import ClaimReading
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import Marks
-from fleet.kube.memory.engine import Engine
-from fleet.kube.memory.feeds import Feed
-from fleet.kube.memory.refusal import Refusal
 from fleet.rpc.nodes import Nodes
 from fleet.stores.base import LeaseStore, RunStore
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.feeds import Feed
+from tests.lab.apiserver.refusal import Refusal
 from tests.twin.clock import Alarm, Timeline, Wall
 from tests.twin.faults import Dice
 from tests.twin.plugin import Patience

@@ -23,8 +23,8 @@ from fleet.kube.base import (
     name_of,
     uid_of,
 )
-from fleet.kube.memory.kinds import CLAIM_TEMPLATES
 from fleet.plugin.slices.pool_view import devices_of, generation, pool_name
+from tests.lab.apiserver.kinds import CLAIM_TEMPLATES
 from tests.twin import objects
 from tests.twin.sight import Sight
 

@@ -22,10 +22,10 @@ from fleet.kube.base import (
     name_of,
     version_of,
 )
-from fleet.kube.memory.engine import Engine
-from fleet.kube.memory.feeds import Feed
-from fleet.kube.memory.kinds import CLAIM_TEMPLATES
-from fleet.kube.memory.refusal import Refusal
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.feeds import Feed
+from tests.lab.apiserver.kinds import CLAIM_TEMPLATES
+from tests.lab.apiserver.refusal import Refusal
 
 WATCHED = (PODS, CLAIMS, SLICES, NODES, CLAIM_TEMPLATES)
 Listener = Callable[[Resource, Name, Object | None, Object | None], None]

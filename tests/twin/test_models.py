@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
-from fleet.kube.memory.access import Caller
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine, Target
-from fleet.kube.memory.kinds import CLAIM_TEMPLATES
-from fleet.kube.memory.removal import Preconditions
+from tests.lab.apiserver.access import Caller
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine, Target
+from tests.lab.apiserver.kinds import CLAIM_TEMPLATES
+from tests.lab.apiserver.removal import Preconditions
 from tests.twin import objects
 from tests.twin.clock import Alarm, Timeline
 from tests.twin.controller import Controller

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.core.model import ClaimUid, Uuid
 from fleet.kube.base import CLAIMS, uid_of
-from fleet.kube.memory.engine import Target
+from tests.lab.apiserver.engine import Target
 from tests.twin import objects
 from tests.twin.hardware import Word
 from tests.twin.promises import Broken

@@ -11,9 +11,9 @@ from fleet.cli.store import Terms, follow
 from fleet.core import errors
 from fleet.core.model import HolderKind
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Selection, uid_of
-from fleet.kube.memory.engine import Target
-from fleet.kube.memory.kinds import CLAIM_TEMPLATES
-from fleet.kube.memory.removal import Preconditions
+from tests.lab.apiserver.engine import Target
+from tests.lab.apiserver.kinds import CLAIM_TEMPLATES
+from tests.lab.apiserver.removal import Preconditions
 from tests.twin import objects
 from tests.twin.assembly import SPACE, Assembly, Plan
 

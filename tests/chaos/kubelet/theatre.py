@@ -24,7 +24,6 @@ from typing import TypeVar
 from fleet.core import errors
 from fleet.core.settings import MIB, HealthPolicy, KubernetesSettings, NodeSettings, Settings
 from fleet.kube.base import NODES
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan, plan_fleet
 from tests.actors.trees import Rays
@@ -33,7 +32,8 @@ from tests.chaos.kubelet.roles import Site
 from tests.chaos.kubelet.story import DEVICES, Call, Story
 from tests.chaos.kubelet.world import World
 from tests.chaos.life import MARKER
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ from fleet.core.model import State
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Name, uid_of
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import adapters
 from tests.chaos.kubelet.roles import Site, arm
 from tests.chaos.kubelet.story import Act, Call, Story, Who
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 CONVERGE_MAX_S = 30.0
 """Time, s, in which kubelet's repeated call succeeds, whoever was killed."""

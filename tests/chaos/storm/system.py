@@ -23,7 +23,6 @@ from pathlib import Path
 
 from fleet.core.profiles import Profile
 from fleet.kube.base import NODES
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.dynamodb import DynamodbStores
 from fleet.stores.s3 import S3Archive
 from fleet.wiring.plans import NodePlan
@@ -37,7 +36,8 @@ from tests.chaos.storm.rays import Cluster
 from tests.chaos.storm.site import DEVICES, TABLE, Place
 from tests.cloud.buckets import make_bucket, opened
 from tests.cloud.server import REGION, CloudServer
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 RESTART_S = 1.0
 PROBE_S = 2.0

@@ -10,7 +10,7 @@ import pytest
 from fleet.cli.main import main
 from tests.fleet.cli.fleets import certify
 from tests.fleet.cli.test_reconcile import leave_behind
-from tests.standin.server import StandIn
+from tests.lab.apiserver.server import StandIn
 
 
 def test_an_audit_of_a_new_fleet_finds_nothing(

@@ -11,11 +11,11 @@ from fleet.core import errors
 from fleet.core.settings import MIB, KubernetesSettings, Settings
 from fleet.kube import identity
 from fleet.kube.base import NAMESPACES
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.wiring.adapters import plan_fleet
 from fleet.wiring.plans import record_kubeconfig
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.server import StandIn
 
 
 def test_without_one_named_or_served_there_is_none(state: Path) -> None:

@@ -14,11 +14,11 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.evidence.ledger_feed import LedgerFeed
 from fleet.kube.base import NODES, Name
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify, occupy
 from tests.fleet.evidence.samples import Site
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 
 def test_adoption_is_recorded_and_leads_to_dirty(

@@ -11,13 +11,13 @@ import pytest
 
 from fleet.cli.main import main
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from tests.fleet.control.binding.benches import Bench
 from tests.fleet.control.binding.test_claim_writes import bind, writer_of
 from tests.fleet.wiring.test_coordinator import Host, host
-from tests.standin.server import StandIn
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.server import StandIn
 
 __all__ = ["host"]
 Capture = pytest.CaptureFixture[str]
@@ -119,7 +119,7 @@ def test_the_tenant_may_do_nothing_else(ground: Any, capsys: Capture) -> None:
 
 
 def _wish(verb: str, resource: str, namespace: str) -> Any:
-    from fleet.kube.memory.access import Wish
+    from tests.lab.apiserver.access import Wish
 
     return Wish(verb, resource, namespace=namespace)
 

@@ -17,12 +17,12 @@ from fleet.core.clock import SystemClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.sqlite import open_stores, store_path
 from fleet.wiring import adapters
 from jobs.reconcile import Reconciliation
 from tests.fleet.cli.test_cluster import served_state
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 GONE = "11111111-2222-3333-4444-555555555555"
 

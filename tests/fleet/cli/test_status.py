@@ -19,13 +19,13 @@ from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import BindingView
 from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, Right
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node import kubelet_checkpoint
 from fleet.wiring import adapters
 from tests.fleet.cli.fleets import certify
 from tests.fleet.cli.test_cluster import served_state
 from tests.fleet.node.trees import Tree, checkpoint_text
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 
 def test_status_of_an_unfit_fleet_is_exit_1(

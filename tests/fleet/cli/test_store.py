@@ -19,7 +19,7 @@ from fleet.stores.base import Event
 from fleet.stores.sqlite import Stores, open_stores, store_path
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, granted
-from tests.standin.server import StandIn
+from tests.lab.apiserver.server import StandIn
 
 
 class ToldNode:

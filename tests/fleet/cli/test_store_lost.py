@@ -14,12 +14,12 @@ from fleet.cli.main import main
 from fleet.core.clock import SystemClock
 from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.kube.base import CONFIGMAPS, Name
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.kubernetes import NAME
 from fleet.stores.sqlite import open_stores, store_path
 from fleet.wiring import adapters
 from tests.fleet.cli.fleets import occupy
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 VERBS = (
     ("status",),

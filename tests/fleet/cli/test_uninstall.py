@@ -11,11 +11,11 @@ from fleet.cli.main import main
 from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import BindingView
 from fleet.kube.base import NODES, SLICES, Selection
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import adapters
 from tests.fleet.cli.fleets import occupy
 from tests.fleet.cli.test_reconcile import leave_behind
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 
 def publish(standin: StandIn, driver: str) -> MemoryCluster:

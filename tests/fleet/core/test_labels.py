@@ -8,8 +8,8 @@ from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.labels import selector
 from fleet.kube.base import NODES, Selection
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 NODES_BY_LABELS = {
     "n1": {"pool": "a"},

@@ -15,9 +15,9 @@ from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_bodies import Told, Word
 from fleet.kube.claim_holds import TORN_DOWN, Holds
 from fleet.kube.marks import MANAGER, Marks
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 MARKS = Marks("gpu.fleetscrub.dev")
 NAME = Name("c", "tenant")

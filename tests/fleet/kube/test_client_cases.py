@@ -13,8 +13,8 @@ from fleet.kube import client
 from fleet.kube.base import CLAIMS, Change, Cluster, Event, Name, Object, PatchKind
 from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.conflict_retry import settle
-from tests.standin.faults import Fault
-from tests.standin.server import StandIn
+from tests.lab.apiserver.http_faults import Fault
+from tests.lab.apiserver.server import StandIn
 
 OURS, OTHERS = "gpu.fleetscrub.dev", "nic.other.example.com"
 NAME = Name("claim-a", "tenant-a")

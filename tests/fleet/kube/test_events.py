@@ -8,8 +8,8 @@ from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS, NODES, PODS, Name, Object, Selection
 from fleet.kube.events import MESSAGE_MAX, REPEAT_S, SILENCE_S, Events, Kind, Regarding, regarding
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 POD = Regarding(PODS, Name("pod-1", "tenant"), "uid-1")
 

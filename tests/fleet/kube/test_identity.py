@@ -9,9 +9,9 @@ import pytest
 from fleet.core import errors
 from fleet.kube import identity
 from fleet.kube.base import NAMESPACES, NODES, Name, Resource
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 
 def make(cluster: MemoryCluster, resource: Resource, name: str) -> str:

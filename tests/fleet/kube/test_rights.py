@@ -9,11 +9,11 @@ import pytest
 from fleet.core import errors
 from fleet.core.messages import Right
 from fleet.kube.base import CLAIMS, EVENTS, NODES, Cluster, Name, Object, PatchKind, Resource
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.kube.rights import REVIEWS, Rights
 from tests.contracts.cluster_benches import claim
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 USER = "system:serviceaccount:fleetscrub:fleet-coordinator"
 NODE: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}

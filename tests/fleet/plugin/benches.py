@@ -21,9 +21,6 @@ from fleet.core.settings import KubernetesSettings, Settings
 from fleet.core.sqlite import Unreadable
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, uid_of
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine, Target
-from fleet.kube.memory.removal import Preconditions
 from fleet.node import kubelet_checkpoint
 from fleet.node.journal.journal import Commit
 from fleet.node.service import NodeService
@@ -37,6 +34,9 @@ from fleet.wiring.adapters import NodePlan
 from fleet.wiring.plugin import PluginParts
 from tests.fleet.node.conftest import WAIT_S, Lab, quick_settings
 from tests.fleet.node.trees import Tree, checkpoint_text
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine, Target
+from tests.lab.apiserver.removal import Preconditions
 from tests.scratch import directory
 
 DRIVER = "gpu.fleetscrub.dev"

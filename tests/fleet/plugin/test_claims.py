@@ -21,7 +21,6 @@ from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.kube import answers
 from fleet.kube.base import Name, Object, Resource
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.claims import ENDED, ClaimServing
 from fleet.plugin.configuration import API_VERSION, KIND
 from fleet.plugin.requests import AskedClaim, PreparedClaim
@@ -31,6 +30,7 @@ from fleet.plugin.tags_list import without_key
 from fleet.wiring import adapters
 from tests.fleet.admission.rights import ISSUER, KEYS, NOW, issued, parameters
 from tests.fleet.plugin.benches import DRIVER, NODE, SPACE, Bench, bench, result
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 def durable(site: Bench) -> object:

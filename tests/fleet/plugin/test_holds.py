@@ -16,7 +16,6 @@ from fleet.core.profiles import Profile
 from fleet.core.settings import Finalizing
 from fleet.kube.base import CLAIMS, Object, Resource
 from fleet.kube.claim import ClaimReading, read
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.kube.rights import REVIEWS
 from fleet.plugin.holds import (
     HOLD_BUDGET_S,
@@ -31,6 +30,7 @@ from fleet.plugin.requests import AskedClaim
 from fleet.plugin.slices.device_attributes import names
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 def reading(site: Bench, asked: AskedClaim) -> ClaimReading:

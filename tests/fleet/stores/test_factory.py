@@ -13,7 +13,6 @@ from fleet.core.messages import ClaimOrder
 from fleet.core.model import Lease, RunId
 from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.kube.base import CONFIGMAPS, Name
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.ports import Node
 from fleet.stores.factory import StorePlace
 from fleet.stores.kubernetes import NAME
@@ -24,7 +23,8 @@ from fleet.wiring.adapters import CoordinatorPlan, FleetPlan
 from tests.cloud.server import REGION, CloudServer
 from tests.contracts.lease_store_contract import ask, claim, closed, granted
 from tests.contracts.run_store_contract import RUN, record, result
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.server import StandIn
 
 
 @pytest.fixture

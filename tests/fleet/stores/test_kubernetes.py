@@ -17,9 +17,6 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.model import NO_TOKEN, Lease, Token, UnitId
 from fleet.kube.base import CONFIGMAPS, Cluster, Name, Object
 from fleet.kube.client import connect
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.stores import kubernetes_state
 from fleet.stores.base import Release, Renewal
 from fleet.stores.kubernetes import NAME, KubernetesLeaseStore, open_kubernetes_stores
@@ -41,6 +38,9 @@ from tests.contracts.lease_store_contract import (
     units,
 )
 from tests.contracts.reinstating_contract import ReinstatingContract
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 NAMESPACE = "default"
 OBJECT = Name(NAME, NAMESPACE)

@@ -10,7 +10,6 @@ import pytest
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.kube.base import CONFIGMAPS, Name, Object
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.kubernetes_maps import (
     LIMIT_BYTES,
     PLAIN_BYTES,
@@ -24,6 +23,7 @@ from fleet.stores.kubernetes_maps import (
     size_of,
     with_parts,
 )
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 @pytest.fixture

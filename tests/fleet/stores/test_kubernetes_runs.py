@@ -12,13 +12,13 @@ from fleet.core.messages import Outcome
 from fleet.core.model import RunId
 from fleet.kube.base import CONFIGMAPS, Cluster, Name, Selection
 from fleet.kube.client import connect
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.stores.base import RUNS_KEPT, RunRecord, RunState, Target
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import PLAIN_BYTES, Patience, size_of
 from fleet.stores.kubernetes_runs import INLINE_TARGETS, STORE, KubernetesRunStore
 from tests.contracts.api_server import KUBECONFIG
 from tests.contracts.run_store_contract import RUN, START, RunStoreContract, record, result
+from tests.lab.apiserver.cluster import MemoryCluster
 
 NAMESPACE = "default"
 OURS = Selection(namespace=NAMESPACE, labels=f"{STORE} in (run, results)")

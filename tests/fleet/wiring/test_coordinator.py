@@ -18,13 +18,13 @@ from fleet.evidence.verify import verify
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
 from fleet.kube.claim import ClaimReading, read
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.plugin.requests import AskedClaim
 from fleet.wiring import coordinator
 from fleet.wiring.plans import FleetPlan, plan_fleet
 from tests.fleet.plugin.benches import MARKS, Bench, bench, result
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.server import StandIn
 
 
 @dataclass

@@ -14,14 +14,14 @@ import pytest
 from fleet.core import errors
 from fleet.core.settings import MIB, AdmissionSettings, KubernetesSettings, Settings
 from fleet.kube.base import NODES, Name
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.node.standby import Patience
 from fleet.plugin.tags_claim import Isolation
 from fleet.wiring import adapters, plugin
 from fleet.wiring.adapters import NodePlan, SimulatedNode
 from tests.fleet.admission.rights import LIST, ROOT
-from tests.standin.faults import Fault
-from tests.standin.server import StandIn
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.http_faults import Fault
+from tests.lab.apiserver.server import StandIn
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from fleet.devices import registry as backends
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout
 from fleet.kube.base import CLAIMS, NODES, Cluster, Name
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan, plan_fleet
 from node_plugin import wiring
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 from tests.lab.kubelet.cgroups import PodCgroups
 from tests.lab.kubelet.control import ControlPlane
 from tests.lab.kubelet.kubelet import KubeletSim

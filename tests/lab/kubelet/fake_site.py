@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.kube.base import CLAIMS, SLICES, Name
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.kubelet.cgroups import PodCgroups
 from tests.lab.kubelet.control import ControlPlane
 from tests.lab.kubelet.fake_plugin import DRIVER, FakePlugin

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object, uid_of
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.kubelet.control import FINALIZER, ControlPlane
 from tests.lab.kubelet.fake_site import NODE, slice_of
 

@@ -38,14 +38,14 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, PatchKind
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import Marks
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.plugin.slices.device_attributes import Terms, render
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.fleet.control.binding import scenes
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 DRIVER, SPACE, NOW = scenes.DRIVER, scenes.SPACE, scenes.NOW
 MARKS = Marks(DRIVER)

@@ -22,8 +22,6 @@ from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Name, Object, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from fleet.stores.memory import MemoryLeaseStore
@@ -40,6 +38,8 @@ from tests.fleet.control.binding.scenes import (
     result,
     slice_of,
 )
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 MARKS = Marks(DRIVER)
 POD: Object = {"resource": "pods", "name": "p", "uid": "pod-uid"}

@@ -16,9 +16,9 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.kube.base import CLAIMS, Name, uid_of, version_of
-from fleet.kube.memory.cluster import MemoryCluster
 from tests.fleet.control.binding.grounds import MARKS, POD, Ground, Leases
 from tests.fleet.control.binding.scenes import device, scene, view
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 def giving(ground: Ground, name: Name) -> Giving:

@@ -9,8 +9,8 @@ from fleet.control.binding.decisions import Fault
 from fleet.core import errors
 from fleet.core.messages import DeviceResult, Outcome
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
-from fleet.kube.memory.access import Rule
 from tests.fleet.control.binding.benches import BARE, MARKS, NOW, Bench
+from tests.lab.apiserver.access import Rule
 
 LEASE = Lease(frozenset({UnitId("x/all")}), Holder(HolderKind.CLAIM, "u"), Token(1, 5))
 BINDING = Rule("user", ("patch",), ("resourceclaims/binding",))

@@ -11,8 +11,8 @@ from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.devices.health.reboots import REMEDIES
 from fleet.kube.base import NODES, Name, Object
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 NOW = 1_700_000_000.0
 READY = {

@@ -7,7 +7,7 @@ from fleet.control.binding.decisions import PodFact
 from fleet.kube.base import PODS, Name, PatchKind
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.cluster import MemoryCluster
 
 MARKS = Marks("gpu.fleetscrub.dev")
 

@@ -12,8 +12,8 @@ from fleet.core import errors
 from fleet.core.labels import selector
 from fleet.kube.base import NODES
 from fleet.kube.events import Kind, Regarding
-from fleet.kube.memory.cluster import MemoryCluster
 from tests.fleet.control.binding.test_loop import Some, view
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 @dataclass

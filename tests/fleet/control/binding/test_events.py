@@ -9,7 +9,7 @@ from fleet.kube.base import EVENTS
 from fleet.kube.claim import read
 from fleet.kube.events import Events
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.cluster import MemoryCluster
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "uid": "u-1"}}
 

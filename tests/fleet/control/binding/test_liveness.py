@@ -15,10 +15,10 @@ from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import Right
 from fleet.kube.base import LEASES, Cluster, Name, PatchKind
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from tests.fleet.kube.test_rights import Reviewed
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 NOW = 1_700_000_000.0
 SPACE = "fleetscrub"

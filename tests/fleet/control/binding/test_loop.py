@@ -28,13 +28,13 @@ from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
-from fleet.kube.memory.access import Access, Caller, Rule
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.kube.rights import Rights
 from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.fleet.kube.test_rights import Reviewed
+from tests.lab.apiserver.access import Access, Caller, Rule
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 
 def view(node: str, **floors: str) -> NodeView:

@@ -10,8 +10,8 @@ from fleet.core.clock import ManualClock
 from fleet.devices.health.reasons import CATALOGUE
 from fleet.kube.base import EVENTS, PODS, Name, Selection
 from fleet.kube.events import MESSAGE_MAX, Events, Kind, Regarding
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 CODES = ("xid", "memory-mismatch")
 ALL = (

@@ -22,7 +22,7 @@ from fleet.kube.base import (
     PatchKind,
     version_of,
 )
-from fleet.kube.memory.cluster import MemoryCluster
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 def claim(name: str) -> dict[str, Any]:

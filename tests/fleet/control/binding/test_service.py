@@ -18,10 +18,10 @@ from fleet.core.messages import Outcome
 from fleet.core.model import Holder, HolderKind, UnitId
 from fleet.kube.base import CLAIMS, PODS, SLICES, Name, Object
 from fleet.kube.claim_holds import Holds
-from fleet.kube.memory.engine import Target
 from fleet.plugin.configuration import API_VERSION, KIND
 from tests.fleet.control.binding import scenes
 from tests.fleet.control.binding.benches import BARE, BUILTIN, MARKS, SPACE, STEP_S, Bench
+from tests.lab.apiserver.engine import Target
 
 LATE_S = 600.0 - MARGIN_S
 

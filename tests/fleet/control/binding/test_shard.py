@@ -12,10 +12,10 @@ from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES, Name, Object, PatchKind, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.wiring import coordinator
 from tests.fleet.control.binding.benches import SPACE, Bench, shared
 from tests.fleet.control.binding.test_loop import Some, view
+from tests.lab.apiserver.cluster import MemoryCluster
 
 DRIVER = "gpu.fleetscrub.dev"
 MARKS = Marks(DRIVER)

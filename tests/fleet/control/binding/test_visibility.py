@@ -8,10 +8,10 @@ from fleet.control.binding.visibility import Visible
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.kube.base import NODES, SLICES, Name, Object, Selection, name_of
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
-from fleet.kube.memory.gates import GATES_1_34, LIMITS_1_34, Features
 from fleet.plugin.slices.takeover import taken_over
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
+from tests.lab.apiserver.gates import GATES_1_34, LIMITS_1_34, Features
 
 DRIVER = "gpu.fleetscrub.dev"
 NODE = "n1"

@@ -23,10 +23,10 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import MANAGER, Marks
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 MARKS = Marks("gpu.fleetscrub.dev")
 SETTLE_S = 600.0

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.core.errors import ApiNotFound, ApiUnavailable
 from fleet.kube.base import NODES, SLICES, Change, Event, Name, name_of
-from fleet.kube.memory.cluster import MemoryCluster
 from fleet.plugin.slices.cache import NodeSlices
+from tests.lab.apiserver.cluster import MemoryCluster
 
 
 def body(name: str, driver: str = "d.example.com", node: str = "node-a") -> dict[str, Any]:

@@ -12,14 +12,14 @@ from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.settings_parse import parse
 from fleet.kube.base import NODES, SLICES, Name, Object, Selection
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine
 from fleet.plugin.slices.gate import GateRules
 from fleet.plugin.slices.merge import TAINTS_MAX, merged_device, merged_slice, merged_taints
 from fleet.plugin.slices.publisher import Publisher, PublisherTerms
 from fleet.plugin.slices.report import PublishReport
 from fleet.plugin.slices.takeover import take_over
 from tests.fleet.plugin.slices.test_publisher import Bench
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 DRIVER = "gpu.scrub.example.com"

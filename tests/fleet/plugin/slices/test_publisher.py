@@ -14,20 +14,20 @@ from fleet.core.errors import ApiConflict, ApiFailed, ApiForbidden, ApiInvalid, 
 from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.settings_parse import parse
 from fleet.kube.base import NODES, SLICES, Change, Event, Name, Object, Selection, name_of
-from fleet.kube.memory.cluster import MemoryCluster
-from fleet.kube.memory.engine import Engine, Target
-from fleet.kube.memory.gates import (
+from fleet.kube.slice_equality import Feature
+from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
+from fleet.plugin.slices.pool_view import PoolReading, read_pools
+from fleet.plugin.slices.publisher import Publisher, PublisherTerms
+from fleet.plugin.slices.report import PublishReport
+from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.apiserver.engine import Engine, Target
+from tests.lab.apiserver.gates import (
     GATES_1_34,
     GATES_1_36,
     LIMITS_1_34,
     PARTITIONABLE,
     Features,
 )
-from fleet.kube.slice_equality import Feature
-from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
-from fleet.plugin.slices.pool_view import PoolReading, read_pools
-from fleet.plugin.slices.publisher import Publisher, PublisherTerms
-from fleet.plugin.slices.report import PublishReport
 
 NODE = "node-a"
 DRIVER = "gpu.fleetscrub.dev"
