@@ -82,7 +82,7 @@ test-pages: $(STAMP) ## reports and the Ray dashboard in a headless browser (Deb
 	$(RUN) pytest -q -rs -m pages tests/pages
 
 bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
-	$(RUN) jobs.bench
+	$(RUN) tests.lab.bench
 	$(RUN) tests.bench_kubelet
 	$(RUN) tests.bench_evidence
 	$(RUN) tests.performance.reconciling

@@ -189,7 +189,7 @@ def test_only_wiring_builds_adapters() -> None:
     """Adapters are built by fleet.wiring.adapters (and by the worker for its one back end)."""
     adapters = re.compile(r"\b(open_stores|SimulatedBackend|open_or_set_aside|Spawner)\(")
     homes = ("fleet/wiring/adapters.py", "fleet/devices/", "fleet/stores/", "fleet/node/journal/",
-             "fleet/cli/sim.py", "fleet/cli/store.py", "jobs/bench")  # fmt: skip
+             "fleet/cli/sim.py", "fleet/cli/store.py")  # fmt: skip
     strays = [
         relative(path)
         for path in SOURCES

@@ -21,7 +21,7 @@ from actors import cluster, handles
 from fleet.core.errors import FleetError
 from fleet.core.model import Holder, HolderKind
 from fleet.core.settings import StoreKind
-from jobs.bench_leases import Leasing, one_round
+from tests.lab.bench.leases import Leasing, one_round
 from tests.scale import grounds
 from tests.scale.grounds import Ground, cpu_s
 

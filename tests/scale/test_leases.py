@@ -20,9 +20,9 @@ from fleet.kube.base import NODES
 from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from fleet.wiring import adapters
-from jobs.bench_leases import StoreLeasing, one_round
 from tests.fleet.control.binding.benches import NoSigner
 from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.bench.leases import StoreLeasing, one_round
 from tests.scale import struck
 from tests.scale.leases import DEVICES
 

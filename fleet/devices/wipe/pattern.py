@@ -8,7 +8,7 @@ of its own. So two addresses that differ in any single bit never hold the same w
 crossed address line cannot go unseen.
 
 The stream stays in the processor's second-level cache, so filling costs one write of memory and
-verifying one read of it, as libc's memset and memcmp do (measured by jobs.bench_wipe). This works
+verifying one read of it, as libc's memset and memcmp do (measured by `make bench`). This works
 on raw addresses, for that is what makes it as fast; callers keep the memory mapped for the length
 of a call. Same nonce and address, same bytes, on every machine and in every release: `NAME` changes
 when the rule does.

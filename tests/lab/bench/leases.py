@@ -1,4 +1,4 @@
-"""Durable leases per second: ``python -m jobs.bench_leases``.
+"""Durable leases per second: ``python -m tests.lab.bench.leases``.
 
 One round acquires a unit and gives it back: two commits, each on disk before it is answered. In a
 batch, many rounds share their two commits. The bare fsync rate of the same disk is measured beside
@@ -151,7 +151,7 @@ def render(name: str, found: Rate) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 unless the benchmark cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.bench_leases", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.bench.leases", description=__doc__)
     parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--runs", type=int, default=5, help="runs; medians are printed")
     parser.add_argument("--rounds", type=int, default=200, help="single rounds in a run")

@@ -1,4 +1,4 @@
-"""Speed of a verified wipe against libc: ``python -m jobs.bench_wipe``.
+"""Speed of a verified wipe against libc: ``python -m tests.lab.bench.wipe``.
 
 The yardstick makes four passes over the same kind of mapping (a shared file mapping, faulted in
 beforehand, in as many processes): memset, memcmp against a tile that stays in cache, memset,
@@ -90,7 +90,15 @@ def _room(needed: int) -> Path:
 
 def _together(part: str, folder: Path, names: Sequence[str], *, tile: int = TILES[0]) -> float:
     """Run one process per device at once; the sum of their rates, bytes per second."""
-    command = [sys.executable, "-m", "jobs.bench_wipe", "--part", part, "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.lab.bench.wipe",
+        "--part",
+        part,
+        "--folder",
+        str(folder),
+    ]
     command += ["--tile", str(tile)]
     running = [
         subprocess.Popen([*command, "--name", name], stdout=subprocess.PIPE, text=True)
@@ -166,7 +174,7 @@ def _render(found: Figures) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 unless the benchmark cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.bench_wipe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.bench.wipe", description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="GiB per device")
     parser.add_argument("--devices", type=int, default=1, help="devices wiped at once")
     parser.add_argument("--runs", type=int, default=5, help="runs; medians are compared")

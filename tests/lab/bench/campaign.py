@@ -103,7 +103,7 @@ def render(found: Figures) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 unless the benchmark cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.bench_campaign", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.bench.campaign", description=__doc__)
     parser.add_argument("--simulate", default="2x8", help="nodes x devices")
     parser.add_argument("--mib", type=int, default=256, help="MiB per device")
     parser.add_argument("--runs", type=int, default=5, help="runs; medians are printed")

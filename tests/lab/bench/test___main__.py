@@ -13,7 +13,7 @@ import pytest
 def test_every_figure_is_printed_beside_its_yardstick() -> None:
     """Wipe, campaign and leases are measured in one run, and nothing is zero."""
     found = subprocess.run(
-        [sys.executable, "-m", "jobs.bench", "--runs", "1", "--gib", "0.03", "--mib", "4"],
+        [sys.executable, "-m", "tests.lab.bench", "--runs", "1", "--gib", "0.03", "--mib", "4"],
         check=False,
         capture_output=True,
         text=True,

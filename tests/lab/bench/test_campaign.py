@@ -9,7 +9,7 @@ from fleet.core.model import OperationId
 from fleet.evidence import layout
 from fleet.node.journal import schema
 from fleet.node.journal.journal import Journal, OperationRow
-from jobs import bench_campaign
+from tests.lab.bench import campaign
 
 
 def test_a_nodes_own_time_is_first_order_to_last_result_of_the_run(tmp_path: Path) -> None:
@@ -22,11 +22,11 @@ def test_a_nodes_own_time_is_first_order_to_last_result_of_the_run(tmp_path: Pat
             commit.put_operation(OperationRow(op, "scrub", "dev", {}, None, begun))
             commit.finish_operation(op, {}, ended)
     journal.close()
-    assert bench_campaign.own_s(tmp_path, "n1", "r1") == 5.5
+    assert campaign.own_s(tmp_path, "n1", "r1") == 5.5
 
 
 def test_the_figures_name_their_yardstick() -> None:
     """A figure stands beside what it is compared with, and says of how many runs it is."""
-    text = bench_campaign.render(bench_campaign.Figures(5.0, 4.0, 1.25, 16, 256, 5))
+    text = campaign.render(campaign.Figures(5.0, 4.0, 1.25, 16, 256, 5))
     assert "slowest node      4.00 s" in text
     assert "medians of 5, 16 x 256 MiB" in text

@@ -1,0 +1,1 @@
+"""Benches: each figure beside its yardstick (`make bench`)."""
