@@ -26,11 +26,11 @@ from fleet.stores.dynamodb import open_dynamodb_stores
 from fleet.stores.dynamodb_table import Patience as DynamodbPatience
 from fleet.stores.kubernetes import NAME, open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
-from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.cloud import proxy
 from tests.cloud.server import CREDENTIALS, REGION, CloudServer
 from tests.lab.apiserver.http_faults import Fault, Faults
+from tests.lab.stores import MemoryLeaseStore
 
 if TYPE_CHECKING:
     from tests.lab.apiserver.server import StandIn

@@ -6,9 +6,9 @@ import pytest
 
 from fleet.core.clock import SystemClock
 from fleet.core.model import Token, UnitId
-from fleet.stores.memory import MemoryLeaseStore
 from tests.cloud.server import CloudServer
 from tests.contracts.lease_store_contract import ask, claim, granted
+from tests.lab.stores import MemoryLeaseStore
 from tests.stress_stores import restored, stress
 
 

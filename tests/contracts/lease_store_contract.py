@@ -17,7 +17,7 @@ from fleet.core.clock import Clock, ManualClock
 from fleet.core.leases import AcquireRequest, ClosedBy, Closure
 from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.stores.base import Event, LeaseStore, Release, Renewal, RunRecord, RunState
-from fleet.stores.memory import MemoryRunStore
+from tests.lab.stores import MemoryRunStore
 
 START = 1_700_000_000.0
 TTL_S = 60.0

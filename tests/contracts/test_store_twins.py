@@ -17,10 +17,10 @@ from fleet.core.model import NO_TOKEN, Holder, HolderKind, Lease, NodeName, Toke
 from fleet.stores.base import HistoryEntry, LeaseStore, Release, Renewal
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import Patience
-from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.contracts.lease_store_contract import START
 from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.stores import MemoryLeaseStore
 
 HOLDERS = st.builds(Holder, st.sampled_from(HolderKind), st.sampled_from(["a", "b"]))
 UNITS = st.frozensets(st.sampled_from([UnitId(f"g{n}/{m}") for n in (1, 2) for m in (0, 1)]))

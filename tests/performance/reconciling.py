@@ -35,10 +35,10 @@ from fleet.control.coordinator import Coordinator
 from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ClaimBrief
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
-from fleet.stores.memory import MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from tests.fleet.control.binding import scenes
 from tests.fleet.control.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
+from tests.lab.stores import MemoryRunStore
 
 DEVICES = 8
 """Devices of a node, of which each claim has one."""

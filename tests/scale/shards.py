@@ -14,13 +14,13 @@ from fleet.control.binding.loop import Reconciling
 from fleet.control.coordinator import Coordinator
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, Name, PatchKind
-from fleet.stores.memory import MemoryRunStore
 from fleet.wiring import coordinator as wiring_coordinator
 from fleet.wiring.plans import CoordinatorPlan
 from tests.fleet.control.binding import scenes
 from tests.fleet.control.binding.benches import STEP_S, Bench, Node, Nodes, NoSigner
 from tests.lab.apiserver.access import Caller
 from tests.lab.apiserver.cluster import MemoryCluster
+from tests.lab.stores import MemoryRunStore
 
 
 class Pools(Bench):

@@ -17,12 +17,12 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import ScrubOrder
 from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import NODES
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import open_stores
 from fleet.wiring import adapters
 from tests.fleet.control.binding.benches import NoSigner
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.bench.leases import StoreLeasing, one_round
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 from tests.scale import struck
 from tests.scale.leases import DEVICES
 

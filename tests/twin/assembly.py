@@ -16,10 +16,10 @@ from fleet.core.profiles import Profile
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object, Resource
 from fleet.kube.marks import Marks
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.lab.apiserver.access import Caller
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 from tests.twin import objects
 from tests.twin.chief import Chief, Means
 from tests.twin.clock import Alarm, Timeline, Timer, Wall

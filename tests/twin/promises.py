@@ -25,7 +25,7 @@ from fleet.core.model import ClaimUid, Device, Digest, Source, State, Token, Uni
 from fleet.core.profiles import Profile
 from fleet.kube.base import Name, Object, Resource
 from fleet.kube.marks import Marks
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 from tests.twin.clock import Timeline
 from tests.twin.hardware import ZEROS, Falsified, Hardware
 from tests.twin.node import TwinNode

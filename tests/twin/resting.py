@@ -10,7 +10,7 @@ from fleet.core.model import HolderKind, State, UnitId
 from fleet.kube.base import CLAIMS, SLICES, Object
 from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import devices_of
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 from tests.twin import objects
 from tests.twin.node import TwinNode
 from tests.twin.sight import Sight

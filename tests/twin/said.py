@@ -10,7 +10,7 @@ from fleet.core.model import Device, State
 from fleet.kube.base import CLAIMS, SLICES, Name, Object, Resource, uid_of
 from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import devices_of
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 from tests.twin import objects
 from tests.twin.clock import Timeline
 from tests.twin.hardware import Falsified

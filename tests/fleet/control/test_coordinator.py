@@ -17,7 +17,6 @@ from fleet.core.messages import Outcome
 from fleet.core.model import NO_TOKEN, Digest, Holder, Lease, NodeName, RunId, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.stores.base import Release, Renewal, RunState
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from fleet.stores.sqlite import Stores, open_stores
 from tests.contracts.lease_store_contract import (
     START,
@@ -30,6 +29,7 @@ from tests.contracts.lease_store_contract import (
     refused,
 )
 from tests.contracts.run_store_contract import RUN, record, result
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 
 HOLDER = campaign(RUN)
 

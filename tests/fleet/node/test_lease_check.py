@@ -9,7 +9,7 @@ from fleet.core.clock import ManualClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import ClaimUid, Holder, HolderKind, Lease, Token, UnitId
 from fleet.node import lease_check
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 
 UNITS = frozenset({UnitId("u1"), UnitId("u2")})
 

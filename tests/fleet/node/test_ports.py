@@ -12,9 +12,9 @@ from fleet.node.cdi.directory import SpecDirectory
 from fleet.node.pods import PodTenants
 from fleet.node.tenancy import ProcessTenants
 from fleet.stores.late import LateStore
-from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import SqliteLeaseStore
 from tests.fleet.node.conftest import Lab
+from tests.lab.stores import MemoryLeaseStore
 
 PAIRS = [
     (ports.Specs, SpecDirectory),

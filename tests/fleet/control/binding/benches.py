@@ -41,11 +41,11 @@ from fleet.kube.marks import Marks
 from fleet.plugin.slices.device_attributes import Terms, render
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.fleet.control.binding import scenes
 from tests.lab.apiserver.access import Access, Caller, Rule
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 
 DRIVER, SPACE, NOW = scenes.DRIVER, scenes.SPACE, scenes.NOW
 MARKS = Marks(DRIVER)

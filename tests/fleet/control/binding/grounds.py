@@ -24,7 +24,6 @@ from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
-from fleet.stores.memory import MemoryLeaseStore
 from tests.fleet.control.binding.scenes import (
     DRIVER,
     NOW,
@@ -40,6 +39,7 @@ from tests.fleet.control.binding.scenes import (
 )
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
+from tests.lab.stores import MemoryLeaseStore
 
 MARKS = Marks(DRIVER)
 POD: Object = {"resource": "pods", "name": "p", "uid": "pod-uid"}

@@ -29,12 +29,12 @@ from fleet.core.model import NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.kube.base import CLAIMS, NODES
 from fleet.kube.rights import Rights
-from fleet.stores.memory import MemoryLeaseStore
 from fleet.stores.sqlite import open_stores
 from tests.fleet.kube.test_rights import Reviewed
 from tests.lab.apiserver.access import Access, Caller, Rule
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
+from tests.lab.stores import MemoryLeaseStore
 
 
 def view(node: str, **floors: str) -> NodeView:

@@ -13,7 +13,7 @@ from fleet.core.leases import AcquireRequest
 from fleet.core.messages import DeviceView, NodeView
 from fleet.core.model import Holder, HolderKind, Lease, State, UnitId
 from fleet.stores.base import Release
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 
 NOW = 1_700_000_000.0
 PARTS = ("g/0", "g/1", "g/2")

@@ -24,9 +24,9 @@ from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import MANAGER, Marks
 from fleet.rpc.nodes import Abandonment
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 
 MARKS = Marks("gpu.fleetscrub.dev")
 SETTLE_S = 600.0

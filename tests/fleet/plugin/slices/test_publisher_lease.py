@@ -8,7 +8,7 @@ from fleet.core.clock import ManualClock
 from fleet.core.leases import AcquireRequest
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.plugin.slices.publisher_lease import SHARED_TTL_S, TTL_S, StoreLease
-from fleet.stores.memory import MemoryLeaseStore
+from tests.lab.stores import MemoryLeaseStore
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The stores in memory: for one process that keeps nothing, such as a dry run or a test.
+"""The stores of leases and runs in memory: for one process that keeps nothing.
 
 They obey the same contract suites as the durable ones and share every decision with them.
 """

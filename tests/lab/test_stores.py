@@ -6,10 +6,10 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.clock import ManualClock
-from fleet.stores.memory import MemoryLeaseStore, MemoryRunStore
 from tests.contracts.lease_store_contract import START, LeaseStoreContract
 from tests.contracts.reinstating_contract import ReinstatingContract
 from tests.contracts.run_store_contract import RunStoreContract
+from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
 
 
 @pytest.fixture
