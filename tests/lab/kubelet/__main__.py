@@ -18,7 +18,7 @@ from fleet.core import logs, terminal
 from fleet.core.profiles import Profile
 from tests.lab.kubelet import demo
 
-PROFILES = (Profile.FAST, Profile.LAB)
+PROFILES = (Profile.FAST.value, Profile.LAB.value)
 """Not `strict`: it waits for binding conditions that a coordinator sets, and here is none."""
 
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dir", type=Path, help="keep everything below this new directory; else it is removed"
     )
-    parser.add_argument("--profile", choices=PROFILES, default=Profile.FAST)
+    parser.add_argument("--profile", choices=PROFILES, default=Profile.FAST.value)
     chosen = parser.parse_args(arguments)
     if chosen.dir is not None and chosen.dir.exists() and any(chosen.dir.iterdir()):
         parser.error(f"{chosen.dir} is not empty: name a directory that does not exist yet")
