@@ -83,8 +83,8 @@ test-pages: $(STAMP) ## reports and the Ray dashboard in a headless browser (Deb
 
 bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
 	$(RUN) tests.lab.bench
-	$(RUN) tests.bench_kubelet
-	$(RUN) tests.bench_evidence
+	$(RUN) tests.lab.bench.kubelet
+	$(RUN) tests.lab.bench.evidence
 	$(RUN) tests.performance.reconciling
 	$(RUN) tests.performance.staying
 
@@ -97,7 +97,7 @@ bench-scale: $(STAMP) ## campaigns over 12,500 nodes, leases, quarantines, Ray's
 bench-pods: $(DEPLOY_STAMP) ## pods on a real cluster beside a plugin that does nothing (FLEET_E2E_KUBECONFIG, _KUBELET_ROOT, _CDI_DIR)
 	@for name in KUBECONFIG KUBELET_ROOT CDI_DIR; do eval "test -n \"\$$FLEET_E2E_$$name\"" || \
 	  { echo "set FLEET_E2E_$$name: make bench-pods runs against a cluster of yours" >&2; exit 2; }; done
-	$(RUN) tests.bench_pods
+	$(RUN) tests.lab.bench.pods
 
 fuzz: $(STAMP) ## whatever arrives from outside, changed in every way (EXAMPLES=n, SURFACE=name)
 	$(RUN) tests.fuzz --examples $(or $(EXAMPLES),2000) $(if $(SURFACE),--surface $(SURFACE))

@@ -164,7 +164,7 @@ class HostedNodes:
 
 
 class NoHeads:
-    """Ledgers are another measurement (`tests.bench_evidence`): nothing is countersigned here."""
+    """Ledgers are another measurement (`lab.bench.evidence`): nothing is countersigned here."""
 
     def sign(self, heads: Mapping[NodeName, LedgerHead]) -> None:
         """Nothing."""

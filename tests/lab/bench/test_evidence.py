@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.bench_evidence import measure
+from tests.lab.bench.evidence import measure
 
 
 def test_two_hundred_certificates_are_written_exported_and_verified(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Evidence at fleet size: ``python -m tests.bench_evidence --certificates 10000``.
+"""Evidence at fleet size: ``python -m tests.lab.bench.evidence --certificates 10000``.
 
 Certificates are issued, signed and stored durably (one fsync each), countersigned, verified,
 exported, and the export verified by `fleet evidence verify` and by a second reader of DSSE that

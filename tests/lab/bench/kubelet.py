@@ -1,4 +1,4 @@
-"""Prepare and unprepare as kubelet sees them: ``python -m tests.bench_kubelet`` (``make bench``).
+"""Prepare and unprepare as kubelet sees them (`make bench`).
 
 A real plugin process behind its socket, the journal's owner in another process (the standby, then a
 node actor in a local Ray), the stand-in API server in a third. Profile ``fast`` on a device with a
@@ -293,7 +293,7 @@ def with_ray(calls: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench_kubelet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.bench.kubelet", description=__doc__)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--no-ray", action="store_true", help="only the standby-owned node")
     chosen = parser.parse_args(arguments)
