@@ -1,12 +1,13 @@
 """Finding, creating and calling our actors from a driver.
 
-`RemoteNode` has the methods of `fleet.node.service.NodeService`, so commands treat a node in this
+`RemoteNode` asks what `fleet.rpc.node_api` has, so commands treat a node in this
 process and a node behind Ray alike. Handles are resolved once: nothing here asks the head again
 while work goes on, since calls between live processes outlast the head's absence.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import time
@@ -31,35 +32,18 @@ from actors.coordinator_actor import (
     RUNS,
     placement,
 )
-from actors.node_actor import (
-    ACCEPTANCES,
-    CLOSURE,
-    DEVICES,
-    ORDERS,
-    REMOTE_NODE_ACTOR,
-    SWEPT,
-    WORK_THREADS,
-    Pulse,
-)
+from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS, Pulse
+from actors.node_api import ActorApi
 from actors.translate import given_up, translate, translated
 from fleet.control.binding.liveness import Alive, Signs, of
 from fleet.control.coordinator import CoordinatorView
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
-from fleet.core.leases import AcquireRequest, Closure
-from fleet.core.messages import (
-    Acceptance,
-    ClaimAnswer,
-    ClaimOrder,
-    DeviceResult,
-    DeviceView,
-    NodeView,
-    ScrubOrder,
-    Swept,
-)
+from fleet.core.leases import AcquireRequest
+from fleet.core.messages import DeviceResult
 from fleet.core.model import Lease, RunId, Token
 from fleet.evidence.ledger import LedgerHead
-from fleet.rpc.client import PARTITION_TIMEOUT_S
+from fleet.rpc.calls import Verb
 from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity
 from fleet.wiring.plans import CoordinatorPlan
@@ -68,8 +52,6 @@ LOG = logging.getLogger(__name__)
 NODE_PREFIX = "node:"
 CALL_TIMEOUT_S = 30.0
 """Time, s, an act may take to be taken in; the work itself goes on in the node."""
-CLAIM_TIMEOUT_S = 45.0
-"""Time, s, a claim call may take: the node waits 40 s for its work, then says to call again."""
 START_TIMEOUT_S = 60.0
 """Time, s, an actor has to start: a worker process, imports, the journal."""
 ATTEMPT_PAUSE_S = 0.2
@@ -78,98 +60,47 @@ Ref = Any
 """A Ray object reference; Ray gives actor calls no static type."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteNode:
+@dataclass(frozen=True)
+class RemoteNode(ActorApi):
     """One node behind its actor. Every method raises the node's own errors or `RayUnavailable`."""
 
     name: str
     handle: Any
 
-    def call(self, method: str, *arguments: object) -> Ref:
-        """Start a call without waiting; `gather` or `wait` collects the answer."""
-        return getattr(self.handle, method).remote(self.name, *arguments)
+    @property
+    def outdated(self) -> bool:
+        """Whether the actor was made by an earlier version, which has a method for each verb."""
+        return not hasattr(self.handle, "call")
 
-    def wait(self, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Call and wait. Raises `RayUnavailable` after `timeout_s` seconds without an answer."""
-        with translated(f"{self.name}: {method}"):
-            return ray.get(self.call(method, *arguments), timeout=timeout_s)
+    def start(self, verb: Verb, given: Mapping[str, Any]) -> Ref:
+        """Start a call without waiting; `gather` collects the answer, JSON as text."""
+        if self.outdated:
+            raise errors.RayUnavailable(
+                f"the actor of {self.name} is of an earlier version",
+                remedy="restart the node plugin there: its bridge replaces the actor",
+            )
+        method = self.handle.look if verb.looks else self.handle.call
+        # By its own name in Ray's dashboard, where all would else be one.
+        named = method.options(name=f"{self.name}: {verb.name}")
+        return named.remote(self.name, verb.name, json.dumps(given))
+
+    def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:
+        """As `Interface.ask`. Raises `RayUnavailable` without an answer in time."""
+        limit_s = max(timeout_s or 0.0, CALL_TIMEOUT_S)
+        with translated(f"{self.name}: {verb.name}"):
+            found: Any = ray.get(self.start(verb, given), timeout=limit_s)
+            return json.loads(found)
 
     def ping(self, *, timeout_s: float = 5.0) -> Pulse:
         """Proof of life, also while work is slow."""
-        return Pulse.model_validate_json(self.wait("ping", timeout_s=timeout_s))
-
-    def view(self, operations: Sequence[str] = ()) -> NodeView:
-        """The node now, with the results of `operations` that are finished."""
-        return NodeView.model_validate_json(self.wait("view", tuple(operations)))
-
-    def head(self) -> LedgerHead:
-        """The end of the node's ledger."""
-        return LedgerHead.from_json(self.wait("head"))
-
-    def scrub(self, orders: Sequence[ScrubOrder]) -> Sequence[Acceptance]:
-        """Hand orders in, idempotent by operation id."""
-        return ACCEPTANCES.validate_json(
-            self.wait("scrub", ORDERS.dump_json(tuple(orders)).decode())
-        )
-
-    def cancel(self, operations: Sequence[str]) -> None:
-        """Stop operations."""
-        self.wait("cancel", tuple(operations))
-
-    def prepare(self, order: ClaimOrder, *, timeout_s: float = CLAIM_TIMEOUT_S) -> ClaimAnswer:
-        """Prepare devices for a claim."""
-        return ClaimAnswer.model_validate_json(
-            self.wait("prepare", order.model_dump_json(), timeout_s=timeout_s)
-        )
-
-    def unprepare(self, uid: str, *, timeout_s: float = CLAIM_TIMEOUT_S) -> ClaimAnswer:
-        """Tear a claim down."""
-        return ClaimAnswer.model_validate_json(self.wait("unprepare", uid, timeout_s=timeout_s))
-
-    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure:
-        """Close the token of a claim the node has no record of."""
-        return CLOSURE.validate_json(self.wait("abandon", uid, token, tuple(devices)))
-
-    def quarantine_add(
-        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> DeviceView:
-        """Take a device out of service; with `codes`, for these reasons by others' word."""
-        return DeviceView.model_validate_json(
-            self.wait("quarantine_add", device, detail, operator, tuple(codes))
-        )
-
-    def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
-    ) -> DeviceView:
-        """Lift reasons by an operator's decision."""
-        return DeviceView.model_validate_json(
-            self.wait("quarantine_clear", device, tuple(codes), operator, detail)
-        )
-
-    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
-        """Record that HELD devices are free."""
-        return DEVICES.validate_json(self.wait("adopt", tuple(devices), operator))
-
-    def retire(self, device: str, *, detail: str, operator: str) -> str:
-        """Take a device out for good; its UUID."""
-        return str(self.wait("retire", device, detail, operator))
-
-    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
-        """Switch partitioning of a free accelerator."""
-        answer = self.wait("partition", device, on, operator, timeout_s=PARTITION_TIMEOUT_S)
-        return DeviceView.model_validate_json(answer)
-
-    def follow_epoch(self, epoch: int, *, operator: str) -> None:
-        """Follow a new store epoch."""
-        self.wait("follow_epoch", epoch, operator)
-
-    def sweep(self) -> Sequence[Swept]:
-        """Read all health now."""
-        return SWEPT.validate_json(self.wait("sweep", timeout_s=4 * CALL_TIMEOUT_S))
+        with translated(f"{self.name}: ping"):
+            found = ray.get(self.handle.ping.remote(self.name), timeout=timeout_s)
+        return Pulse.model_validate_json(found)
 
     def close(self) -> None:
         """Drain the node and give its journal up."""
-        self.wait("close", timeout_s=2 * CALL_TIMEOUT_S)
+        with translated(f"{self.name}: close"):
+            ray.get(self.handle.close.remote(self.name), timeout=2 * CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +222,11 @@ def gather(
             f"{keys[ref]}: {call}: no answer within {timeout_s:g} s; it may or may not have run"
         )
     return found
+
+
+def read(answer: Any | errors.FleetError) -> Any | errors.FleetError:
+    """A gathered answer as a JSON value."""
+    return answer if isinstance(answer, errors.FleetError) else json.loads(answer)
 
 
 def assign(node: str, plan: str, *, host: str) -> identity.Assignment:

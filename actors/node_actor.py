@@ -16,29 +16,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from actors import identity
 from actors.identity import PRIVATE_UMASK
 from actors.metrics import PERIOD_S, Figures
+from actors.node_api import ActorApi
 from actors.translate import StartRefused, unforeseen
 from fleet.core import errors, logs
-from fleet.core.leases import Closure
-from fleet.core.messages import (
-    Acceptance,
-    ClaimOrder,
-    DeviceView,
-    Message,
-    NodeView,
-    ScrubOrder,
-    Swept,
-)
+from fleet.core.messages import Message, NodeView
 from fleet.metrics import of_node
+from fleet.rpc.calls import Verb, answer, verbs
 
 if TYPE_CHECKING:
     from fleet.node.service import NodeService
@@ -53,14 +46,6 @@ ASK_S = 2.0
 """Period, s, in which a waiting actor asks a standby for the journal."""
 
 LOG = logging.getLogger(__name__)
-
-ORDERS = TypeAdapter(tuple[ScrubOrder, ...])
-ACCEPTANCES = TypeAdapter(tuple[Acceptance, ...])
-DEVICES = TypeAdapter(tuple[DeviceView, ...])
-CLOSURE = TypeAdapter(Closure)
-
-
-SWEPT = TypeAdapter(tuple[Swept, ...])
 
 
 class Pulse(Message):
@@ -186,95 +171,16 @@ class NodeActor:
         ).model_dump_json()
 
     @looking
-    def view(self, node: str, operations: Sequence[str] = ()) -> str:
-        """A `NodeView`, with the results of `operations` as far as they are finished."""
-        with self._call(node, "view") as service:
-            return str(service.view(tuple(operations)).model_dump_json())
+    def look(self, node: str, verb: str, given: str) -> str:
+        """As `call`, for verbs that only look."""
+        if not _verb(verb).looks:
+            raise errors.InputInvalid(f"{verb} acts: it is not for those that only look")
+        return self.call(node, verb, given)
 
-    @looking
-    def head(self, node: str) -> dict[str, object]:
-        """The end of the node's ledger (`LedgerHead`), for the coordinator's countersignature."""
-        with self._call(node, "head") as service:
-            return dict(service.head().as_json())
-
-    # --- acting ----------------------------------------------------------------------------------
-
-    def scrub(self, node: str, orders: str) -> str:
-        """Take orders in, idempotent by operation id; answers an `Acceptance` for each."""
-        with self._call(node, "scrub") as service:
-            accepted = service.scrub(ORDERS.validate_json(orders))
-            return ACCEPTANCES.dump_json(tuple(accepted)).decode()
-
-    def cancel(self, node: str, operations: Sequence[str]) -> None:
-        """Stop the operations named; their devices end DIRTY."""
-        with self._call(node, "cancel") as service:
-            service.cancel(tuple(operations))
-
-    def prepare(self, node: str, order: str) -> str:
-        """Prepare devices for a claim (`ClaimOrder`); joins or repeats by claim uid."""
-        with self._call(node, "prepare") as service:
-            answer = service.prepare(ClaimOrder.model_validate_json(order))
-            return str(answer.model_dump_json())
-
-    def unprepare(self, node: str, uid: str) -> str:
-        """Tear a claim down; answers a `ClaimAnswer`. An unknown claim is a success.
-
-        The node plugin comes in at the node's door instead and names the claim's pods.
-        """
-        with self._call(node, "unprepare") as service:
-            return str(service.unprepare(uid).model_dump_json())
-
-    def abandon(self, node: str, uid: str, token: str, devices: Sequence[str]) -> str:
-        """Close the token of a claim without a record here; answers the `Closure`."""
-        with self._call(node, "abandon") as service:
-            return CLOSURE.dump_json(service.abandon(uid, token, tuple(devices))).decode()
-
-    def quarantine_add(
-        self, node: str, device: str, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> str:
-        """Take a device out of service; answers its `DeviceView`."""
-        with self._call(node, "quarantine_add") as service:
-            view = service.quarantine_add(
-                device, detail=detail, operator=operator, codes=tuple(codes)
-            )
-            return str(view.model_dump_json())
-
-    def quarantine_clear(
-        self, node: str, device: str, codes: Sequence[str], operator: str, detail: str = ""
-    ) -> str:
-        """Lift reasons by an operator's decision, all with no `codes`; answers the `DeviceView`."""
-        with self._call(node, "quarantine_clear") as service:
-            view = service.quarantine_clear(
-                device, codes=tuple(codes), operator=operator, detail=detail
-            )
-            return str(view.model_dump_json())
-
-    def adopt(self, node: str, devices: Sequence[str], operator: str) -> str:
-        """Record an operator's word that HELD devices are free; answers their `DeviceView`s."""
-        with self._call(node, "adopt") as service:
-            views = service.adopt(devices=tuple(devices), operator=operator)
-            return DEVICES.dump_json(tuple(views)).decode()
-
-    def retire(self, node: str, device: str, detail: str, operator: str) -> str:
-        """Take a device out of the slices for good; answers its UUID."""
-        with self._call(node, "retire") as service:
-            return service.retire(device, detail=detail, operator=operator)
-
-    def partition(self, node: str, device: str, on: bool, operator: str) -> str:  # noqa: FBT001
-        """Switch partitioning of a free accelerator; answers its `DeviceView`."""
-        with self._call(node, "partition") as service:
-            view = service.partition(device, on=on, operator=operator)
-            return str(view.model_dump_json())
-
-    def follow_epoch(self, node: str, epoch: int, operator: str) -> None:
-        """Follow a new store epoch by an operator's decision."""
-        with self._call(node, "follow_epoch") as service:
-            service.follow_epoch(epoch, operator=operator)
-
-    def sweep(self, node: str) -> str:
-        """Read the health of every accelerator now; answers a `Swept` for each."""
-        with self._call(node, "sweep") as service:
-            return SWEPT.dump_json(service.sweep()).decode()
+    def call(self, node: str, verb: str, given: str) -> str:
+        """What the node answers to a verb of `ActorApi`; arguments and answer are JSON."""
+        with self._call(node, verb) as service:
+            return json.dumps(answer(_verb(verb), service, json.loads(given)))
 
     def drain(self, node: str) -> None:
         """Finish or stop all work and take nothing new."""
@@ -373,6 +279,13 @@ class NodeActor:
         finally:
             with self._guard:
                 self._running.pop(key, None)
+
+
+def _verb(name: str) -> Verb:
+    found = verbs(ActorApi).get(name)
+    if found is None:
+        raise errors.InputInvalid(f"a node's actor knows no call {name!r}")
+    return found
 
 
 def _in_ray() -> bool:

@@ -16,19 +16,18 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
 from actors import handles
-from actors.handles import Ref, RemoteNode
-from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
+from actors.handles import Ref, RemoteNode, read
+from actors.node_api import ActorApi
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
-from fleet.core.leases import Closure
-from fleet.core.messages import Acceptance, NodeView, ScrubOrder
+from fleet.core.messages import NodeView
 from fleet.evidence.ledger import LedgerHead
-from fleet.rpc.nodes import Abandonment
+from fleet.rpc.nodes import CalledNodes, NodeCall
 
 LOG = logging.getLogger(__name__)
 
@@ -43,9 +42,6 @@ LOOK_AGAIN_S = 2.0
 """Pause, s, between two looks when something is missing."""
 
 VIEW = "view"
-_Answer = TypeVar("_Answer")
-_Call = tuple[str, str, tuple[object, ...]]
-"""Node, method and arguments."""
 
 
 def _pending(ref: Ref) -> bool:
@@ -72,8 +68,10 @@ class _Unanswered:
     incarnation: str
 
 
-class RayNodes:
+class RayNodes(CalledNodes):
     """`fleet.rpc.nodes.Nodes` over node actors. Safe for threads."""
+
+    api = ActorApi
 
     def __init__(
         self,
@@ -106,9 +104,8 @@ class RayNodes:
     def views(
         self, asked: Mapping[str, Sequence[str]]
     ) -> Mapping[str, NodeView | errors.FleetError]:
-        """The nodes named, each with the results of the operations asked for."""
-        calls = {node: (node, VIEW, (tuple(operations),)) for node, operations in asked.items()}
-        found = self._all(calls, NodeView.model_validate_json)
+        """As `Nodes.views`."""
+        found = super().views(asked)
         with self._lock:
             for node, view in found.items():
                 if isinstance(view, NodeView):
@@ -117,57 +114,27 @@ class RayNodes:
 
     def heads(self) -> Mapping[str, LedgerHead | errors.FleetError]:
         """The end of every node's ledger."""
-        calls: dict[str, _Call] = {node: (node, "head", ()) for node in self.names()}
-        return self._all(calls, LedgerHead.from_json)
-
-    def scrub(
-        self, orders: Mapping[str, Sequence[ScrubOrder]]
-    ) -> Mapping[str, Sequence[Acceptance] | errors.FleetError]:
-        """Hand orders in; they are idempotent by operation id."""
-        calls = {
-            node: (node, "scrub", (ORDERS.dump_json(tuple(mine)).decode(),))
-            for node, mine in orders.items()
-        }
-        return self._all(calls, ACCEPTANCES.validate_json)
-
-    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
-        """Close tokens, one answer for each, in order."""
-        calls = {
-            f"{one.node}, {place}": (one.node, "abandon", (one.uid, one.token, one.devices))
-            for place, one in enumerate(asked)
-        }
-        return list(self._all(calls, CLOSURE.validate_json).values())
-
-    def quarantine_add(
-        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> None:
-        """Take a device out of service. Raises the node's own errors, or `RayUnavailable`."""
-        calls = {node: (node, "quarantine_add", (device, detail, operator, tuple(codes)))}
-        (answer,) = self._all(calls, str).values()
-        if isinstance(answer, errors.FleetError):
-            raise answer
+        return self.every("head", dict.fromkeys(self.names(), ()))
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _all(
-        self, calls: Mapping[str, _Call], read: Callable[[Any], _Answer]
-    ) -> dict[str, _Answer | errors.FleetError]:
-        """An answer for each call, in order."""
+    def each(self, calls: Mapping[str, NodeCall]) -> Mapping[str, Any | errors.FleetError]:
+        """As `CalledNodes.each`."""
         with self._lock:
-            unknown = any(node not in self._known for node, _, _ in calls.values())
+            unknown = any(call.node not in self._known for call in calls.values())
         self._look(missing=unknown)
         refs: dict[str, Ref] = {}
         failed: dict[str, errors.FleetError] = {}
-        for key, (node, method, arguments) in calls.items():
+        for key, call in calls.items():
             try:
-                refs[key] = self._node(node, method).call(method, *arguments)
+                refs[key] = self._node(call.node, call.verb.name).start(call.verb, call.given)
             except errors.FleetError as error:
                 failed[key] = error
         found = self._waited(calls, refs)
-        return {key: failed[key] if key in failed else _read(found[key], read) for key in calls}
+        return {key: failed[key] if key in failed else read(found[key]) for key in calls}
 
-    def _waited(self, calls: Mapping[str, _Call], refs: Mapping[str, Ref]) -> Mapping[str, Any]:
-        what = next((method for _, method, _ in calls.values()), "")
+    def _waited(self, calls: Mapping[str, NodeCall], refs: Mapping[str, Ref]) -> Mapping[str, Any]:
+        what = next((call.verb.name for call in calls.values()), "")
         found = self._reach.gather(refs, call=what, timeout_s=self._timeout_s)
         for key, answer in found.items():
             if isinstance(answer, errors.RayUnavailable):
@@ -175,7 +142,7 @@ class RayNodes:
                 with self._lock:
                     self._missing = True
                     if late:
-                        node, method, _ = calls[key]
+                        node, method = calls[key].node, calls[key].verb.name
                         at, of = self._clock.monotonic(), self._incarnations.get(node, "")
                         asked = self._actor(node)
                         self._silent[node, method] = _Unanswered(refs[key], at, asked, of)
@@ -253,17 +220,3 @@ class RayNodes:
             self._looked_at = self._clock.monotonic()
             self._known = self._known if found is None else found
         self._looked.set()
-
-
-def _read(
-    answer: Any | errors.FleetError, read: Callable[[Any], _Answer]
-) -> _Answer | errors.FleetError:
-    if isinstance(answer, errors.FleetError):
-        return answer
-    try:
-        return read(answer)
-    except (ValueError, KeyError, TypeError) as error:  # pydantic's own is a ValueError
-        return errors.InputInvalid(
-            f"a node answers in a way the coordinator does not know: {error}",
-            remedy="run node service and coordinator in one version; an update ends this",
-        )

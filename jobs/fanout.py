@@ -6,27 +6,29 @@ answer by the deadline, never by its own time, and never hides another node's an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from actors.handles import CALL_TIMEOUT_S, RemoteCoordinator, RemoteNode, gather
-from actors.node_actor import ACCEPTANCES, ORDERS
+from actors.handles import CALL_TIMEOUT_S, RemoteCoordinator, RemoteNode, gather, read
+from actors.node_api import ActorApi
 from fleet.control.campaign.ports import Requests
 from fleet.core.errors import FleetError, RayUnavailable
 from fleet.core.leases import AcquireRequest
-from fleet.core.messages import Acceptance, DeviceResult, NodeView, ScrubOrder
+from fleet.core.messages import DeviceResult, NodeView
 from fleet.core.model import Lease
 from fleet.evidence.ledger import LedgerHead
+from fleet.rpc.nodes import CalledNodes, NodeCall
 from fleet.stores.base import Release, Renewal
 
 VIEW_TIMEOUT_S = 5.0
 """Time, s, a node has to show itself; the campaign asks again at its next step."""
+_QUICK = frozenset({"view", "cancel"})
 
-T = TypeVar("T")
 
-
-class RayNodes:
+class RayNodes(CalledNodes):
     """`fleet.control.campaign.ports.Nodes` over node actors."""
+
+    api = ActorApi
 
     def __init__(
         self,
@@ -46,47 +48,39 @@ class RayNodes:
         """All nodes, reachable or not."""
         return sorted({*self._nodes, *self._absent})
 
-    def views(self, requests: Requests) -> Mapping[str, NodeView | FleetError]:
+    def views(self, asked: Requests) -> Mapping[str, NodeView | FleetError]:
         """Every node's view, with the results of the operations named."""
-        asked = {name: (tuple(requests.get(name, ())),) for name in self.names()}
-        return self._ask("view", asked, NodeView.model_validate_json, self._view_timeout_s)
+        return super().views({name: asked.get(name, ()) for name in self.names()})
 
-    def scrub_all(
-        self, orders: Mapping[str, Sequence[ScrubOrder]]
-    ) -> Mapping[str, Sequence[Acceptance] | FleetError]:
-        """Give orders; `RayUnavailable` means they may or may not have arrived."""
-        asked = {name: (ORDERS.dump_json(tuple(some)).decode(),) for name, some in orders.items()}
-        return self._ask("scrub", asked, ACCEPTANCES.validate_json, self._call_timeout_s)
+    scrub_all = CalledNodes.scrub
 
     def cancel(self, requests: Requests) -> Mapping[str, FleetError | None]:
         """Cancel operations."""
-        asked = {name: (tuple(some),) for name, some in requests.items()}
-        return self._ask("cancel", asked, lambda _: None, self._view_timeout_s)
+        return self.every("cancel", {name: (some,) for name, some in requests.items()})
 
     def heads(self) -> Mapping[str, LedgerHead | FleetError]:
         """The end of each node's ledger."""
-        asked: dict[str, tuple[object, ...]] = dict.fromkeys(self.names(), ())
-        return self._ask("head", asked, LedgerHead.from_json, self._call_timeout_s)
+        return self.every("head", dict.fromkeys(self.names(), ()))
 
-    def _ask(
-        self,
-        method: str,
-        asked: Mapping[str, tuple[object, ...]],
-        read: Callable[[Any], T],
-        timeout_s: float,
-    ) -> dict[str, T | FleetError]:
-        found: dict[str, T | FleetError] = {}
+    def each(self, calls: Mapping[str, NodeCall]) -> Mapping[str, Any | FleetError]:
+        """As `CalledNodes.each`."""
+        found: dict[str, Any | FleetError] = {}
         refs = {}
-        for name, arguments in asked.items():
-            if name in self._nodes:
-                refs[name] = self._nodes[name].call(method, *arguments)
-            else:
-                found[name] = RayUnavailable(
-                    f"{name}: no node actor runs", remedy="start the node, then run again"
-                )
-        for name, answer in gather(refs, call=method, timeout_s=timeout_s).items():
-            found[name] = answer if isinstance(answer, FleetError) else read(answer)
-        return found
+        for name, call in calls.items():
+            try:
+                refs[name] = self._node(name).start(call.verb, call.given)
+            except FleetError as error:
+                found[name] = error
+        what = next((call.verb for call in calls.values()), None)
+        quick = what is not None and what.name in _QUICK
+        timeout_s = self._view_timeout_s if quick else self._call_timeout_s
+        answers = gather(refs, call=what.name if what else "", timeout_s=timeout_s)
+        return found | {name: read(answer) for name, answer in answers.items()}
+
+    def _node(self, name: str) -> RemoteNode:
+        if name in self._nodes:
+            return self._nodes[name]
+        raise RayUnavailable(f"{name}: no node actor runs", remedy="start the node, then run again")
 
 
 class RayCoordinator:

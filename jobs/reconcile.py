@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
 from fleet.cli.cluster import Surroundings
-from fleet.cli.reach import Fleet, Node
+from fleet.cli.reach import Fleet
 from fleet.control.repair.facts import Facts
 from fleet.control.repair.leftovers import Orphan, find
 from fleet.control.repair.repair import Hands, Outcome, fix
@@ -26,24 +25,18 @@ from fleet.core.messages import Message, Moment, NodeView
 from fleet.evidence import layout
 from fleet.kube.claim_holds import Holds
 from fleet.node.cdi.directory import SpecDirectory
+from fleet.rpc.node_api import NodeApi
 from fleet.rpc.nodes import Abandonment
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan
 from jobs.sweep import each
 
 
-@runtime_checkable
-class Abandons(Protocol):
-    """A node that can be asked to close a token."""
-
-    def abandon(self, uid: str, token: str, devices: Sequence[str]) -> Closure: ...
-
-
 @dataclass(frozen=True, slots=True)
 class AtHand:
     """The nodes a verb has reached, asked together."""
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, NodeApi]
 
     def names(self) -> Collection[str]:
         """The nodes reached."""
@@ -61,11 +54,10 @@ class AtHand:
         return [self._abandon(one) for one in asked]
 
     def _abandon(self, one: Abandonment) -> Closure | errors.FleetError:
-        node = _abandoning(self.nodes.get(one.node))
-        if node is None:
+        if one.node not in self.nodes:
             return errors.NotOwner(f"node {one.node} cannot be reached from here")
         try:
-            return node.abandon(one.uid, one.token, one.devices)
+            return self.nodes[one.node].abandon(one.uid, one.token, one.devices)
         except errors.FleetError as error:
             return error
 
@@ -74,10 +66,6 @@ class AtHand:
         if node not in self.nodes:
             raise errors.NotOwner(f"node {node} cannot be reached from here")
         self.nodes[node].unprepare(uid)
-
-
-def _abandoning(node: object) -> Abandons | None:
-    return node if isinstance(node, Abandons) else None
 
 
 @dataclass(frozen=True, slots=True)

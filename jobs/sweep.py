@@ -11,12 +11,9 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from actors.handles import RemoteNode
-from fleet.cli.reach import Node
-from fleet.core.errors import FleetError, InputInvalid
+from fleet.core.errors import FleetError
 from fleet.core.messages import Message, Swept
-from fleet.node.service import NodeService
-from fleet.rpc.client import DoorNode
+from fleet.rpc.node_api import NodeApi
 
 NODES_AT_ONCE = 64
 """Nodes asked at one time; each answers within its own reading time-out."""
@@ -44,9 +41,9 @@ class SweepReport(Message):
                 yield node, device
 
 
-def run(nodes: Mapping[str, Node]) -> SweepReport:
+def run(nodes: Mapping[str, NodeApi]) -> SweepReport:
     """Sweep all nodes in parallel; one that fails hides no other."""
-    found = each(nodes, _sweep)
+    found = each(nodes, lambda node: tuple(node.sweep()))
     views = each(nodes, lambda node: node.view().simulated)
     return SweepReport(
         simulated=any(answer is True for answer in views.values()),
@@ -55,10 +52,10 @@ def run(nodes: Mapping[str, Node]) -> SweepReport:
     )
 
 
-def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | FleetError]:
+def each(nodes: Mapping[str, NodeApi], ask: Callable[[NodeApi], T]) -> dict[str, T | FleetError]:
     """Ask every node in a thread of its own; an error stands in the place of an answer."""
 
-    def answer(node: Node) -> T | FleetError:
+    def answer(node: NodeApi) -> T | FleetError:
         try:
             return ask(node)
         except FleetError as error:
@@ -68,12 +65,6 @@ def each(nodes: Mapping[str, Node], ask: Callable[[Node], T]) -> dict[str, T | F
         return {}
     with ThreadPoolExecutor(min(len(nodes), NODES_AT_ONCE)) as pool:
         return dict(zip(nodes, pool.map(answer, nodes.values()), strict=True))
-
-
-def _sweep(node: Node) -> tuple[Swept, ...]:
-    if isinstance(node, NodeService | RemoteNode | DoorNode):
-        return tuple(node.sweep())
-    raise InputInvalid(f"a {type(node).__name__} cannot be swept")
 
 
 if __name__ == "__main__":

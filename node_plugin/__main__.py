@@ -131,7 +131,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _size(text: str) -> int:
-    from fleet.cli.options import parse_size
+    from fleet.core.settings_parse import parse_size
 
     try:
         return parse_size(text)

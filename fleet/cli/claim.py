@@ -27,7 +27,7 @@ from fleet.core.messages import Finding, Message, NodeView
 from fleet.core.model import Holder, Lease
 from fleet.core.settings import KubernetesSettings, Settings
 from fleet.kube.base import CLAIMS, PODS, Cluster, Name, uid_of
-from fleet.rpc.local_nodes import DoorNodes
+from fleet.rpc.nodes import DoorNodes
 from fleet.stores.base import Release
 from fleet.wiring import adapters
 from fleet.wiring.plans import CoordinatorPlan, NodePlan

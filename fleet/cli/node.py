@@ -36,6 +36,7 @@ from fleet.control.repair.lost_nodes import Forgotten, Parting, forget, life
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.model import HolderKind, State
+from fleet.rpc.node_api import NodeApi
 from fleet.wiring import adapters
 
 app = typer.Typer(no_args_is_help=True)
@@ -127,7 +128,7 @@ def adopt(
 
 
 def _named(
-    nodes: Mapping[str, reach.Node], devices: Sequence[str], node: str | None
+    nodes: Mapping[str, NodeApi], devices: Sequence[str], node: str | None
 ) -> dict[str, list[str]]:
     """The devices named, by node. A name that is on several nodes is refused, all of them are."""
     found: dict[str, list[str]] = {}
@@ -136,7 +137,7 @@ def _named(
     return found
 
 
-def _held(nodes: Mapping[str, reach.Node], *, yes: bool) -> dict[str, list[str]]:
+def _held(nodes: Mapping[str, NodeApi], *, yes: bool) -> dict[str, list[str]]:
     """The HELD devices of these nodes; real ones once somebody has seen which and said yes."""
     views = [_only_held(one.view()) for one in nodes.values()]
     real = [view for view in views if not view.simulated]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,19 +15,6 @@ from fleet.core import errors, logs
 DEFAULT_STATE = "~/.local/state/fleetscrub"
 ADDRESS = "FLEET_ADDRESS"
 """Where it is set, as in the pod of Ray's head, verbs go through that Ray without being told."""
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def _log_format(told: str) -> str:
@@ -94,26 +80,6 @@ def operator_name(operator: str | None) -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as ``64MiB``, ``1.5GiB``, ``500MB`` or ``4096``.
-
-    Raises `InputInvalid` on anything else, on zero, and on a fraction of a byte.
-    """
-    found = _SIZE.fullmatch(text)
-    factor = _UNITS.get(found.group(2).lower()) if found else None
-    if found is None or factor is None:
-        raise errors.InputInvalid(
-            f"{text!r} is not a size", remedy="write it like 64MiB, 1GiB, 500MB or 4096"
-        )
-    size = float(found.group(1)) * factor
-    if size < 1 or size != int(size):
-        raise errors.InputInvalid(
-            f"{text!r} is not a whole number of bytes above zero",
-            remedy="write it like 64MiB, 1GiB, 500MB or 4096",
-        )
-    return int(size)
 
 
 def moment(told: str, *, end: bool = False) -> float | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
-from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
 from fleet.core.model import Lease, RunId, Token
 from fleet.rpc import socket_paths
 from fleet.rpc.client import DoorNode
+from fleet.rpc.node_api import NodeApi
 from fleet.stores.base import Release, RunRecord
 from fleet.wiring import plans as wiring_plans
 from fleet.wiring.plans import NodePlan
@@ -36,30 +36,6 @@ WAIT_S = 60.0
 """Time, s, a command waits for another one that has its nodes."""
 STANDBY = "standby of "
 """How the owner of a node's journal begins that gives it up when asked."""
-
-
-class Node(Protocol):
-    """What verbs ask of a node, wherever it runs."""
-
-    def view(self, operations: Sequence[str] = ()) -> NodeView: ...
-
-    def prepare(self, order: ClaimOrder) -> ClaimAnswer: ...
-
-    def unprepare(self, uid: str) -> ClaimAnswer: ...
-
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
-
-    def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
-    ) -> DeviceView: ...
-
-    def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]: ...
-
-    def retire(self, device: str, *, detail: str, operator: str) -> str: ...
-
-    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView: ...
-
-    def follow_epoch(self, epoch: int, *, operator: str) -> None: ...
 
 
 class Coordinator(Protocol):
@@ -86,7 +62,7 @@ class Coordinator(Protocol):
 class Fleet:
     """A fleet at hand."""
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, NodeApi]
     coordinator: Coordinator
 
 
@@ -108,7 +84,9 @@ def fleet(
 
 
 @contextmanager
-def nodes(state: Path, *, address: str | None, looks: bool = False) -> Iterator[Mapping[str, Node]]:
+def nodes(
+    state: Path, *, address: str | None, looks: bool = False
+) -> Iterator[Mapping[str, NodeApi]]:
     """The nodes by name, answering only. Raises as `fleet` does.
 
     Where every node has an owner that answers, that one knows whether there is a store.
@@ -126,7 +104,7 @@ def nodes(state: Path, *, address: str | None, looks: bool = False) -> Iterator[
 @contextmanager
 def nodes_alone(
     state: Path, *, address: str | None, looks: bool = False
-) -> Iterator[Mapping[str, Node]]:
+) -> Iterator[Mapping[str, NodeApi]]:
     """The nodes by name, whether or not there is a store to be had. Raises as `fleet` does."""
     with ExitStack() as stack:
         if address is not None:
@@ -148,7 +126,9 @@ def coordinator(state: Path, *, address: str | None) -> Iterator[Coordinator]:
             yield _attached_coordinator()
 
 
-def find(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> tuple[str, Node]:
+def find(
+    nodes: Mapping[str, NodeApi], device: str, *, node: str | None = None
+) -> tuple[str, NodeApi]:
     """The node that has `device` (name or UUID), narrowed down by `node`.
 
     Raises `DeviceUnknown`, and `InputInvalid` when the name is on several nodes.
@@ -170,7 +150,7 @@ def find(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> 
     return found[0], nodes[found[0]]
 
 
-def owner(nodes: Mapping[str, Node], device: str, *, node: str | None = None) -> str:
+def owner(nodes: Mapping[str, NodeApi], device: str, *, node: str | None = None) -> str:
     """The node of a device; one that is gone is looked for where the operator says, or alone.
 
     Raises as `find` does.
@@ -194,7 +174,7 @@ def _opened(state: Path, stack: ExitStack, *, ticking: bool, looks: bool) -> _Re
     return found
 
 
-class _Reached(Mapping[str, "Node"]):
+class _Reached(Mapping[str, "NodeApi"]):
     """The nodes, each at its owner's door or opened here, as long as `stack` is.
 
     An owner may end while a verb runs, as a campaign does: the node is then taken up here, or at
@@ -222,7 +202,7 @@ class _Reached(Mapping[str, "Node"]):
     def __len__(self) -> int:
         return len(self._plans)
 
-    def __getitem__(self, name: str) -> Node:
+    def __getitem__(self, name: str) -> NodeApi:
         if name in self._doors:
             try:
                 # One that is slow takes the connection; one that is dead does not.
@@ -231,7 +211,7 @@ class _Reached(Mapping[str, "Node"]):
                 return self.reach(name)
         return self._here.get(name) or self._doors[name]
 
-    def reach(self, name: str) -> Node:
+    def reach(self, name: str) -> NodeApi:
         """Who answers for the node now. Raises `NotOwner` where its owner does not answer."""
         plan = self._plans[name]
         door = _answering(plan, self._stack)
@@ -347,7 +327,7 @@ def _opened_coordinator(state: Path) -> Coordinator:
     return adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
 
 
-def _attached(address: str, stack: ExitStack) -> Mapping[str, Node]:
+def _attached(address: str, stack: ExitStack) -> Mapping[str, NodeApi]:
     from actors import cluster, handles
 
     stack.callback(cluster.attach(address).close)

@@ -18,7 +18,6 @@ from fleet.cli.options import (
     OperatorOption,
     StateOption,
     operator_name,
-    parse_size,
     state_directory,
 )
 from fleet.cli.output import AsJson, VerbAnswer, emit, error_console
@@ -30,6 +29,7 @@ from fleet.core import errors
 from fleet.core.messages import Message, NodeView
 from fleet.core.model import RunId
 from fleet.core.settings import CampaignPolicy, Settings
+from fleet.core.settings_parse import parse_size
 from fleet.wiring import adapters, plans
 from fleet.wiring.adapters import FleetPlan
 

@@ -15,11 +15,12 @@ import typer
 from pydantic import Field
 from rich.console import Console
 
-from fleet.cli.options import StateOption, parse_size, state_directory
+from fleet.cli.options import StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.core.errors import DeviceUnknown, InputInvalid
 from fleet.core.messages import Message
 from fleet.core.model import Accelerator, Device
+from fleet.core.settings_parse import parse_size
 from fleet.devices.simulated import clients, faults, memory, search
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.evidence import layout

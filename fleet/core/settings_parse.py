@@ -6,6 +6,7 @@ between fields are checked for all sections that are valid by themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -373,3 +374,38 @@ def _table(kind: type[Section], skip: frozenset[str] = frozenset()) -> Iterator[
         if name not in skip:
             why = (field.description or "").replace("|", "\\|")
             yield f"| `{name}` | {allowed(kind, name)} | `{default_of(field)}` | {why} |"
+
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``64MiB``, ``1.5GiB``, ``500MB`` or ``4096``.
+
+    Raises `InputInvalid` on anything else, on zero, and on a fraction of a byte.
+    """
+    found = _SIZE.fullmatch(text)
+    factor = _UNITS.get(found.group(2).lower()) if found else None
+    if found is None or factor is None:
+        raise errors.InputInvalid(
+            f"{text!r} is not a size", remedy="write it like 64MiB, 1GiB, 500MB or 4096"
+        )
+    size = float(found.group(1)) * factor
+    if size < 1 or size != int(size):
+        raise errors.InputInvalid(
+            f"{text!r} is not a whole number of bytes above zero",
+            remedy="write it like 64MiB, 1GiB, 500MB or 4096",
+        )
+    return int(size)

@@ -34,7 +34,7 @@ class Decisions:
     looked_at: Callable[[], LogPlace | None] = lambda: None
     """Up to where the kernel log was looked at: a decision closes nothing that came later."""
 
-    def quarantine_add(
+    def quarantine(
         self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> DeviceView:
         """Put a device out of service until an operator decides. Raises `DeviceUnknown`.

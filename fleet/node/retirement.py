@@ -41,7 +41,7 @@ def retire(decisions: Decisions, device: str, *, detail: str, operator: str) -> 
     if uuid in retired(registry):
         return uuid
     if present and not all(unit.reasons for unit in units):
-        decisions.quarantine_add(device, detail=f"retired: {detail}", operator=operator)
+        decisions.quarantine(device, detail=f"retired: {detail}", operator=operator)
     now = registry.clock.now()
     with registry.commit() as commit:
         kept = {"operator": operator, "detail": detail, "at": now}

@@ -26,6 +26,7 @@ from fleet.core.messages import (
     Published,
     ScrubOrder,
     Swept,
+    TeardownOrder,
 )
 from fleet.core.model import ClaimUid, OperationId, Token
 from fleet.evidence.ledger import LedgerHead
@@ -43,12 +44,10 @@ from fleet.node.parts import Parts
 from fleet.node.registry import Work
 from fleet.node.tasks import WipeTask, refuse_other
 from fleet.node.upkeep import Tending
-
-BUDGET_S = 40.0
-"""Time a claim call waits for its work: inside the kubelet's 45 s."""
+from fleet.rpc.node_api import BUDGET_S, NodeApi, teardown
 
 
-class NodeService:
+class NodeService(NodeApi):
     """One node. Construction recovers; `close` gives the journal back."""
 
     def __init__(self, parts: Parts) -> None:
@@ -266,7 +265,7 @@ class NodeService:
         self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> DeviceView:
         """Put a device out of service, until an operator decides or as `codes` say."""
-        return self._decisions.quarantine_add(device, detail=detail, operator=operator, codes=codes)
+        return self._decisions.quarantine(device, detail=detail, operator=operator, codes=codes)
 
     def quarantine_clear(
         self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
@@ -310,21 +309,17 @@ class NodeService:
             self._condition.unwritten()
             raise
 
-    def unprepare(
-        self,
-        uid: str,
-        *,
-        budget_s: float = BUDGET_S,
-        consumers: Sequence[str] = (),
-        reserved: Sequence[str] = (),
-        unheld: bool = False,
-    ) -> ClaimAnswer:
-        """Tear a claim down; unknown claims are success. See `TeardownOrder` for the rest."""
+    def unprepare(self, order: TeardownOrder | str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
+        """Tear a claim down; unknown claims are success."""
         self._serving()
-        if unheld:
-            self._parts.holding.unhold(ClaimUid(uid))
+        order = teardown(order)
+        if order.unheld:
+            self._parts.holding.unhold(ClaimUid(order.uid))
         return self._parts.holding.unprepare(
-            ClaimUid(uid), budget_s=budget_s, consumers=consumers, reserved=reserved
+            ClaimUid(order.uid),
+            budget_s=budget_s,
+            consumers=order.consumers,
+            reserved=order.reserved,
         )
 
     def published(self, published: Published) -> None:

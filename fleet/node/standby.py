@@ -24,7 +24,7 @@ from fleet.core.clock import Clock
 from fleet.node.journal.lock import Owner, read_owner
 from fleet.node.service import NodeService
 from fleet.rpc import trouble as trouble_file
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 
 LOG = logging.getLogger(__name__)
 

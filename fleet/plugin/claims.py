@@ -22,13 +22,13 @@ from fleet.kube.marks import AGENT, Marks
 from fleet.node import kubelet_checkpoint
 from fleet.plugin.agent_device import Agents
 from fleet.plugin.holds import Marking
-from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim, PreparedClaim, PreparedDevice
 from fleet.plugin.resource_claim import Consumer, Reading, Result, moment, read
 from fleet.plugin.retries import SLOW_PAUSE_S, ShortLooks, Waiting
 from fleet.plugin.slices.device_attributes import uuid_of
 from fleet.plugin.slices.gate import is_quarantined
 from fleet.plugin.tags_claim import REFUSALS, Isolation
+from fleet.rpc.node_api import NodeApi
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ClaimServing:
     """Serves claims on one node. Safe for threads; one call per claim at a time is the node's."""
 
     seat: Seat
-    node: Node
+    node: NodeApi
     cluster: Cluster
     waiting: Waiting
     clock: Clock

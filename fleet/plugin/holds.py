@@ -23,9 +23,9 @@ from fleet.core.profiles import RULES, Profile
 from fleet.kube.base import Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
-from fleet.plugin.ports import Node
 from fleet.plugin.slices.device_attributes import names
 from fleet.plugin.slices.gate import is_quarantined
+from fleet.rpc.node_api import NodeApi
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class MarkingRules:
 class Marking:
     """Marks claims of one node. Safe for threads; `step` on one."""
 
-    node: Node
+    node: NodeApi
     holds: Holds
     rules: MarkingRules
     clock: Clock

@@ -23,9 +23,9 @@ from fleet.kube.marks import Marks
 from fleet.plugin.agent_device import Agents
 from fleet.plugin.claims import Seat, claim_uid
 from fleet.plugin.holds import Marking
-from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.resource_claim import Reading, read
+from fleet.rpc.node_api import NodeApi
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Orphans:
     """Looks for orphaned claims; `step` once in a while."""
 
     seat: Seat
-    node: Node
+    node: NodeApi
     cluster: Cluster
     agents: Agents | None = None
     marking: Marking | None = None

@@ -17,9 +17,9 @@ from fleet.core.messages import DeviceView, NodeView, Published, Right
 from fleet.core.model import State
 from fleet.plugin.health import HealthVerdict, verdicts
 from fleet.plugin.holds import Marking
-from fleet.plugin.ports import Node
 from fleet.plugin.slices.report import PublishReport
 from fleet.plugin.slices.takeover import COORDINATOR, Record
+from fleet.rpc.node_api import NodeApi
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ HealthShown = Callable[[Mapping[str, HealthVerdict]], None]
 class Keeper:
     """One node's keeper. `step` about once a second, on one thread."""
 
-    node: Node
+    node: NodeApi
     publisher: Publishing
     show: HealthShown
     view: NodeView | None = None

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
-from fleet.plugin.ports import Node
+from fleet.rpc.node_api import NodeApi
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class ShortLooks:
             return None
 
 
-def leaving(node: Node) -> Callable[[str], bool]:
+def leaving(node: NodeApi) -> Callable[[str], bool]:
     """Whether a holder is a claim in teardown on `node`; an owner that is silent says nothing."""
 
     def asked(holder: str) -> bool:

@@ -1,18 +1,26 @@
-"""The owner's side of the door: a thread per connection, each call handed to the node service."""
+"""The owner's side of the door: a thread per connection, each call handed to the node service.
+
+A caller of the door is who may open the socket: root on this host, like whoever may open the
+journal itself. So everything an operator may decide about the node is answered here too, whoever
+owns it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from fleet.core import errors
-from fleet.rpc import server, socket_paths, wire
-from fleet.rpc.server import HandOver, Service
+from fleet.rpc import socket_paths, wire
+from fleet.rpc.calls import served
+from fleet.rpc.node_api import HandOver, NodeApi, OwnerApi
 
 BACKLOG = 64
 SHORTAGE_PAUSE_S = 0.1
@@ -27,18 +35,39 @@ def keep(_: str) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class _Owner(OwnerApi):
+    """What the process says of itself."""
+
+    service: NodeApi
+    owner: str
+    let_go: HandOver
+
+    def pulse(self) -> Mapping[str, Any]:
+        """As `OwnerApi.pulse`."""
+        return {
+            "pid": os.getpid(),
+            "incarnation": self.service.incarnation,
+            "owner": self.owner,
+        }
+
+    def hand_over(self, by: str = "somebody") -> bool:
+        """As `OwnerApi.hand_over`."""
+        return self.let_go(by)
+
+
 class Door:
     """Serves one node's service at a socket until closed."""
 
     def __init__(
-        self, service: Service, path: Path, *, owner: str = "", hand_over: HandOver = keep
+        self, service: NodeApi, path: Path, *, owner: str = "", hand_over: HandOver = keep
     ) -> None:
         """`owner` says what kind of process this is. Raises OSError without a socket."""
         self._path = path
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = threading.Event()
-        self._calls = server.calls(service, owner=owner, hand_over=hand_over)
+        self._calls = served(NodeApi, service) | served(OwnerApi, _Owner(service, owner, hand_over))
         self._socket, self._inode = self._listening()
         threading.Thread(target=self._accept, name="door", daemon=True).start()
 
@@ -151,8 +180,6 @@ class Door:
             return wire.answer(call(arguments))
         except errors.FleetError as error:
             return wire.refusal(error)
-        except ValidationError as error:
-            return wire.refusal(errors.InputInvalid(f"a call at the node's door: {error}"))
         except Exception as error:
             LOG.exception("a call at the node's door failed")
             return wire.refusal(errors.Unforeseen(f"the node service failed: {error!r}"))

@@ -71,7 +71,7 @@ from fleet.node.validation import Validator
 from fleet.node.wipe import Wiper
 from fleet.plugin.slices.exclusivity import HostLocks
 from fleet.rpc.client import DoorNode
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 from fleet.rpc.socket import Door, keep
 from fleet.stores import archives
 from fleet.stores.base import RUNS_KEPT

@@ -43,8 +43,7 @@ from fleet.kube.cluster import KubernetesCluster
 from fleet.kube.events import Events
 from fleet.kube.marks import Marks
 from fleet.kube.rights import Rights
-from fleet.rpc.local_nodes import DoorNodes
-from fleet.rpc.nodes import Nodes
+from fleet.rpc.nodes import DoorNodes, Nodes
 from fleet.wiring import adapters
 from fleet.wiring.plans import CoordinatorPlan, FleetPlan
 

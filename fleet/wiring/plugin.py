@@ -32,7 +32,6 @@ from fleet.plugin.agent_device import Agents
 from fleet.plugin.claims import ClaimServing, Seat
 from fleet.plugin.holds import Marking, MarkingRules
 from fleet.plugin.orphans import Orphans
-from fleet.plugin.ports import Node
 from fleet.plugin.reconciler import HealthShown, Keeper
 from fleet.plugin.retries import Waiting, leaving
 from fleet.plugin.slices.exclusivity import Exclusivity, HostLocks
@@ -41,6 +40,7 @@ from fleet.plugin.slices.publisher import Publisher, PublisherTerms
 from fleet.plugin.slices.publisher_lease import SHARED_TTL_S, TTL_S, StoreLease
 from fleet.plugin.tags_claim import Isolation
 from fleet.plugin.tags_file import TagKeyFile
+from fleet.rpc.node_api import NodeApi
 from fleet.stores.factory import StorePlace
 from fleet.stores.late import LateStore
 from fleet.wiring import adapters
@@ -127,7 +127,7 @@ class PluginParts:
     store: LateStore
 
 
-def plugin_parts(plan: NodePlan, cluster: Cluster, node: Node) -> PluginParts:
+def plugin_parts(plan: NodePlan, cluster: Cluster, node: NodeApi) -> PluginParts:
     """The plugin's domain over a cluster and a node, whoever owns it. Touches no device."""
     settings, clock = plan.settings, SystemClock()
     kubernetes = settings.kubernetes
@@ -192,7 +192,7 @@ def isolation_of(settings: Settings) -> Isolation:
     )
 
 
-def keeper(plan: NodePlan, node: Node, parts: PluginParts, show: HealthShown) -> Keeper:
+def keeper(plan: NodePlan, node: NodeApi, parts: PluginParts, show: HealthShown) -> Keeper:
     """What keeps API, kubelet and node of one mind, over the parts of a plugin."""
     evicts = plan.settings.kubernetes.unexposed is Unexposed.TAINT
     return Keeper(

@@ -30,6 +30,8 @@ from fleet.core.model import Holder, HolderKind, Lease, State, Token, UnitId
 from fleet.kube.base import CLAIMS, PODS, Name, Object, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
+from fleet.rpc.calls import verbs
+from fleet.rpc.node_api import NodeApi
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import RunRecord
 from fleet.wiring import adapters
@@ -255,7 +257,7 @@ def test_nodes_are_asked_in_batches_behind_their_actors(fleet: Fleet) -> None:
     assert isinstance(behind, Closure)
     assert isinstance(ahead, errors.EpochForeign)
     with pytest.raises(errors.DeviceUnknown):
-        nodes.quarantine_add(name, "gpu-99", detail="x", operator="test")
+        nodes.node(name).quarantine_add("gpu-99", detail="x", operator="test")
 
 
 def test_five_acquires_at_once_grant_one(fleet: Fleet) -> None:
@@ -364,8 +366,9 @@ def test_a_ping_answers_while_work_is_slow(ray_cluster: cluster.Cluster) -> None
     )
     node = RemoteNode("node-slow", actor)
     node.ping(timeout_s=DEADLINE_S)
+    verb = verbs(NodeApi)["quarantine_add"]
     for _ in range(WORK_THREADS + 1):
-        node.call("quarantine_add", "u", "x", "x")
+        node.start(verb, verb.pack("u", detail="x", operator="x"))
     began = time.monotonic()
     pulse = until(lambda: found if (found := node.ping()).running else None)
     assert time.monotonic() - began < 1.0

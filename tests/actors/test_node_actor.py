@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from actors.identity import Assignment, plan_digest
-from actors.node_actor import ACCEPTANCES, ASK_S, ORDERS, NodeActor, Pulse, ask_owner, open_service
+from actors.node_actor import ASK_S, NodeActor, Pulse, ask_owner, open_service
+from actors.node_api import ActorApi
 from actors.translate import StartRefused, kinds, translate
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.core.model import Token
 from fleet.node.service import NodeService
+from fleet.rpc.calls import Verb
 from fleet.rpc.client import DoorNode
 from fleet.stores.sqlite import host_identity
 from fleet.wiring import adapters, plugin
@@ -44,6 +48,24 @@ def assignment_of(plan: adapters.NodePlan) -> Assignment:
         boot_id=str(kernel_boot_id()),
         plan=plan.model_dump_json(),
     )
+
+
+@dataclass
+class Asked(ActorApi):
+    """An actor as `RemoteNode` asks it, without Ray."""
+
+    actor: NodeActor
+    node: str
+
+    def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:  # noqa: ARG002
+        """Through the text that crosses."""
+        call = self.actor.look if verb.looks else self.actor.call
+        return json.loads(call(self.node, verb.name, json.dumps(given)))
+
+
+def asked(actor: NodeActor, node: str = "node-01") -> Asked:
+    """What an actor answers as that node."""
+    return Asked(actor, node)
 
 
 @pytest.fixture
@@ -69,17 +91,17 @@ def test_it_is_recognised_in_the_dashboard(actor: NodeActor) -> None:
 
 def test_messages_cross_as_validated_json(actor: NodeActor) -> None:
     """E1: a view is a valid `NodeView`; a malformed order is an error of ours, never half read."""
-    assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+    assert asked(actor).view().node == "node-01"
     with pytest.raises(errors.FleetError):
-        actor.scrub("node-01", '[{"operation": "x"}]')
+        actor.call("node-01", "scrub", '{"orders": [{"operation": "x"}]}')
 
 
 def test_a_command_for_another_node_is_refused(actor: NodeActor) -> None:
     """B54: whatever is asked, the node it is asked of must be this one."""
     calls: tuple[Callable[[str], object], ...] = (
         actor.ping,
-        actor.view,
-        actor.head,
+        lambda node: asked(actor, node).view(),
+        lambda node: asked(actor, node).head(),
         actor.drain,
         actor.close,
     )
@@ -91,16 +113,14 @@ def test_a_command_for_another_node_is_refused(actor: NodeActor) -> None:
 def test_an_order_that_cannot_be_taken_is_refused_by_itself(actor: NodeActor) -> None:
     """A refused order is an answer with its kind, not an error of the whole batch."""
     order = ScrubOrder(operation="o", node="node-01", device="nope", token=str(Token(1, 1)))
-    (found,) = ACCEPTANCES.validate_json(
-        actor.scrub("node-01", ORDERS.dump_json((order,)).decode())
-    )
+    (found,) = asked(actor).scrub((order,))
     assert not found.accepted
     assert issubclass(kinds()[found.kind], errors.FleetError)
 
 
 def test_the_step_runs_by_itself(actor: NodeActor) -> None:
     """The service is stepped a few times a second: a device nobody holds is proven free."""
-    wait_for(lambda: NodeView.model_validate_json(actor.view("node-01")).devices[0].state != "HELD")
+    wait_for(lambda: asked(actor).view().devices[0].state != "HELD")
     assert Pulse.model_validate_json(actor.ping("node-01")).tick_age_s < DEADLINE_S
 
 
@@ -131,11 +151,11 @@ def test_a_newcomer_stands_by_until_the_owner_is_gone(tmp_path: Path) -> None:
     actor = NodeActor(mine.model_dump_json())
     try:
         with pytest.raises(errors.NotOwner):
-            actor.view("node-01")
+            asked(actor).view()
         assert "owned by" in Pulse.model_validate_json(actor.ping("node-01")).standby
         owner.close()
         wait_for(lambda: not Pulse.model_validate_json(actor.ping("node-01")).standby)
-        assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+        assert asked(actor).view().node == "node-01"
     finally:
         owner.close()
         actor.close("node-01")
@@ -148,7 +168,7 @@ def test_a_closed_actor_has_given_the_journal_up(tmp_path: Path) -> None:
     actor.close("node-01")
     adapters.open_node(adapters.NodePlan.model_validate_json(mine.plan)).close()
     with pytest.raises(errors.NotOwner):
-        actor.view("node-01")
+        asked(actor).view()
 
 
 def test_another_nodes_plan_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
@@ -204,7 +224,7 @@ def test_a_standby_process_lets_go_for_the_actor(tmp_path: Path) -> None:
             serving = actor
             wait_for(lambda: not Pulse.model_validate_json(serving.ping("node-01")).standby)
             assert owner(door) == "node actor"
-            assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+            assert asked(actor).view().node == "node-01"
             assert standby.poll() is None
             actor.close("node-01")
             wait_for(lambda: owner(door) == "standby")
@@ -226,7 +246,7 @@ def owner(door: DoorNode) -> str:
 def test_an_actor_is_not_asked_out(actor: NodeActor, tmp_path: Path) -> None:
     """An actor keeps the journal whoever asks: only a standby lets go."""
     assert not ask_owner(assignment(tmp_path).plan, "a test")
-    assert NodeView.model_validate_json(actor.view("node-01")).node == "node-01"
+    assert asked(actor).view().node == "node-01"
 
 
 def test_nobody_there_is_nobody_asked(tmp_path: Path) -> None:

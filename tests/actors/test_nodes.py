@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +11,27 @@ from typing import Any
 import pytest
 
 from actors.handles import RemoteNode
-from actors.node_actor import ACCEPTANCES, CLOSURE, ORDERS
+from actors.node_api import ActorApi
 from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.leases import ClosedBy, Closure
-from fleet.core.messages import Acceptance, NodeView, ScrubOrder
-from fleet.core.model import Holder, HolderKind, NodeName, Token
+from fleet.core.messages import Acceptance, DeviceView, NodeView, ScrubOrder
+from fleet.core.model import Digest, Holder, HolderKind, NodeName, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
+from fleet.rpc.calls import verbs
 from fleet.rpc.nodes import Abandonment
 
 ORDER = ScrubOrder.model_validate(
     {"operation": "op", "node": "a", "device": "GPU-1", "token": "1.1"}
+)
+DEVICE = DeviceView(
+    uuid="GPU-1",
+    name="gpu-0",
+    accelerator="GPU-1",
+    units=("GPU-1/all",),
+    memory_bytes=64,
+    state="QUARANTINED",
 )
 
 
@@ -30,13 +40,18 @@ class Method:
     """A method of an actor as Ray shows it."""
 
     actor: Actor
-    name: str
 
-    def remote(self, node: str, *arguments: Any) -> Ref:
+    def options(self, *, name: str) -> Method:
+        """Its name in Ray's dashboard."""
+        assert name.startswith(f"{self.actor.node}: ")
+        return self
+
+    def remote(self, node: str, verb: str, given: str) -> Ref:
         """Start a call."""
         assert node == self.actor.node
-        self.actor.asked.append((self.name, arguments))
-        return Ref(self.actor, self.name, arguments)
+        found = verbs(ActorApi)[verb].unpack(json.loads(given))
+        self.actor.asked.append((verb, tuple(found.values())))
+        return Ref(self.actor, verb, tuple(found.values()))
 
 
 @dataclass(eq=False)
@@ -51,8 +66,12 @@ class Actor:
     incarnation: str = "i"
     asked: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> Method:
-        return Method(self, name)
+    @property
+    def call(self) -> Method:
+        """Acts."""
+        return Method(self)
+
+    look = call
 
 
 @dataclass
@@ -73,14 +92,16 @@ class Ref:
             return self.actor.error
         told: dict[str, Callable[..., object]] = {
             "view": self._view,
-            "scrub": self._accepted,
+            "scrub": lambda orders: [
+                Acceptance(operation=one.operation, accepted=True) for one in orders
+            ],
             "abandon": self._closed,
-            "head": lambda: {"count": 2, "chain": "0" * 64, "units": {"u": "sha256:1"}},
-            "quarantine_add": lambda *_: "{}",
+            "head": lambda: LedgerHead(2, "0" * 64, {UnitId("u"): Digest("sha256:1")}),
+            "quarantine_add": lambda *_: DEVICE,
         }
-        return told[self.method](*self.arguments)
+        return json.dumps(verbs(ActorApi)[self.method].dump(told[self.method](*self.arguments)))
 
-    def _view(self, _: Sequence[str]) -> str:
+    def _view(self, _: Sequence[str]) -> NodeView:
         return NodeView(
             node=self.actor.node,
             incarnation=self.actor.incarnation,
@@ -88,22 +109,11 @@ class Ref:
             at=1.0,
             simulated=True,
             backend="x",
-        ).model_dump_json()
+        )
 
-    def _accepted(self, orders: str) -> str:
-        found = [Acceptance(operation=o.operation, accepted=True) for o in parsed(orders)]
-        return ACCEPTANCES.dump_json(tuple(found)).decode()
-
-    def _closed(self, uid: str, token: str, _: Sequence[str]) -> str:
+    def _closed(self, uid: str, token: str, _: Sequence[str]) -> Closure:
         holder = Holder(HolderKind.CLAIM, uid)
-        node = NodeName(self.actor.node)
-        closure = Closure(holder, Token.parse(token), node, ClosedBy.ABANDON)
-        return CLOSURE.dump_json(closure).decode()
-
-
-def parsed(orders: str) -> Sequence[ScrubOrder]:
-    """Orders as an actor reads them."""
-    return ORDERS.validate_json(orders)
+        return Closure(holder, Token.parse(token), NodeName(self.actor.node), ClosedBy.ABANDON)
 
 
 class Cluster:
@@ -175,10 +185,10 @@ def test_orders_and_abandonments_are_answered_one_by_one(cluster: Cluster) -> No
     assert [type(one) for one in closed] == [Closure, errors.IllegalTransition, Closure, Closure]
     holders = [one.holder.name for one in closed if isinstance(one, Closure)]
     assert holders == ["c0", "c2", "c3"]
-    cluster.nodes.quarantine_add("a", "gpu-0", detail="smoke", operator="me", codes=("x",))
+    cluster.nodes.node("a").quarantine_add("gpu-0", detail="smoke", operator="me", codes=("x",))
     assert cluster.actors["a"].asked[-1] == ("quarantine_add", ("gpu-0", "smoke", "me", ("x",)))
     with pytest.raises(errors.IllegalTransition):
-        cluster.nodes.quarantine_add("b", "gpu-0", detail="smoke", operator="me")
+        cluster.nodes.node("b").quarantine_add("gpu-0", detail="smoke", operator="me")
 
 
 def test_ends_of_ledgers_are_read_for_countersigning(cluster: Cluster) -> None:
@@ -258,7 +268,7 @@ def test_threads_may_decide_side_by_side(cluster: Cluster) -> None:
         start.wait()
         for node in ("a", "b"):
             try:
-                cluster.nodes.quarantine_add(node, f"gpu-{number}", detail="x", operator="me")
+                cluster.nodes.node(node).quarantine_add(f"gpu-{number}", detail="x", operator="me")
                 ends.append(node)
             except errors.RayUnavailable:
                 ends.append(f"not {node}")

@@ -27,7 +27,7 @@ from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.events import REPEAT_S, Events, Regarding
-from fleet.rpc.local_nodes import DoorNodes
+from fleet.rpc.nodes import DoorNodes
 from fleet.stores.kubernetes import open_kubernetes_stores
 from fleet.stores.kubernetes_maps import ConfigMaps, Patience
 from fleet.wiring import adapters, coordinator

@@ -77,7 +77,7 @@ class NodeState:
     def claims(self) -> tuple[ClaimAnswer, ...] | None:
         """Claim records; None while nobody owns the node."""
         with suppress(errors.NotOwner), self.door() as door:
-            return door.claims()
+            return tuple(door.claims())
         return None
 
     def leases(self, kind: HolderKind = HolderKind.CLAIM) -> list[Lease]:

@@ -33,7 +33,13 @@ def test_a_slow_node_hides_no_other_s_answer(ray_cluster: Cluster) -> None:
     class Node:
         """Answers, fails or hangs, by its name."""
 
-        def view(self, node: str, _: object) -> str:
+        def call(self, node: str, verb: str, given: str) -> str:
+            """Nothing acts here."""
+            raise AssertionError((node, verb, given))
+
+        def look(self, node: str, verb: str, given: str) -> str:
+            """A view."""
+            assert (verb, given) == ("view", '{"operations": []}')
             if node == "slow":
                 time.sleep(30)
             if node == "broken":

@@ -9,9 +9,10 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.leases import ClosedBy, Closure
-from fleet.core.messages import ClaimAnswer, ClaimOrder, DeviceView, NodeView
+from fleet.core.messages import ClaimAnswer, NodeView, TeardownOrder
 from fleet.core.model import Holder, HolderKind, NodeName, Token
 from fleet.kube.base import CLAIMS, Name
+from fleet.rpc.node_api import BUDGET_S, NodeApi
 from fleet.rpc.nodes import Abandonment
 from jobs.reconcile import AtHand, Bench, run
 from tests.fleet.control.repair.conftest import FakeNode, Site
@@ -20,7 +21,7 @@ GONE = "uid-of-a-claim-that-is-gone"
 
 
 @dataclass
-class Reached:
+class Reached(NodeApi):
     """A node as verbs reach it."""
 
     fake: FakeNode = field(default_factory=lambda: FakeNode("n1"))
@@ -34,31 +35,8 @@ class Reached:
         holder = Holder(HolderKind.CLAIM, uid)
         return Closure(holder, Token.parse(token), NodeName("n1"), ClosedBy.ABANDON)
 
-    def prepare(self, order: ClaimOrder) -> ClaimAnswer:
-        raise AssertionError(order)
-
-    def unprepare(self, uid: str) -> ClaimAnswer:
-        raise errors.DeviceBusy(f"{uid}: begun")
-
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
-        raise AssertionError((device, detail, operator))
-
-    def quarantine_clear(
-        self, device: str, *, codes: Sequence[str] = (), operator: str, detail: str = ""
-    ) -> DeviceView:
-        raise AssertionError((device, codes, operator, detail))
-
-    def adopt(self, *, devices: Sequence[str] = (), operator: str) -> Sequence[DeviceView]:
-        raise AssertionError((devices, operator))
-
-    def retire(self, device: str, *, detail: str, operator: str) -> str:
-        raise AssertionError((device, detail, operator))
-
-    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
-        raise AssertionError((device, on, operator))
-
-    def follow_epoch(self, epoch: int, *, operator: str) -> None:
-        raise AssertionError((epoch, operator))
+    def unprepare(self, order: TeardownOrder | str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
+        raise errors.DeviceBusy(f"{order}: begun ({budget_s})")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 from fleet.cli import reach
 from fleet.core import errors
 from fleet.core.messages import NodeView
+from fleet.rpc.node_api import NodeApi
 from fleet.wiring import adapters
 from jobs.sweep import SweepReport, each, run
 
@@ -25,7 +26,7 @@ def test_an_error_of_one_node_hides_no_other(tmp_path: Path) -> None:
     """A node that fails stands in the answer with its error beside the others' answers."""
     adapters.plan_fleet(tmp_path, simulate="2x1", memory_bytes=8 << 20)
 
-    def ask(node: reach.Node) -> NodeView:
+    def ask(node: NodeApi) -> NodeView:
         view = node.view()
         if view.node == "node-01":
             raise errors.NodeDegraded("x")

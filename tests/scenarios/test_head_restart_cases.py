@@ -24,7 +24,7 @@ from fleet.rpc.client import DoorNode
 from fleet.stores.base import Event
 from fleet.wiring import adapters, plugin
 from fleet.wiring.adapters import NodePlan
-from tests.actors.test_node_actor import assignment_of
+from tests.actors.test_node_actor import asked, assignment_of
 from tests.actors.waiting import until
 from tests.freezing import freeze
 
@@ -71,7 +71,7 @@ def refused_soon(call: Callable[[], object]) -> None:
 
 def views(actor: NodeActor) -> NodeView:
     """What the actor shows, once it owns the node."""
-    return until(lambda: NodeView.model_validate_json(actor.view(NODE)))
+    return until(lambda: asked(actor, NODE).view())
 
 
 def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: Path) -> None:
@@ -86,15 +86,17 @@ def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: P
         (kept,) = [d for d in door.view().devices if d.name == "gpu-0"]
         newcomer = NodeActor(assignment_of(plan).model_dump_json(), asker=lambda *_: False)
         try:
-            order = ClaimOrder(uid="claim-b", node=NODE, devices=(kept.uuid,)).model_dump_json()
-            refused_soon(lambda: newcomer.prepare(NODE, order))
-            refused_soon(lambda: newcomer.unprepare(NODE, "claim-a"))
-            refused_soon(lambda: newcomer.adopt(NODE, [kept.uuid], "somebody"))
+            order = ClaimOrder(uid="claim-b", node=NODE, devices=(kept.uuid,))
+            refused_soon(lambda: asked(newcomer, NODE).prepare(order))
+            refused_soon(lambda: asked(newcomer, NODE).unprepare("claim-a"))
+            refused_soon(
+                lambda: asked(newcomer, NODE).adopt(devices=[kept.uuid], operator="somebody")
+            )
             with suppress(errors.Retryable):  # begun, and not waited for
                 door.unprepare(TeardownOrder(uid="claim-c"), budget_s=0.0)
             freeze(old.pid)
             refused_soon(lambda: door.pulse(timeout_s=1.0))
-            refused_soon(lambda: newcomer.unprepare(NODE, "claim-c"))
+            refused_soon(lambda: asked(newcomer, NODE).unprepare("claim-c"))
             assert newcomer.ping(NODE)  # it answers, as who stands by
             old.kill()
             old.wait(DEADLINE_S)
@@ -102,7 +104,7 @@ def test_b45_one_owner_the_running_claim_untouched_the_teardown_once(tmp_path: P
             assert now.incarnation != ""
             again = prepared(door, "claim-a", "gpu-0")
             assert again == running
-            until(lambda: newcomer.unprepare(NODE, "claim-c"))
+            until(lambda: asked(newcomer, NODE).unprepare("claim-c"))
             assert [c.uid for c in views(newcomer).claims] == ["claim-a"]
             (after,) = [d for d in views(newcomer).devices if d.name == "gpu-0"]
             assert (after.claim, after.certificate) == ("claim-a", kept.certificate)

@@ -116,7 +116,7 @@ class Misfortune:
             self.world.note(f"cleared {node.name} {bad[0]} {' '.join(codes)}")
             self.world.checker.cleared(node.name, bad[0])
             with suppress(errors.FleetError):
-                node.quarantine_clear(bad[0], codes)
+                node.quarantine_clear(bad[0], codes=codes)
 
     def _lose_trust(self, rng: random.Random) -> None:
         self._distrust(rng, driver=False)

@@ -33,6 +33,7 @@ from fleet.core.model import ClaimUid, Device, OperationId, Token
 from fleet.node import lease_check, outbox
 from fleet.node import view as node_view
 from fleet.node.journal.journal import OperationRow
+from fleet.rpc.node_api import NodeApi, teardown
 from tests.twin.service import Build, Service
 from tests.twin.wiping import Job
 
@@ -40,7 +41,7 @@ __all__ = ["Build", "TwinNode"]
 
 
 @dataclass
-class TwinNode(Service):
+class TwinNode(Service, NodeApi):
     """One node: what it answers to others. The hardware is there whether or not it serves."""
 
     # --- reading ---
@@ -141,14 +142,15 @@ class TwinNode(Service):
 
         return self.inside(act)
 
-    def unprepare(self, order: TeardownOrder, *, budget_s: float = 0.0) -> ClaimAnswer:  # noqa: ARG002
+    def unprepare(self, order: TeardownOrder | str, *, budget_s: float = 0.0) -> ClaimAnswer:  # noqa: ARG002
         """Tear down, or say that it is still in work."""
-        uid = ClaimUid(order.uid)
+        asked = teardown(order)
+        uid = ClaimUid(asked.uid)
 
         def act() -> ClaimAnswer:
-            if order.unheld:
+            if asked.unheld:
                 self.holding.unhold(uid)
-            return self.holding.unprepare(uid, order.consumers, order.reserved)
+            return self.holding.unprepare(uid, asked.consumers, asked.reserved)
 
         return self.inside(act)
 
@@ -179,13 +181,17 @@ class TwinNode(Service):
         self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> DeviceView:
         """Take a device out of service."""
-        add = partial(self._decisions.quarantine_add, detail=detail, operator=operator, codes=codes)
+        add = partial(self._decisions.quarantine, detail=detail, operator=operator, codes=codes)
         return self.inside(lambda: add(device))
 
-    def quarantine_clear(self, device: str, codes: Sequence[str] = ()) -> None:
+    def quarantine_clear(
+        self, device: str, *, codes: Sequence[str] = (), operator: str = "twin", detail: str = ""
+    ) -> DeviceView:
         """An operator clears reasons: all when no code is named."""
-        clear = partial(self._decisions.quarantine_clear, codes=codes, operator="twin")
-        self.inside(lambda: clear(device))
+        clear = partial(
+            self._decisions.quarantine_clear, codes=codes, operator=operator, detail=detail
+        )
+        return self.inside(lambda: clear(device))
 
     def follow_epoch(self, epoch: int, *, operator: str) -> None:
         """Follow a store's new epoch."""

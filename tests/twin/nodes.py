@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from fleet.core import errors
 from fleet.core.leases import Closure
-from fleet.core.messages import Acceptance, NodeView, ScrubOrder
+from fleet.core.messages import Acceptance, DeviceView, NodeView, ScrubOrder
+from fleet.rpc.node_api import NodeApi
 from fleet.rpc.nodes import Abandonment
 from tests.twin.clock import Timeline
 from tests.twin.faults import Dice, carried_out
@@ -63,16 +64,9 @@ class TwinNodes:
             for one in asked
         ]
 
-    def quarantine_add(
-        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> None:
-        """Take a device out of service."""
-        found = self._asked(
-            node,
-            lambda one: one.quarantine_add(device, detail=detail, operator=operator, codes=codes),
-        )
-        if isinstance(found, errors.FleetError):
-            raise found
+    def node(self, name: str) -> NodeApi:
+        """One of them."""
+        return _One(self, name)
 
     def _asked(
         self, name: str, act: Callable[[TwinNode], T], *, changes: bool = True
@@ -99,3 +93,20 @@ class TwinNodes:
         if dice is not None and dice.strikes("answer-lost", name):
             return errors.RayUnavailable(f"the answer of node {name} was lost")
         return answer
+
+
+@dataclass
+class _One(NodeApi):
+    nodes: TwinNodes
+    name: str
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        found = self.nodes._asked(
+            self.name,
+            lambda one: one.quarantine_add(device, detail=detail, operator=operator, codes=codes),
+        )
+        if isinstance(found, errors.FleetError):
+            raise found
+        return found

@@ -237,8 +237,8 @@ class Performer:
         for fault in decision.faults:
             device = known.get(fault.device)
             if device is not None and fault.codes and not device.reasons:
-                self._around.nodes.quarantine_add(
-                    case.node, device.uuid, detail=fault.text, operator=OPERATOR, codes=fault.codes
+                self._around.nodes.node(case.node).quarantine_add(
+                    device.uuid, detail=fault.text, operator=OPERATOR, codes=fault.codes
                 )
 
     def _shown(

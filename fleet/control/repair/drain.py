@@ -7,23 +7,15 @@ in the slices, and lifted by `fleet quarantine clear`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from pydantic import Field
 
 from fleet.core import errors
-from fleet.core.messages import ClaimBrief, DeviceView, Message, NodeView
+from fleet.core.messages import ClaimBrief, Message, NodeView
 from fleet.core.model import Source
+from fleet.rpc.node_api import NodeApi
 
 OPERATOR_CODE = "operator"
-
-
-class Node(Protocol):
-    """What draining asks of a node."""
-
-    def view(self) -> NodeView: ...
-
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView: ...
 
 
 class Left(Message):
@@ -52,7 +44,7 @@ class Drained(Message):
     uncopied_because: str = ""
 
 
-def drain(node: Node, *, detail: str, operator: str) -> Drained:
+def drain(node: NodeApi, *, detail: str, operator: str) -> Drained:
     """Take every device out of service; those that an operator took out already are left as is.
 
     Raises what the node raises when it does not answer; one device that fails stops no other.
@@ -82,7 +74,7 @@ def drain(node: Node, *, detail: str, operator: str) -> Drained:
     )
 
 
-def settled(node: Node, drained: Drained, *, pause: Callable[[], bool]) -> Drained:
+def settled(node: NodeApi, drained: Drained, *, pause: Callable[[], bool]) -> Drained:
     """Look again until nobody is left and all proof is copied, as policy wants it.
 
     `pause` waits a moment and says whether to go on.

@@ -10,25 +10,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.core.messages import (
-    ClaimAnswer,
-    ClaimOrder,
-    DeviceView,
-    NodeView,
-    Owed,
-    Published,
-    TeardownOrder,
-)
 from fleet.node.service import NodeService
 from fleet.node.standby import Patience
-from fleet.plugin.ports import Node
-from fleet.rpc.server import HandOver
+from fleet.rpc.calls import Verb
+from fleet.rpc.node_api import HandOver, NodeApi
 from fleet.wiring import plugin as wiring_plugin
 from fleet.wiring.adapters import NodePlan
 from tests.chaos.kubelet.story import Who
@@ -99,46 +90,18 @@ def serve(site: Site, told: int) -> None:
         time.sleep(1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class StruckNode:
+@dataclass(frozen=True)
+class StruckNode(NodeApi):
     """The node behind its door; a blow may fall around a claim's call."""
 
-    node: Node
+    node: NodeApi
     striker: Striker
 
-    def view(self) -> NodeView:
-        """As `Node.view`."""
-        return self.node.view()
-
-    def claims(self) -> Sequence[ClaimAnswer]:
-        """As `Node.claims`."""
-        return self.node.claims()
-
-    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer:
-        """As `Node.prepare`."""
-        return self._struck(lambda: self.node.prepare(order, budget_s=budget_s))
-
-    def unprepare(self, order: TeardownOrder, *, budget_s: float) -> ClaimAnswer:
-        """As `Node.unprepare`."""
-        return self._struck(lambda: self.node.unprepare(order, budget_s=budget_s))
-
-    def published(self, published: Published) -> None:
-        """As `Node.published`."""
-        self.node.published(published)
-
-    def owe(self, owed: Owed) -> None:
-        """As `Node.owe`."""
-        self.node.owe(owed)
-
-    def paid(self, uids: Sequence[str]) -> None:
-        """As `Node.paid`."""
-        self.node.paid(uids)
-
-    def quarantine_add(
-        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
-    ) -> DeviceView:
-        """As `Node.quarantine_add`."""
-        return self.node.quarantine_add(device, detail=detail, operator=operator, codes=codes)
+    def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:
+        """As the node."""
+        if verb.name in ("prepare", "unprepare"):
+            return self._struck(lambda: self.node.ask(verb, given, timeout_s))
+        return self.node.ask(verb, given, timeout_s)
 
     def _struck(self, call: Callable[[], T]) -> T:
         number = self.striker.begins(Point.DOOR)

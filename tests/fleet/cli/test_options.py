@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.options import operator_name, parse_size, state_directory
+from fleet.cli.options import operator_name, state_directory
 from fleet.core import errors
+from fleet.core.settings_parse import parse_size
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_work_that_does_not_end_in_time_is_overruled_and_ends_by_itself(lab: Lab
     lab.node.scrub([order])
     wait_for(lambda: lab.device().state == State.WIPING)
     impatient = replace(lab.node._decisions, stop_wait_s=0.0)
-    view = impatient.quarantine_add("gpu-0", detail="now", operator="ada")
+    view = impatient.quarantine("gpu-0", detail="now", operator="ada")
     assert view.state == State.QUARANTINED
     result = lab.result(order.operation)
     assert (result.outcome, result.state) == (Outcome.QUARANTINED, State.QUARANTINED)

@@ -26,7 +26,7 @@ from fleet.node.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService
 from fleet.node.standby import Standby
 from fleet.rpc.client import DoorNode
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 from tests.fleet.node.owning import owner

@@ -14,7 +14,7 @@ from fleet.core.messages import ClaimOrder
 from fleet.node.service import NodeService
 from fleet.node.standby import Standby
 from fleet.rpc.client import DoorNode
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab, wait_for
 from tests.fleet.node.standbys import QUICK, TEARDOWN, standby

@@ -18,7 +18,7 @@ from fleet.core.clock import ManualClock
 from fleet.node.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService
 from fleet.node.standby import Patience, Standby
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 from fleet.wiring import adapters
 from tests.fleet.node.conftest import Lab
 from tests.fleet.node.owning import owner

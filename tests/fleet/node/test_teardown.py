@@ -10,7 +10,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.claim_states import ClaimState
-from fleet.core.messages import ClaimAnswer, Outcome, Published
+from fleet.core.messages import ClaimAnswer, Outcome, Published, TeardownOrder
 from fleet.core.model import State, UnitId, Uuid
 from fleet.node.teardown import Visibility
 from tests.fleet.node.conftest import Lab, wait_for
@@ -182,13 +182,13 @@ def test_a_teardown_is_refused_while_another_pod_of_the_claim_runs(lab: Lab, tre
     tree.enter(other)
     for _ in range(2):
         with pytest.raises(errors.DeviceBusy, match="in use by pod") as refused:
-            lab.node.unprepare("claim-a", reserved=(POD, OTHER))
+            lab.node.unprepare(TeardownOrder(uid="claim-a", reserved=(POD, OTHER)))
         assert refused.value.holder == f"pod:{OTHER}"
         assert "nothing was changed" in refused.value.remedy
     assert (dict(journal.claims), dict(journal.units)) == before
     assert {name: (lab.directory / "cdi" / name).read_text() for name in lab.specs} == specs
     tree.leave(other)
-    assert lab.node.unprepare("claim-a", reserved=(POD, OTHER)).state == "ABSENT"
+    assert lab.node.unprepare(TeardownOrder(uid="claim-a", reserved=(POD, OTHER))).state == "ABSENT"
 
 
 def test_pods_named_at_the_teardown_must_be_gone_too(lab: Lab, tree: Tree) -> None:
@@ -197,7 +197,7 @@ def test_pods_named_at_the_teardown_must_be_gone_too(lab: Lab, tree: Tree) -> No
     other = tree.pod(OTHER)
     tree.enter(other)
     with pytest.raises(errors.DeviceBusy, match=OTHER):
-        lab.node.unprepare("claim-a", consumers=(OTHER,))
+        lab.node.unprepare(TeardownOrder(uid="claim-a", consumers=(OTHER,)))
     assert (lab.device().state, lab.specs) == (State.IN_USE, [])
     lab.restart()
     with pytest.raises(errors.DeviceBusy, match=OTHER):
@@ -304,7 +304,7 @@ def test_a_closing_service_quarantines_nothing_for_being_late(lab: Lab) -> None:
 def test_an_unknown_claim_is_success_and_changes_nothing(lab: Lab) -> None:
     """DESIGN 4: kubelet may ask twice, late, or for a claim that never got here."""
     sequence = lab.node._registry.journal.sequence
-    answer = lab.node.unprepare("never", consumers=(POD,), reserved=(POD,))
+    answer = lab.node.unprepare(TeardownOrder(uid="never", consumers=(POD,), reserved=(POD,)))
     assert (answer.state, answer.devices, answer.quarantined) == ("ABSENT", (), ())
     assert lab.node._registry.journal.sequence == sequence
 
@@ -327,9 +327,9 @@ def test_a_claim_lost_with_the_journal_is_not_let_go_under_its_pod(lab: Lab, tre
     pod = tree.pod(POD)
     tree.enter(pod)
     with pytest.raises(errors.DeviceBusy, match="in use by pod"):
-        lab.node.unprepare("forgotten", reserved=(POD,))
+        lab.node.unprepare(TeardownOrder(uid="forgotten", reserved=(POD,)))
     tree.leave(pod)
-    assert lab.node.unprepare("forgotten", reserved=(POD,)).state == "ABSENT"
+    assert lab.node.unprepare(TeardownOrder(uid="forgotten", reserved=(POD,))).state == "ABSENT"
 
 
 def test_who_did_not_leave_keeps_the_device_after_the_claim_has_gone(lab: Lab, tree: Tree) -> None:

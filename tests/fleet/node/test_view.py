@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core import errors
-from fleet.core.messages import ClaimBrief
+from fleet.core.messages import ClaimBrief, TeardownOrder
 from fleet.core.model import State
 from fleet.node import view as node_view
 from fleet.node.registry import Registry
@@ -77,7 +77,7 @@ def test_a_hold_that_the_api_gave_up_keeps_nobody_off(lab: Lab) -> None:
     order = lab.bare("claim-a", "gpu-1", namespace="team", name="job", held=True)
     lab.node.prepare(order)
     with lab.tenant("gpu-1"), pytest.raises(errors.DeviceBusy):
-        lab.node.unprepare("claim-a", budget_s=0.1, unheld=True)
+        lab.node.unprepare(TeardownOrder(uid="claim-a", unheld=True), budget_s=0.1)
     assert not lab.device("gpu-1").held
     (brief,) = lab.node.view().claims
     assert (brief.state, brief.held) == ("UNPREPARING", True)

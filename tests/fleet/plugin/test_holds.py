@@ -25,9 +25,9 @@ from fleet.plugin.holds import (
     MarkingRules,
     unverified,
 )
-from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.slices.device_attributes import names
+from fleet.rpc.node_api import NodeApi
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, SPACE, Bench, bench, result
 from tests.lab.apiserver.cluster import MemoryCluster
@@ -394,7 +394,7 @@ def test_a_device_is_known_by_the_name_it_was_published_under(site: Bench) -> No
         def __getattr__(self, name: str) -> object:
             return getattr(site.door, name)
 
-    node: Node = Shouted()  # type: ignore[assignment] # the rest is the door's
+    node: NodeApi = Shouted()  # type: ignore[assignment] # the rest is the door's
     shown = names(node.view().devices)
     published = next(shown[one.uuid] for one in node.view().devices if one.name == "GPU-0")
     assert published not in ("gpu-0", "GPU-0")

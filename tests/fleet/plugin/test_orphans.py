@@ -13,8 +13,8 @@ from fleet.core.model import State
 from fleet.kube import answers
 from fleet.kube.base import Listing, Name, Object, Resource
 from fleet.plugin.orphans import Orphans
-from fleet.plugin.ports import Node
 from fleet.plugin.requests import AskedClaim
+from fleet.rpc.node_api import NodeApi
 from tests.fleet.node.conftest import wait_for
 from tests.fleet.plugin.benches import MARKS, NODE, SPACE, Bench, bench, result
 
@@ -285,7 +285,7 @@ def test_a_node_learns_whether_an_allocation_keeps_others_off(
             return site.parts.orphans.node.unprepare(order, budget_s=budget_s)
 
     ours = site.parts.orphans
-    orphans = Orphans(ours.seat, cast("Node", Ear()), ours.cluster)
+    orphans = Orphans(ours.seat, cast("NodeApi", Ear()), ours.cluster)
     orphans.step()
     orphans.step()
     assert [order.unheld for order in heard] == [told]

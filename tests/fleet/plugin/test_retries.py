@@ -9,6 +9,7 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.clock import ManualClock
+from fleet.core.messages import TeardownOrder
 from fleet.plugin.retries import (
     FAIR_S,
     HOLDER_WAIT_S,
@@ -133,7 +134,7 @@ def test_a_holder_leaves_when_its_record_says_so(site: Bench) -> None:
     pod.run()
     site.remember({asked.uid: [pod.uid]})
     with pytest.raises(errors.DeviceBusy):
-        site.node.unprepare(asked.uid, consumers=[pod.uid], budget_s=5.0)
+        site.node.unprepare(TeardownOrder(uid=asked.uid, consumers=(pod.uid,)), budget_s=5.0)
     assert is_leaving(f"claim:{asked.uid}")
     site.node.close()
     assert is_leaving("claim:another")

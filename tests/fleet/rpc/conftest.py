@@ -23,10 +23,11 @@ from fleet.core.messages import (
     Owed,
     Published,
     ScrubOrder,
-    Swept,
+    TeardownOrder,
 )
 from fleet.core.model import Holder, HolderKind, NodeName, Token
 from fleet.rpc.client import DoorNode
+from fleet.rpc.node_api import BUDGET_S, NodeApi, teardown
 from fleet.rpc.socket import Door
 from tests.fleet.node.conftest import lab
 
@@ -34,7 +35,7 @@ __all__ = ["lab"]
 
 
 @dataclass
-class Recorder:
+class Recorder(NodeApi):
     """Answers every call at once, unless `hold` keeps it waiting or `error` is to be raised."""
 
     incarnation: str = "first"
@@ -60,23 +61,16 @@ class Recorder:
         self._do("claims")
         return [self._answer("claim-a", ClaimState.PREPARED)]
 
-    def prepare(self, order: ClaimOrder, *, budget_s: float) -> ClaimAnswer:
+    def prepare(self, order: ClaimOrder, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Prepared."""
         self._do("prepare", order, budget_s)
         return self._answer(order.uid, ClaimState.PREPARED)
 
-    def unprepare(
-        self,
-        uid: str,
-        *,
-        budget_s: float,
-        consumers: Sequence[str],
-        reserved: Sequence[str],
-        unheld: bool,
-    ) -> ClaimAnswer:
+    def unprepare(self, order: TeardownOrder | str, *, budget_s: float = BUDGET_S) -> ClaimAnswer:
         """Torn down."""
-        self._do("unprepare", uid, budget_s, tuple(consumers), tuple(reserved), unheld)
-        return self._answer(uid, ClaimState.ABSENT)
+        asked = teardown(order)
+        self._do("unprepare", asked.uid, budget_s, asked.consumers, asked.reserved, asked.unheld)
+        return self._answer(asked.uid, ClaimState.ABSENT)
 
     def published(self, published: Published) -> None:
         """Noted."""
@@ -106,36 +100,10 @@ class Recorder:
         return Closure(holder, Token.parse(token), NodeName("n1"), ClosedBy.ABANDON)
 
     def quarantine_add(
-        self, device: str, *, detail: str, operator: str, codes: Sequence[str]
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
     ) -> DeviceView:
-        """Not what these tests are about: `test_answering` asks a real node."""
+        """Not what these tests are about: `test_server` asks a real node."""
         raise errors.DeviceUnknown(f"{device}: {detail} {codes} ({operator})")
-
-    def quarantine_clear(
-        self, device: str, *, codes: Sequence[str], operator: str, detail: str
-    ) -> DeviceView:
-        """As above."""
-        raise errors.DeviceUnknown(f"{device}: {codes} {detail} ({operator})")
-
-    def retire(self, device: str, *, detail: str, operator: str) -> str:
-        """As above."""
-        raise errors.DeviceUnknown(f"{device}: {detail} ({operator})")
-
-    def partition(self, device: str, *, on: bool, operator: str) -> DeviceView:
-        """As above."""
-        raise errors.DeviceUnknown(f"{device}: {on} ({operator})")
-
-    def adopt(self, *, devices: Sequence[str], operator: str) -> Sequence[DeviceView]:
-        """As above."""
-        raise errors.DeviceUnknown(f"{devices} ({operator})")
-
-    def follow_epoch(self, epoch: int, *, operator: str) -> None:
-        """As above."""
-        raise errors.EpochForeign(f"{epoch} ({operator})")
-
-    def sweep(self) -> Sequence[Swept]:
-        """As above."""
-        return ()
 
     def _do(self, name: str, *arguments: object) -> None:
         self.asked.append((name, *arguments))

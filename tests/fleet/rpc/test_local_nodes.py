@@ -13,8 +13,7 @@ from fleet.core.clock import SystemClock
 from fleet.core.leases import Closure
 from fleet.core.messages import NodeView, ScrubOrder
 from fleet.rpc.client import DoorNode
-from fleet.rpc.local_nodes import HUNG_S, DoorNodes
-from fleet.rpc.nodes import Abandonment
+from fleet.rpc.nodes import HUNG_S, Abandonment, DoorNodes
 from fleet.rpc.socket import Door
 from tests.fleet.rpc.conftest import Recorder, refused
 
@@ -118,7 +117,7 @@ def test_a_node_that_hangs_keeps_a_batch_waiting_once(host: Host) -> None:
     abandonment = Abandonment("a", "claim", "1.1", ("GPU-1",))
     assert isinstance(nodes.abandon([abandonment])[0], errors.NotOwner)
     with pytest.raises(errors.NotOwner):
-        nodes.quarantine_add("a", "gpu-0", detail="smoke", operator="me")
+        nodes.node("a").quarantine_add("gpu-0", detail="smoke", operator="me")
     assert [name for name, *_ in host.services["a"].asked] == ["view"]
     silent.set()
     deadline = clock.monotonic() + 10 * HUNG_S
@@ -130,6 +129,6 @@ def test_a_node_that_hangs_keeps_a_batch_waiting_once(host: Host) -> None:
 def test_a_decision_reaches_its_node_or_raises(host: Host) -> None:
     """Quarantine is asked of one node, whose own errors come out."""
     with pytest.raises(errors.DeviceUnknown, match="smoke"):
-        host.nodes.quarantine_add("a", "gpu-9", detail="smoke", operator="me")
+        host.nodes.node("a").quarantine_add("gpu-9", detail="smoke", operator="me")
     with pytest.raises(errors.NotOwner, match="no node 'elsewhere'"):
-        host.nodes.quarantine_add("elsewhere", "gpu-9", detail="smoke", operator="me")
+        host.nodes.node("elsewhere").quarantine_add("gpu-9", detail="smoke", operator="me")

@@ -95,7 +95,7 @@ def test_a_fault_of_the_service_is_told_and_ends_no_connection(
         b'{"call":"reboot"}\n',
         b'{"call":"prepare"}\n',
         b'{"call":"prepare","with":{"order":{"uid":"","node":"n1"},"budget_s":1}}\n',
-        b'{"call":"unprepare","with":{"order":{"uid":"a"}}}\n',
+        b'{"call":"unprepare","with":{"budget_s":1}}\n',
         b'{"call":"unprepare","with":{"order":{"uid":"a"},"budget_s":"soon"}}\n',
         b'{"call":"unprepare","with":{"order":{"uid":"a"},"budget_s":NaN}}\n',
         b'{"call":"unprepare","with":{"order":{"uid":"a"},"budget_s":-1}}\n',

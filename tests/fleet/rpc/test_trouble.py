@@ -14,7 +14,7 @@ from fleet.node.service import NodeService
 from fleet.node.standby import Patience, Standby
 from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
-from fleet.rpc.server import HandOver
+from fleet.rpc.node_api import HandOver
 
 
 def test_b72_a_caller_is_told_what_keeps_the_node_from_being_opened(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fleet.core.messages import ClaimOrder
 from fleet.core.model import Lease, RunId
 from fleet.core.settings import MIB, KubernetesSettings, Settings, StoreKind, StoreSettings
 from fleet.kube.base import CONFIGMAPS, Name
-from fleet.plugin.ports import Node
+from fleet.rpc.node_api import NodeApi
 from fleet.stores.factory import StorePlace
 from fleet.stores.kubernetes import NAME
 from fleet.stores.late import LateStore
@@ -147,7 +147,7 @@ def test_the_plugin_asks_over_its_own_cluster(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     plan = planned(tmp_path, "no-such-file").nodes[0]
     StorePlace(settings(tmp_path), tmp_path).open(SystemClock(), cluster).leases.init()
-    node: Node = adapters.open_door(plan)
+    node: NodeApi = adapters.open_door(plan)
     parts = plugin.plugin_parts(plan, cluster, node)
     (answer,) = parts.store.acquire([ask(claim("a"), "u1")])
     assert isinstance(answer, Lease)

@@ -39,6 +39,7 @@ from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import Marks
 from fleet.plugin.slices.device_attributes import Terms, render
+from fleet.rpc.node_api import NodeApi
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from tests.fleet.control.binding import scenes
@@ -262,20 +263,34 @@ class Nodes:
         if Token.parse(token) >= floor:
             node.change(uuid, floor=token, closed=True)
 
-    def quarantine_add(
-        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> None:
+    def node(self, name: str) -> NodeApi:
         """As real nodes."""
-        if node in self.silent:
-            raise errors.NotOwner(f"node {node} does not answer")
-        if self.busy:
-            self.busy -= 1
-            raise errors.NotOwner(f"node {node} is handing over")
+        return Asked(self, name)
+
+
+@dataclass
+class Asked(NodeApi):
+    """One of the nodes, asked by itself."""
+
+    nodes: Nodes
+    name: str
+
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        """As real nodes."""
+        if self.name in self.nodes.silent:
+            raise errors.NotOwner(f"node {self.name} does not answer")
+        if self.nodes.busy:
+            self.nodes.busy -= 1
+            raise errors.NotOwner(f"node {self.name} is handing over")
         reasons = [
             ReasonView(code=code, source=operator, liftable=True, detail=detail) for code in codes
         ]
-        known = self.by_name[node].devices[device].reasons
-        self.by_name[node].change(device, state="QUARANTINED", reasons=(*known, *reasons))
+        node = self.nodes.by_name[self.name]
+        known = node.devices[device].reasons
+        node.change(device, state="QUARANTINED", reasons=(*known, *reasons))
+        return node.devices[device]
 
 
 def closure(uid: str, token: str, node: str, by: ClosedBy) -> Closure:

@@ -22,6 +22,7 @@ from fleet.core.settings import WipePolicy
 from fleet.kube.base import CLAIMS, CLASSES, SLICES, Name, Object, uid_of
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
+from fleet.rpc.node_api import NodeApi
 from fleet.rpc.nodes import Abandonment
 from fleet.stores.base import Release
 from tests.fleet.control.binding.scenes import (
@@ -209,10 +210,8 @@ class Nodes:
         holder = Holder(HolderKind.CLAIM, one.uid)
         return Closure(holder, token, NodeName(one.node), ClosedBy.ABANDON)
 
-    def quarantine_add(
-        self, node: str, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
-    ) -> None:
-        raise NotImplementedError
+    def node(self, name: str) -> NodeApi:
+        raise NotImplementedError(name)
 
 
 class Ground:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleet.control.repair.drain import drain, settled
 from fleet.core import errors
 from fleet.core.messages import DeviceView, NodeView, ReasonView, Replication
+from fleet.rpc.node_api import NodeApi
 from tests.fleet.control.repair.conftest import FakeNode
 
 
 @dataclass
-class Drainable:
+class Drainable(NodeApi):
     """A node that takes devices out of service."""
 
     fake: FakeNode = field(default_factory=lambda: FakeNode("n1"))
     refused: str = ""
     asked: list[str] = field(default_factory=list)
 
-    def view(self) -> NodeView:
+    def view(self, operations: Sequence[str] = ()) -> NodeView:  # noqa: ARG002 - of the interface
         return self.fake.view()
 
-    def quarantine_add(self, device: str, *, detail: str, operator: str) -> DeviceView:
+    def quarantine_add(
+        self, device: str, *, detail: str, operator: str, codes: Sequence[str] = ()
+    ) -> DeviceView:
+        assert not codes
         self.asked.append(device)
         if device == self.refused:
             raise errors.JournalUnreadable("it is broken")
