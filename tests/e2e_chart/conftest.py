@@ -156,7 +156,7 @@ def release(
     found.kubelet.start()
     found.scheduler.start()
     api.delete(workloads.NAMESPACES, Name(tenants))
-    if not KEEP:
+    if not KEEP and scratch.exists():  # a module that installs anew has removed it
         shutil.rmtree(scratch)
 
 
