@@ -15,6 +15,7 @@ waited for, since Ray starts no actor again whose constructor failed.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -24,21 +25,20 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
-from pydantic import TypeAdapter
 
 from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK, coordinator_digest
 from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
+from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors, logs
 from fleet.core.batches import Batches
 from fleet.core.leases import AcquireRequest
-from fleet.core.messages import DeviceResult
-from fleet.core.model import Lease, NodeName, RunId
+from fleet.core.model import Lease
 from fleet.core.settings import StoreKind
-from fleet.evidence.ledger import LedgerHead
 from fleet.metrics import of_coordinator
 from fleet.metrics.metric import Sample
-from fleet.stores.base import Release, Renewal, RunRecord
+from fleet.rpc.calls import Verb, answer, verbs
+from fleet.stores.base import Release, Renewal
 from fleet.wiring.plans import CoordinatorPlan
 
 if TYPE_CHECKING:
@@ -53,16 +53,8 @@ REOPEN_S = 1.0
 RUNS_TOLD = 5
 """Newest campaign runs behind the metrics."""
 
-REQUESTS = TypeAdapter(tuple[AcquireRequest, ...])
-RENEWALS = TypeAdapter(tuple[Renewal, ...])
-RELEASES = TypeAdapter(tuple[Release, ...])
-LEASE = TypeAdapter(Lease)
-LEASES = TypeAdapter(tuple[Lease, ...])
-RESULTS = TypeAdapter(tuple[DeviceResult, ...])
-RUNS = TypeAdapter(tuple[RunRecord, ...])
-
-Answer = str | errors.FleetError
-"""A lease as JSON, or why there is none."""
+VIEW = "view"
+TOGETHER = frozenset({"acquire", "renew_all", "release_all"})
 
 LEASE_THREADS = 32
 """Calls about leases that may wait for a commit together."""
@@ -131,9 +123,7 @@ class CoordinatorActor:
         self._loop: Loop | None = None
         self._heartbeat: Heartbeat | None = None
         self._turn = threading.Lock()
-        self._acquiring = Batches[AcquireRequest, Lease | errors.FleetError](turn=self._turn)
-        self._renewing = Batches[Renewal, Lease | errors.FleetError](turn=self._turn)
-        self._releasing = Batches[Release, bool | errors.FleetError](turn=self._turn)
+        self._leasing = _Leasing(self._turn, self._open)
         try:
             with suppress(errors.Retryable):  # it is in the log, and asked for again
                 self._open()
@@ -159,14 +149,6 @@ class CoordinatorActor:
         shown = f"leases={view.leases}, open_runs={len(view.open_runs)}"
         return f"CoordinatorActor(at its start: {shown})"
 
-    def view(self) -> str:
-        """A `CoordinatorView`, with the claims of the cluster where it reconciles them."""
-        with _answering("view"), self._turn:
-            found = self._coordinator.view()
-            if self._loop is not None:
-                found = found.model_copy(update={"binding": self._loop.view()})
-            return found.model_dump_json()
-
     @waiting_for_none
     def ping(self) -> int:
         """Proof of life: the process id. Waits for no other call."""
@@ -183,90 +165,24 @@ class CoordinatorActor:
         """Digest of the plan it was made from, see `identity.coordinator_digest`."""
         return coordinator_digest(self._plan)
 
-    # --- leases ----------------------------------------------------------------------------------
-
     @property
     def lease_calls_waiting(self) -> int:
         """Calls about leases that wait for the commit under way."""
-        kinds = (self._acquiring, self._renewing, self._releasing)
-        return sum(kind.waiting for kind in kinds)
+        return self._leasing.waiting
+
+    def call(self, verb: str, given: str) -> str:
+        """What the coordinator answers to a verb of `CoordinatorApi`; both ways JSON."""
+        with _answering(verb), self._turn:
+            found = answer(_verb(verb), self._coordinator, json.loads(given))
+            if verb == VIEW and self._loop is not None:
+                found["binding"] = self._loop.view().model_dump(mode="json")
+            return json.dumps(found)
 
     @waiting_together
-    def acquire(self, requests: str, out_of_service_max: int | None = None) -> list[Answer]:
-        """One answer for each request, in order, all decided in one transaction."""
-
-        def act(asked: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
-            return self._coordinator.acquire(asked, out_of_service_max=out_of_service_max)
-
-        with _answering("acquire"):
-            asked = REQUESTS.validate_json(requests)
-            answers = self._acquiring.ask(asked, act, alike=out_of_service_max)
-            return [_lease(answer) for answer in answers]
-
-    @waiting_together
-    def renew(self, renewals: str) -> list[Answer]:
-        """Prolong leases; one answer for each."""
-        with _answering("renew"):
-            asked = RENEWALS.validate_json(renewals)
-            answers = self._renewing.ask(asked, self._coordinator.renew_all)
-            return [_lease(answer) for answer in answers]
-
-    @waiting_together
-    def release(self, releases: str) -> list[bool | errors.FleetError]:
-        """Give leases back; whether anything was held, for each."""
-        with _answering("release"):
-            asked = RELEASES.validate_json(releases)
-            return list(self._releasing.ask(asked, self._coordinator.release_all))
-
-    def leases(self) -> str:
-        """All leases in force."""
-        with _answering("leases"), self._turn:
-            return LEASES.dump_json(tuple(self._coordinator.leases())).decode()
-
-    # --- runs ------------------------------------------------------------------------------------
-
-    def open(self, record: str) -> str:
-        """Begin a run; repeating it with the same content returns what is stored."""
-        with _answering("open"), self._turn:
-            stored = self._coordinator.open(RunRecord.model_validate_json(record))
-            return stored.model_dump_json()
-
-    def resume(self, run: str) -> str:
-        """Go on with a run that was stopped or whose job died."""
-        with _answering("resume"), self._turn:
-            return self._coordinator.resume(RunId(run)).model_dump_json()
-
-    def append(self, run: str, results: str) -> None:
-        """Keep results with a run; a repeated one changes nothing."""
-        with _answering("append"), self._turn:
-            self._coordinator.append(run, RESULTS.validate_json(results))
-
-    def close_run(self, run: str, exit_reason: str) -> None:
-        """End a run and give its leases up."""
-        with _answering("close_run"), self._turn:
-            self._coordinator.close(run, exit_reason)
-
-    def run(self, run: str) -> str:
-        """One run with its results."""
-        with _answering("run"), self._turn:
-            return self._coordinator.run(RunId(run)).model_dump_json()
-
-    def runs(self, limit: int) -> str:
-        """The newest runs first."""
-        with _answering("runs"), self._turn:
-            return RUNS.dump_json(tuple(self._coordinator.runs(limit))).decode()
-
-    def unfinished(self) -> str:
-        """Runs that are running or stopped, oldest first."""
-        with _answering("unfinished"), self._turn:
-            return RUNS.dump_json(tuple(self._coordinator.unfinished())).decode()
-
-    def sign_heads(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
-        """Countersign the ends of the nodes' ledgers (`LedgerHead` by node)."""
-        with _answering("sign_heads"), self._turn:
-            self._coordinator.sign_heads(
-                {NodeName(node): LedgerHead.from_json(head) for node, head in heads.items()}
-            )
+    def call_together(self, verb: str, given: str) -> str:
+        """As `call`, for the verbs `TOGETHER`: those that wait share the next commit."""
+        with _answering(verb):
+            return json.dumps(answer(_verb(verb), self._leasing, json.loads(given)))
 
     def samples(self) -> Iterable[Sample]:
         """The figures of now; without the store, what is known without it. Raises nothing."""
@@ -312,8 +228,45 @@ class CoordinatorActor:
             return self._opened
 
 
-def _lease(answer: Lease | errors.FleetError) -> Answer:
-    return answer if isinstance(answer, errors.FleetError) else LEASE.dump_json(answer).decode()
+class _Leasing(CoordinatorApi):
+    """Leases of callers that come together, decided in one transaction."""
+
+    def __init__(self, turn: threading.Lock, coordinator: Callable[[], Coordinator]) -> None:
+        self._coordinator = coordinator
+        self._acquiring = Batches[AcquireRequest, Lease | errors.FleetError](turn=turn)
+        self._renewing = Batches[Renewal, Lease | errors.FleetError](turn=turn)
+        self._releasing = Batches[Release, bool | errors.FleetError](turn=turn)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for the commit under way."""
+        kinds = (self._acquiring, self._renewing, self._releasing)
+        return sum(kind.waiting for kind in kinds)
+
+    def acquire(
+        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
+    ) -> Sequence[Lease | errors.FleetError]:
+        """As `CoordinatorApi.acquire`."""
+
+        def act(asked: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
+            return self._coordinator().acquire(asked, out_of_service_max=out_of_service_max)
+
+        return self._acquiring.ask(requests, act, alike=out_of_service_max)
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> Sequence[Lease | errors.FleetError]:
+        """As `CoordinatorApi.renew_all`."""
+        return self._renewing.ask(renewals, lambda asked: self._coordinator().renew_all(asked))
+
+    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
+        """As `CoordinatorApi.release_all`."""
+        return self._releasing.ask(releases, lambda asked: self._coordinator().release_all(asked))
+
+
+def _verb(name: str) -> Verb:
+    found = verbs(CoordinatorApi).get(name)
+    if found is None:
+        raise errors.InputInvalid(f"the coordinator's actor knows no call {name!r}")
+    return found
 
 
 @contextmanager

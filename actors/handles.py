@@ -21,30 +21,15 @@ from ray.util import list_named_actors
 
 from actors import coordinators, identity
 from actors.cluster import NAMESPACE
-from actors.coordinator_actor import (
-    LEASE,
-    LEASES,
-    RELEASES,
-    REMOTE_COORDINATOR_ACTOR,
-    RENEWALS,
-    REQUESTS,
-    RESULTS,
-    RUNS,
-    placement,
-)
+from actors.coordinator_actor import REMOTE_COORDINATOR_ACTOR, TOGETHER, placement
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS, Pulse
 from actors.node_api import ActorApi
 from actors.translate import given_up, translate, translated
 from fleet.control.binding.liveness import Alive, Signs, of
-from fleet.control.coordinator import CoordinatorView
+from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
-from fleet.core.leases import AcquireRequest
-from fleet.core.messages import DeviceResult
-from fleet.core.model import Lease, RunId, Token
-from fleet.evidence.ledger import LedgerHead
 from fleet.rpc.calls import Verb
-from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import host_identity
 from fleet.wiring.plans import CoordinatorPlan
 
@@ -103,24 +88,34 @@ class RemoteNode(ActorApi):
             ray.get(self.handle.close.remote(self.name), timeout=2 * CALL_TIMEOUT_S)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCoordinator:
-    """The coordinator behind its actor, with the methods of
-    `fleet.control.coordinator.Coordinator`.
-    """
+@dataclass(frozen=True)
+class RemoteCoordinator(CoordinatorApi):
+    """The coordinator behind its actor. Raises its own errors or `RayUnavailable`."""
 
     handle: Any
 
-    def wait(self, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Call and wait. Raises the coordinator's own errors or `RayUnavailable`."""
-        with translated(f"coordinator: {method}"):
-            ref = getattr(self.handle, method).remote(*arguments)
-            with given_up(ref):
-                return ray.get(ref, timeout=timeout_s)
+    def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:
+        """As `Interface.ask`."""
+        if not hasattr(self.handle, "call_together"):
+            raise errors.RayUnavailable(
+                "the coordinator's actor is of an earlier version",
+                remedy="restart the node plugins: a bridge replaces the actor",
+            )
+        method = "call_together" if verb.name in TOGETHER else "call"
+        named = f"coordinator: {verb.name}"
+        return json.loads(
+            self.wait(method, verb.name, json.dumps(given), timeout_s=timeout_s, named=named)
+        )
 
-    def view(self) -> CoordinatorView:
-        """The coordinator now."""
-        return CoordinatorView.model_validate_json(self.wait("view"))
+    def wait(
+        self, method: str, *arguments: object, timeout_s: float | None = None, named: str = ""
+    ) -> Any:
+        """Call a method of the actor, `named` so in Ray's dashboard, and wait."""
+        named = named or f"coordinator: {method}"
+        with translated(named):
+            ref = getattr(self.handle, method).options(name=named).remote(*arguments)
+            with given_up(ref):
+                return ray.get(ref, timeout=timeout_s or CALL_TIMEOUT_S)
 
     def ping(self, *, timeout_s: float = 5.0) -> int:
         """Proof of life: the process id."""
@@ -135,69 +130,6 @@ class RemoteCoordinator:
             raise errors.RayUnavailable("the coordinator is of an older version and does not tell")
         told = str(self.wait("alive", timeout_s=timeout_s))
         return Alive.model_validate_json(told) if told else None
-
-    def newest(self) -> Token:
-        """Epoch and last counter issued."""
-        return Token.parse(self.view().newest)
-
-    def acquire(
-        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
-    ) -> list[Lease | errors.FleetError]:
-        """One answer for each request, in order."""
-        asked = REQUESTS.dump_json(tuple(requests)).decode()
-        return [_lease(one) for one in self.wait("acquire", asked, out_of_service_max)]
-
-    def renew_all(self, renewals: Sequence[Renewal]) -> list[Lease | errors.FleetError]:
-        """Prolong leases, one answer for each."""
-        asked = RENEWALS.dump_json(tuple(renewals)).decode()
-        return [_lease(one) for one in self.wait("renew", asked)]
-
-    def release_all(self, releases: Sequence[Release]) -> list[bool | errors.FleetError]:
-        """Give leases back, one answer for each."""
-        found: list[bool | errors.FleetError] = self.wait(
-            "release", RELEASES.dump_json(tuple(releases)).decode()
-        )
-        return found
-
-    def leases(self) -> Sequence[Lease]:
-        """All leases in force."""
-        return LEASES.validate_json(self.wait("leases"))
-
-    def open(self, record: RunRecord) -> RunRecord:
-        """Begin a run."""
-        return RunRecord.model_validate_json(self.wait("open", record.model_dump_json()))
-
-    def resume(self, run: RunId) -> RunRecord:
-        """Go on with a run."""
-        return RunRecord.model_validate_json(self.wait("resume", run))
-
-    def append(self, run: str, results: Sequence[DeviceResult]) -> None:
-        """Keep results with a run."""
-        self.wait("append", run, RESULTS.dump_json(tuple(results)).decode())
-
-    def close(self, run: str, exit_reason: str) -> None:
-        """End a run."""
-        self.wait("close_run", run, exit_reason)
-
-    def run(self, run: RunId) -> RunRecord:
-        """One run with its results."""
-        return RunRecord.model_validate_json(self.wait("run", run))
-
-    def runs(self, limit: int) -> Sequence[RunRecord]:
-        """The newest runs first."""
-        return RUNS.validate_json(self.wait("runs", limit))
-
-    def unfinished(self) -> Sequence[RunRecord]:
-        """Runs that are running or stopped."""
-        return RUNS.validate_json(self.wait("unfinished"))
-
-    def sign_heads(self, heads: Mapping[str, LedgerHead]) -> None:
-        """Countersign the ends of the nodes' ledgers."""
-        self.wait("sign_heads", {node: head.as_json() for node, head in heads.items()})
-
-
-def _lease(answer: str | errors.FleetError) -> Lease | errors.FleetError:
-    return answer if isinstance(answer, errors.FleetError) else LEASE.validate_json(answer)
 
 
 def gather(
@@ -300,7 +232,7 @@ def match_coordinator(
 
 def _is_other(found: RemoteCoordinator, plan: str) -> bool:
     """Whether a coordinator says that it was made from another plan; an older one cannot say."""
-    if not hasattr(found.handle, "made_from"):
+    if not hasattr(found.handle, "made_from") or not hasattr(found.handle, "call_together"):
         return True
     try:
         return bool(found.wait("made_from") != identity.coordinator_digest(plan))

@@ -1,4 +1,4 @@
-"""One question to all nodes at once, and the ports of a campaign over Ray.
+"""One question to all nodes at once: the nodes of a campaign over Ray.
 
 Calls go out together and are waited for together under one deadline: a node that hangs delays an
 answer by the deadline, never by its own time, and never hides another node's answer.
@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.handles import CALL_TIMEOUT_S, RemoteCoordinator, RemoteNode, gather, read
+from actors.handles import CALL_TIMEOUT_S, RemoteNode, gather, read
 from actors.node_api import ActorApi
 from fleet.control.campaign.ports import Requests
 from fleet.core.errors import FleetError, RayUnavailable
-from fleet.core.leases import AcquireRequest
-from fleet.core.messages import DeviceResult, NodeView
-from fleet.core.model import Lease
+from fleet.core.messages import NodeView
 from fleet.evidence.ledger import LedgerHead
 from fleet.rpc.nodes import CalledNodes, NodeCall
-from fleet.stores.base import Release, Renewal
 
 VIEW_TIMEOUT_S = 5.0
 """Time, s, a node has to show itself; the campaign asks again at its next step."""
@@ -81,34 +78,3 @@ class RayNodes(CalledNodes):
         if name in self._nodes:
             return self._nodes[name]
         raise RayUnavailable(f"{name}: no node actor runs", remedy="start the node, then run again")
-
-
-class RayCoordinator:
-    """`fleet.control.campaign.ports.CampaignCoordinator` over the coordinator actor."""
-
-    def __init__(
-        self, coordinator: RemoteCoordinator, *, out_of_service_max: int | None = None
-    ) -> None:
-        """`out_of_service_max`: devices the whole fleet may miss because of us at one time."""
-        self._coordinator = coordinator
-        self._out_of_service_max = out_of_service_max
-
-    def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | FleetError]:
-        """One answer per request, all in one call."""
-        return self._coordinator.acquire(requests, out_of_service_max=self._out_of_service_max)
-
-    def renew_all(self, renewals: Sequence[Renewal]) -> Sequence[Lease | FleetError]:
-        """Lengthen leases, all in one call."""
-        return self._coordinator.renew_all(renewals)
-
-    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | FleetError]:
-        """Give leases back, all in one call."""
-        return self._coordinator.release_all(releases)
-
-    def append(self, run: str, results: Sequence[DeviceResult]) -> None:
-        """Keep results with the run."""
-        self._coordinator.append(run, results)
-
-    def close(self, run: str, exit_reason: str) -> None:
-        """Record why the run ended."""
-        self._coordinator.close(run, exit_reason)

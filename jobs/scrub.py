@@ -27,12 +27,12 @@ from fleet.core import errors
 from fleet.core.clock import SteadyClock
 from fleet.core.errors import FleetError
 from fleet.core.messages import Message, NodeView
-from fleet.core.model import RunId, State
+from fleet.core.model import NodeName, RunId, State
 from fleet.core.settings import CampaignPolicy
 from fleet.evidence.ledger import LedgerHead
 from fleet.stores.base import RunRecord, RunState
 from fleet.wiring.adapters import FleetPlan
-from jobs.fanout import RayCoordinator, RayNodes
+from jobs.fanout import RayNodes
 
 PERIOD_S = 0.1
 """Period, s, of the campaign's step."""
@@ -152,12 +152,11 @@ def _scope(request: ScrubRequest, fleet: Muster) -> Scope:
 
 
 def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes, scope: Scope) -> Campaign:
-    coordinator = RayCoordinator(fleet.coordinator)
     if request.resume:
         record = fleet.coordinator.resume(RunId(request.resume))
         policy = CampaignPolicy.model_validate(record.policy)
         scope = replace(scope, results=tuple(record.results.values()))
-        return Campaign(record.id, nodes, coordinator, policy, scope)
+        return Campaign(record.id, nodes, fleet.coordinator, policy, scope)
     now = time.time()
     record = RunRecord(
         id=new_run_id(now),
@@ -167,7 +166,7 @@ def _campaign(request: ScrubRequest, fleet: Muster, nodes: RayNodes, scope: Scop
         simulated=all(view.simulated for view in _views(nodes)),
     )
     fleet.coordinator.open(record)
-    return Campaign(record.id, nodes, coordinator, request.policy, scope)
+    return Campaign(record.id, nodes, fleet.coordinator, request.policy, scope)
 
 
 def _views(nodes: RayNodes) -> list[NodeView]:
@@ -205,7 +204,7 @@ def _close_orphaned_runs(fleet: Muster, *, but: str) -> None:
 def _countersigned(report: RunReport, fleet: Muster, nodes: RayNodes) -> RunReport:
     """Countersign the ledgers' ends; a failure is a note: each certificate stands by itself."""
     found = nodes.heads()
-    heads = {name: head for name, head in found.items() if isinstance(head, LedgerHead)}
+    heads = {NodeName(node): one for node, one in found.items() if isinstance(one, LedgerHead)}
     notes = [
         f"the ledger of {name} was not countersigned: {error}"
         for name, error in found.items()

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from fleet.cli import reach, receipt, text
+from fleet.cli import receipt, text
 from fleet.cli.cluster import KubeconfigOption, PolicyOption, settings_of, surroundings
 from fleet.cli.options import AddressOption, StateOption, state_directory
 from fleet.cli.output import AsJson, VerbAnswer, emit
 from fleet.cli.receipt import receipts
 from fleet.control.binding.explanation import ClaimStory
 from fleet.control.binding.receipt import ClaimReceipt
+from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.leases import AcquireRequest
@@ -243,7 +244,7 @@ class _Desk:
     nodes: Nodes
     leases: ClaimLeases
     settings: Settings
-    coordinator: reach.Coordinator
+    coordinator: CoordinatorApi
     state: Path | None
     """The state directory, where the nodes are of this host."""
 
@@ -252,7 +253,7 @@ class _Desk:
 class _Granting:
     """The coordinator's leases, wherever it runs."""
 
-    coordinator: reach.Coordinator
+    coordinator: CoordinatorApi
 
     def acquire(self, requests: Sequence[AcquireRequest]) -> list[Lease | errors.FleetError]:
         return list(self.coordinator.acquire(requests))
@@ -305,7 +306,7 @@ def _desk(where: _Where) -> Iterator[_Desk]:
 
 def _of_host(
     plans: Sequence[NodePlan], cluster: Cluster, kubeconfig: Path | None, stack: ExitStack
-) -> tuple[Nodes, reach.Coordinator]:
+) -> tuple[Nodes, CoordinatorApi]:
     """The nodes of this host behind their doors, and the store its plugins use."""
     nodes = DoorNodes({plan.node: adapters.open_door(plan) for plan in plans})
     stack.callback(nodes.close)
@@ -318,7 +319,7 @@ def _of_host(
     return nodes, adapters.open_coordinator(chosen, cluster)
 
 
-def _behind_ray(address: str, stack: ExitStack) -> tuple[Nodes, reach.Coordinator]:
+def _behind_ray(address: str, stack: ExitStack) -> tuple[Nodes, CoordinatorApi]:
     from actors import cluster, handles
     from actors.nodes import RayNodes
 
@@ -341,7 +342,7 @@ def _view(desk: _Desk, names: Sequence[str], asked: Sequence[str] = ()) -> NodeV
     return next((one for one in answers.values() if isinstance(one, NodeView)), None)
 
 
-def _on_units(coordinator: reach.Coordinator, reading: ClaimReading, view: NodeView) -> list[Lease]:
+def _on_units(coordinator: CoordinatorApi, reading: ClaimReading, view: NodeView) -> list[Lease]:
     """Whatever the store says about the claim's devices."""
     from fleet.control.binding.claim_facts import devices_of
 

@@ -31,6 +31,7 @@ from fleet.cli.options import (
 from fleet.cli.output import AsJson, DeviceRow, VerbAnswer, emit, error_console, fields_of
 from fleet.cli.standby import standby
 from fleet.control.campaign.targets import choose
+from fleet.control.coordinator_api import CoordinatorApi
 from fleet.control.repair.drain import Drained, counted, drain, settled
 from fleet.control.repair.lost_nodes import Forgotten, Parting, forget, life
 from fleet.core import errors
@@ -295,7 +296,7 @@ def forget_node(
     raise typer.Exit(1 if done.failed else 0)
 
 
-def _refuse_published(node: str, coordinator: reach.Coordinator) -> None:
+def _refuse_published(node: str, coordinator: CoordinatorApi) -> None:
     """A plugin that was killed is missed by nobody before its lease ends: no reason to force."""
     until = [
         lease.expires_at or 0.0

@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fleet.core import errors
-from fleet.core.leases import AcquireRequest
-from fleet.core.model import Lease, RunId, Token
 from fleet.rpc import socket_paths
 from fleet.rpc.client import DoorNode
 from fleet.rpc.node_api import NodeApi
-from fleet.stores.base import Release, RunRecord
 from fleet.wiring import plans as wiring_plans
 from fleet.wiring.plans import NodePlan
 
 if TYPE_CHECKING:
     from fleet.control.binding.liveness import Signs
+    from fleet.control.coordinator_api import CoordinatorApi
     from fleet.node.service import NodeService
 
 TICK_S = 0.2
@@ -38,32 +36,12 @@ STANDBY = "standby of "
 """How the owner of a node's journal begins that gives it up when asked."""
 
 
-class Coordinator(Protocol):
-    """What verbs ask of the coordinator, wherever it runs."""
-
-    def newest(self) -> Token: ...
-
-    def acquire(
-        self, requests: Sequence[AcquireRequest], *, out_of_service_max: int | None = None
-    ) -> Sequence[Lease | errors.FleetError]: ...
-
-    def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]: ...
-
-    def leases(self) -> Sequence[Lease]: ...
-
-    def run(self, run: RunId) -> RunRecord: ...
-
-    def runs(self, limit: int) -> Sequence[RunRecord]: ...
-
-    def unfinished(self) -> Sequence[RunRecord]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """A fleet at hand."""
 
     nodes: Mapping[str, NodeApi]
-    coordinator: Coordinator
+    coordinator: CoordinatorApi
 
 
 @contextmanager
@@ -114,7 +92,7 @@ def nodes_alone(
 
 
 @contextmanager
-def coordinator(state: Path, *, address: str | None) -> Iterator[Coordinator]:
+def coordinator(state: Path, *, address: str | None) -> Iterator[CoordinatorApi]:
     """The coordinator alone, which many processes may have open. Raises as `fleet` does."""
     with ExitStack() as stack:
         if address is None:
@@ -321,7 +299,7 @@ def _ticking(reached: _Reached) -> Iterator[None]:
         thread.join()
 
 
-def _opened_coordinator(state: Path) -> Coordinator:
+def _opened_coordinator(state: Path) -> CoordinatorApi:
     from fleet.wiring import adapters
 
     return adapters.open_coordinator(adapters.plan_fleet(state).coordinator)
@@ -351,7 +329,7 @@ def signs(address: str) -> Signs:
         return handles.signs(handles.find_coordinators())
 
 
-def _attached_coordinator() -> Coordinator:
+def _attached_coordinator() -> CoordinatorApi:
     from actors import handles
 
     return handles.find_coordinator()

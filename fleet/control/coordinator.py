@@ -21,14 +21,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from pydantic import Field
-
-from fleet.control.binding.loop import BindingView
 from fleet.control.campaign.report import ExitReason
+from fleet.control.coordinator_api import CoordinatorApi, CoordinatorView
 from fleet.core import errors
 from fleet.core.clock import Clock
 from fleet.core.leases import AcquireRequest, Closure
-from fleet.core.messages import DeviceResult, Message, Replication, TokenText
+from fleet.core.messages import DeviceResult, Replication
 from fleet.core.model import Holder, HolderKind, Lease, NodeName, RunId, Token, UnitId
 from fleet.evidence.ledger import LedgerHead
 from fleet.stores import decisions, lease_operations
@@ -71,28 +69,7 @@ class Copies(Protocol):
         ...
 
 
-class CoordinatorView(Message):
-    """The coordinator now."""
-
-    incarnation: str
-    at: float
-    newest: TokenText
-    suspended: TokenText | None = None
-    """The floor by which the store was found behind; nothing is granted then."""
-    leases: int = 0
-    holders: dict[HolderKind, int] = Field(default_factory=dict)
-    """Leases in force by kind of holder."""
-    out_of_service: int = 0
-    open_runs: tuple[str, ...] = ()
-    binding: BindingView | None = None
-    """How the claims of a cluster stand; None: this coordinator does not reconcile any."""
-    replication: Replication | None = None
-    """Copies of countersignatures and runs in the archive; None: no archive is named."""
-    operations: dict[str, int] = Field(default_factory=dict)
-    """Operations on leases since this coordinator started, as `lease_operations.key` has them."""
-
-
-class Coordinator:
+class Coordinator(CoordinatorApi):
     """Leases, runs and chain heads of one fleet.
 
     Every method raises `StoreUnavailable` when the store does not answer, and `SettingsInvalid`

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from fleet.control.binding.loop import BindingView
 from fleet.control.campaign.report import ExitReason
-from fleet.control.coordinator import CoordinatorView
+from fleet.control.coordinator_api import CoordinatorView
 from fleet.core.messages import Outcome
 from fleet.core.model import HolderKind
 from fleet.metrics.metric import NODES, SELECTORS, Exporter, Kind, Metric, Sample, Source

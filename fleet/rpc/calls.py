@@ -13,12 +13,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from fleet.core import errors
+from fleet.rpc import wire
 
 BUDGET = "budget_s"
 """Parameter that says how long the other side may work, s: the caller waits a little longer."""
@@ -27,6 +38,7 @@ MARGIN_S = 3.0
 _VERB = "verb"
 """Attribute of a declared method that has its `Verb`."""
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _VERBS: dict[Any, Mapping[str, Verb]] = {}
 Call = Callable[[Mapping[str, Any]], Any]
 """Arguments to an answer, both JSON values. Raises a `FleetError`."""
@@ -34,6 +46,18 @@ _Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
 _Self = TypeVar("_Self", bound="Interface")
 _Method = Callable[Concatenate[_Self, _Parameters], _Answer]
+
+
+def _refusal(found: Any) -> errors.FleetError:
+    if isinstance(found, errors.FleetError):
+        return found
+    if isinstance(found, Mapping) and {"kind", "detail"} <= found.keys():
+        return wire.heard(found)
+    raise ValueError("it tells no error")
+
+
+Refusal = Annotated[errors.FleetError, PlainValidator(_refusal), PlainSerializer(wire.told)]
+"""An error that stands in the place of an answer."""
 
 
 class Interface:
@@ -117,6 +141,17 @@ class Verb:
         return {name: _Crossing(hint) for name, hint in hints.items()}
 
 
+def _plain_types(hint: Any) -> Iterator[Any]:
+    """What a type is made of, without what is said about it."""
+    if get_origin(hint) is Annotated:
+        yield from _plain_types(get_args(hint)[0])
+    elif parts := [one for one in get_args(hint) if one is not ...]:
+        for one in parts:
+            yield from _plain_types(one)
+    else:
+        yield getattr(hint, "__supertype__", hint)
+
+
 class _Crossing:
     """How values of one type cross."""
 
@@ -124,12 +159,10 @@ class _Crossing:
         self._listed = get_origin(hint) is Sequence
         if self._listed:
             hint = tuple.__class_getitem__((*get_args(hint), ...))
-        model = isinstance(hint, type) and (
-            issubclass(hint, BaseModel) or hasattr(hint, "__dataclass_fields__")
-        )
         # Texts are no numbers and no truth values; models say for themselves what they take.
+        scalar = _SCALARS.issuperset(_plain_types(hint))
         self._adapter: TypeAdapter[Any] = TypeAdapter(
-            hint, config=None if model else ConfigDict(strict=True)
+            hint, config=ConfigDict(strict=True) if scalar else None
         )
 
     def read(self, value: Any) -> Any:

@@ -33,14 +33,18 @@ def answer(value: Any) -> bytes:
 
 
 def refusal(error: errors.FleetError) -> bytes:
-    """An error as a line; fields that are no JSON cross as text."""
-    told = {
+    """An error as a line."""
+    return _line({"error": told(error)})
+
+
+def told(error: errors.FleetError) -> dict[str, Any]:
+    """An error as a JSON value; fields that are no JSON cross as text."""
+    return {
         "kind": _shared(type(error)),
         "detail": error.detail,
         "remedy": error.remedy,
         "fields": {name: _plain(value) for name, value in error.fields.items()},
     }
-    return _line({"error": told})
 
 
 def parse_call(line: bytes) -> tuple[str, dict[str, Any]]:
@@ -66,10 +70,28 @@ def parse_answer(line: bytes) -> Any:
         raise errors.NotOwner("the owner of the node's journal went away in mid-answer")
     found = _object(line)
     if "error" in found:
-        raise _error(found["error"])
+        raise heard(found["error"])
     if "answer" not in found:
         raise errors.InputInvalid("a line at the node's door is neither an answer nor an error")
     return found["answer"]
+
+
+def heard(told: Any) -> errors.FleetError:
+    """The error as it was told. What is missing or misshapen in it never hides that it is one."""
+    if not isinstance(told, Mapping):
+        return errors.Unforeseen(f"the node's door told an error that is none: {str(told)[:200]}")
+    kind = getattr(errors, str(told.get("kind")), None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.FleetError)):
+        kind = errors.Unforeseen
+    fields = told.get("fields")
+    given = {
+        name: value
+        for name, value in (fields.items() if isinstance(fields, Mapping) else ())
+        if name not in _OWN
+    }
+    detail = str(told.get("detail") or "the node's door told an error without words")
+    built: errors.FleetError = kind(detail, remedy=str(told.get("remedy") or ""), **given)
+    return built
 
 
 def _shared(kind: type[errors.FleetError]) -> str:
@@ -90,24 +112,6 @@ def _object(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise errors.InputInvalid("a line at the node's door is no JSON object")
     return found
-
-
-def _error(told: Any) -> errors.FleetError:
-    """The error as it was told. What is missing or misshapen in it never hides that it is one."""
-    if not isinstance(told, Mapping):
-        return errors.Unforeseen(f"the node's door told an error that is none: {str(told)[:200]}")
-    kind = getattr(errors, str(told.get("kind")), None)
-    if not (isinstance(kind, type) and issubclass(kind, errors.FleetError)):
-        kind = errors.Unforeseen
-    fields = told.get("fields")
-    given = {
-        name: value
-        for name, value in (fields.items() if isinstance(fields, Mapping) else ())
-        if name not in _OWN
-    }
-    detail = str(told.get("detail") or "the node's door told an error without words")
-    built: errors.FleetError = kind(detail, remedy=str(told.get("remedy") or ""), **given)
-    return built
 
 
 def _plain(value: Any) -> Any:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from actors.coordinator_actor import (
-    LEASE,
-    LEASES,
-    RELEASES,
-    REQUESTS,
-    CoordinatorActor,
-    placement,
-)
+from actors.coordinator_actor import TOGETHER, CoordinatorActor, placement
 from actors.translate import StartRefused
 from fleet.control.binding.loop import BindingView, Reconciling
-from fleet.control.coordinator import Coordinator, CoordinatorView
+from fleet.control.coordinator import Coordinator
+from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
-from fleet.core.model import Holder, HolderKind, Token, UnitId
+from fleet.core.model import Holder, HolderKind, Lease, RunId, Token, UnitId
 from fleet.core.settings import Settings, StoreKind, StoreSettings
-from fleet.stores.base import Release, RunRecord
+from fleet.rpc.calls import Verb
+from fleet.stores.base import Release, Renewal, RunRecord
 from fleet.stores.sqlite import store_path
 from fleet.wiring import adapters
 from fleet.wiring.plans import CoordinatorPlan
@@ -37,46 +35,62 @@ def actor(tmp_path: Path) -> CoordinatorActor:
     return CoordinatorActor(plan.model_dump_json())
 
 
-def asked(*names: str, unit: str = "u/0") -> str:
-    """Requests of these runs for one unit each, as they cross."""
-    requests = tuple(
+@dataclass
+class Remote(CoordinatorApi):
+    """An actor as `RemoteCoordinator` asks it, without Ray."""
+
+    actor: CoordinatorActor
+
+    def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:  # noqa: ARG002
+        """Through the text that crosses."""
+        call = self.actor.call_together if verb.name in TOGETHER else self.actor.call
+        return json.loads(call(verb.name, json.dumps(given)))
+
+
+def asked(*names: str, unit: str = "u/0") -> Sequence[AcquireRequest]:
+    """Requests of these runs for one unit each."""
+    return tuple(
         AcquireRequest(frozenset({UnitId(unit)}), Holder(HolderKind.CAMPAIGN, name), 60.0)
         for name in names
     )
-    return REQUESTS.dump_json(requests).decode()
 
 
 def test_a_batch_has_an_answer_for_each_request(actor: CoordinatorActor) -> None:
     """B08: in one batch for one unit the first is granted and the others say who has it."""
+    remote = Remote(actor)
     for name in ("r1", "r2"):
-        actor.open(RunRecord(id=name, started_at=1.0).model_dump_json())
-    granted, refused, unknown = actor.acquire(asked("r1", "r2", "r3"))
-    assert isinstance(granted, str)
-    lease = LEASE.validate_json(granted)
+        remote.open(RunRecord(id=name, started_at=1.0))
+    lease, refused, unknown = remote.acquire(asked("r1", "r2", "r3"))
+    assert isinstance(lease, Lease)
     assert lease.holder.name == "r1"
     assert isinstance(refused, errors.LeaseHeld)
     assert isinstance(unknown, errors.RunUnknown)
-    (listed,) = LEASES.validate_json(actor.leases())
+    (listed,) = remote.leases()
     assert (listed.token, listed.holder) == (lease.token, lease.holder)
+    assert remote.newest() == lease.token
 
-    assert actor.release(RELEASES.dump_json((Release(lease.holder, lease.token),)).decode()) == [
-        True
-    ]
-    assert LEASES.validate_json(actor.leases()) == ()
+    (late,) = remote.renew_all([Renewal(lease.holder, Token(1, 99), 60.0)])
+    assert isinstance(late, errors.LeaseLost)
+    assert remote.release_all([Release(lease.holder, lease.token)]) == (True,)
+    assert remote.leases() == ()
 
 
 def test_it_is_recognised_in_the_dashboard(actor: CoordinatorActor) -> None:
     """E4: its repr has the leases and the open runs."""
-    actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
+    Remote(actor).open(RunRecord(id="r1", started_at=1.0))
     assert repr(actor) == "CoordinatorActor(at its start: leases=0, open_runs=1)"
 
 
 def test_errors_of_ours_leave_as_they_are_and_others_as_ours(actor: CoordinatorActor) -> None:
     """B60: an unknown run is RunUnknown; what cannot be read is Unforeseen, not a library's."""
     with pytest.raises(errors.RunUnknown):
-        actor.run("nope")
+        Remote(actor).run(RunId("nope"))
     with pytest.raises(errors.Unforeseen):
-        actor.acquire("not json")
+        actor.call_together("acquire", "not json")
+    with pytest.raises(errors.InputInvalid, match="requests"):
+        actor.call_together("acquire", '{"requests": 7}')
+    with pytest.raises(errors.InputInvalid, match="knows no call"):
+        actor.call("sudo", "{}")
 
 
 def test_a_plan_that_cannot_be_opened_refuses_the_start() -> None:
@@ -89,13 +103,14 @@ def test_a_new_actor_over_the_same_stores_never_repeats_a_token(
     actor: CoordinatorActor, tmp_path: Path
 ) -> None:
     """B42: another life of the actor knows the runs and grants above every earlier token."""
-    actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
-    (first,) = actor.acquire(asked("r1"))
+    Remote(actor).open(RunRecord(id="r1", started_at=1.0))
+    (first,) = Remote(actor).acquire(asked("r1"))
     plan = adapters.plan_fleet(tmp_path).coordinator
     again = CoordinatorActor(plan.model_dump_json())
-    (second,) = again.acquire(asked("r1", unit="u/1"))
-    tokens: list[Token] = [LEASE.validate_json(str(one)).token for one in (first, second)]
-    assert tokens[0] < tokens[1]
+    (second,) = Remote(again).acquire(asked("r1", unit="u/1"))
+    assert isinstance(first, Lease)
+    assert isinstance(second, Lease)
+    assert first.token < second.token
 
 
 class Claims:
@@ -127,7 +142,7 @@ def binding_of(actor: CoordinatorActor, true: Callable[[BindingView], bool]) -> 
     """How its claims stand, once that is so."""
     deadline = time.monotonic() + 10.0
     while True:
-        found = CoordinatorView.model_validate_json(actor.view()).binding
+        found = Remote(actor).view().binding
         if found is not None and true(found):
             return found
         assert time.monotonic() < deadline, found
@@ -147,7 +162,7 @@ def test_it_reconciles_the_claims_of_a_cluster_beside_its_calls(tmp_path: Path) 
     actor = CoordinatorActor(of_a_cluster.model_dump_json(), binder=binder)
     assert "is away" in binding_of(actor, lambda found: bool(found.trouble)).trouble
     assert binding_of(actor, lambda found: found.stepped_at > 0.0).open_claims == 2
-    assert CoordinatorView.model_validate_json(actor.view()).open_runs == ()
+    assert Remote(actor).view().open_runs == ()
 
 
 def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
@@ -162,11 +177,11 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None
 
     actor = CoordinatorActor(plan.model_dump_json(), opener)
     with pytest.raises(errors.StoreUnavailable):
-        actor.leases()
+        Remote(actor).leases()
     assert repr(actor) == "CoordinatorActor(at its start: not serving)"
     away.clear()
     actor._refused_at = float("-inf")  # as if a second had passed
-    assert LEASES.validate_json(actor.leases()) == ()
+    assert Remote(actor).leases() == ()
 
 
 def test_a_loop_that_begins_anew_gets_the_store_that_is_there_now(tmp_path: Path) -> None:
@@ -181,7 +196,7 @@ def test_a_loop_that_begins_anew_gets_the_store_that_is_there_now(tmp_path: Path
     shutil.copy(path.with_suffix(".old"), path)
     actor._refused_at = float("-inf")  # as if a second had passed
     assert actor._current() is not before
-    assert LEASES.validate_json(actor.leases()) == ()
+    assert Remote(actor).leases() == ()
 
 
 def test_a_store_that_is_another_hosts_refuses_the_start() -> None:
@@ -226,7 +241,7 @@ def test_its_figures_are_all_there_and_the_store_s_loss_is_one(
     actor: CoordinatorActor, tmp_path: Path
 ) -> None:
     """E4, B83: what the store has, or that it does not answer; old figures are not told again."""
-    actor.open(RunRecord(id="r1", started_at=1.0).model_dump_json())
+    Remote(actor).open(RunRecord(id="r1", started_at=1.0))
     told = {sample.key: sample.value for sample in actor.samples()}
     assert told["fleet_coordinator_store_reachable", ()] == 1
     assert told["fleet_campaigns", (("state", "running"),)] == 1

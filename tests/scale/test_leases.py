@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from actors.coordinator_actor import LEASE, REQUESTS, CoordinatorActor
+from actors.coordinator_actor import CoordinatorActor
 from fleet.control.coordinator import Coordinator
 from fleet.core.clock import SystemClock
 from fleet.core.errors import EpochForeign, FleetError
@@ -19,6 +19,7 @@ from fleet.core.model import Holder, HolderKind, Lease, Token, UnitId
 from fleet.kube.base import NODES
 from fleet.stores.sqlite import open_stores
 from fleet.wiring import adapters
+from tests.actors.test_coordinator_actor import Remote
 from tests.fleet.control.binding.benches import NoSigner
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.bench.leases import StoreLeasing, one_round
@@ -56,12 +57,10 @@ def until(fact: Callable[[], bool]) -> None:
         pause.wait(0.01)
 
 
-def asked(number: int) -> str:
-    """A request for one unit, as it crosses."""
-    request = AcquireRequest(
-        frozenset({UnitId(f"u{number}/0")}), Holder(HolderKind.OPERATOR, f"o{number}"), 60.0
-    )
-    return REQUESTS.dump_json((request,)).decode()
+def asked(number: int) -> Sequence[AcquireRequest]:
+    """A request for one unit."""
+    holder = Holder(HolderKind.OPERATOR, f"o{number}")
+    return (AcquireRequest(frozenset({UnitId(f"u{number}/0")}), holder, 60.0),)
 
 
 def test_calls_that_wait_for_a_commit_share_the_next_one(tmp_path: Path) -> None:
@@ -74,13 +73,14 @@ def test_calls_that_wait_for_a_commit_share_the_next_one(tmp_path: Path) -> None
     )
     actor = CoordinatorActor(plan.model_dump_json(), lambda _: coordinator)
     with ThreadPoolExecutor(30) as pool:
-        calls = [pool.submit(actor.acquire, asked(0))]
+        calls = [pool.submit(Remote(actor).acquire, asked(0))]
         assert store.begun.wait(WAIT_S)
-        calls += [pool.submit(actor.acquire, asked(number)) for number in range(1, 30)]
+        calls += [pool.submit(Remote(actor).acquire, asked(number)) for number in range(1, 30)]
         until(lambda: actor.lease_calls_waiting == 29)
         assert actor.ping() > 0
         store.go_on.set()
-        leases = [LEASE.validate_json(str(call.result(WAIT_S)[0])) for call in calls]
+        answers = [call.result(WAIT_S)[0] for call in calls]
+    leases = [one for one in answers if isinstance(one, Lease)]
     assert store.batches == [1, 29]
     assert len({lease.token for lease in leases}) == 30
     assert [lease.holder.name for lease in leases] == [f"o{number}" for number in range(30)]

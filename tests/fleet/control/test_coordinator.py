@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fleet.control.campaign.ports import CampaignCoordinator
-from fleet.control.coordinator import Coordinator, CoordinatorView
+from fleet.control.coordinator import Coordinator
+from fleet.control.coordinator_api import CoordinatorView
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.leases import AcquireRequest, ClosedBy, Closure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.control.coordinator import CoordinatorView
+from fleet.control.coordinator_api import CoordinatorView
 from fleet.core.messages import (
     DeviceView,
     NodeView,
