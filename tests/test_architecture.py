@@ -73,7 +73,6 @@ PURE = (
     "fleet/control/binding/allocation.py",
     "fleet/control/binding/explanation.py",
     "fleet/plugin/slices/takeover.py",
-    "fleet/control/campaign/pending_results.py",
     "fleet/control/campaign/roster.py",
     "fleet/control/campaign/sight.py",
     "fleet/stores/dynamodb_sheet.py",

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from fleet.core import errors
@@ -33,7 +34,41 @@ from fleet.evidence.key_list import Kept
 from fleet.evidence.keys import KeyRing, PublicKey
 from fleet.evidence.segments import Damage, Entry, Place, Sequence, next_chain
 from fleet.evidence.sources import Collection, Log, Losses, Trust, bind, take_lists, trusting
-from fleet.evidence.versions import grouped, laid_over, oldest
+
+# Objects of an archive with all their versions: what was laid over one, and what it first held.
+
+
+def grouped(archive: Archive, prefix: str) -> Iterator[tuple[str, list[Stored]]]:
+    """Each name below `prefix`, with its versions, the newest first."""
+    for key, versions in groupby(archive.stored(prefix), key=lambda one: one.key):
+        yield key, list(versions)
+
+
+def laid_over(versions: list[Stored], place: Place) -> Iterator[Damage]:
+    """What happened to an object after it was put, at `place`."""
+    contents = [one for one in versions if not one.marker]
+    if len(contents) > 1:
+        detail = f"{len(contents) - 1} newer versions were laid over it: {contents[0].version}"
+        yield Damage("overwritten-object", detail, place)
+    if len(contents) < len(versions):
+        yield Damage("hidden-object", "a deletion was laid over it", place)
+    for one in contents:
+        if one.size > (most := archive_names.most_bytes(one.key)):
+            detail = f"has {one.size} bytes, where {most} are the most: not read"
+            yield Damage("oversized-object", detail, place)
+
+
+def oldest(archive: Archive, key: str, versions: list[Stored]) -> bytes | None:
+    """The oldest content that is what the name says."""
+    for one in reversed([one for one in versions if not one.marker]):
+        if one.size > archive_names.most_bytes(key):
+            continue
+        try:
+            return archive.read(key, one.version)
+        except errors.InputInvalid:
+            continue
+    return None
+
 
 AHEAD = 32
 """Contents read ahead of the one that is judged."""

@@ -13,13 +13,119 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
+from urllib.parse import quote, urlencode
 
 from fleet.core import errors
 from fleet.core.clock import Clock
-from fleet.kube import answers, json_limits, paths
-from fleet.kube.base import Event, Listing, Name, Object, PatchKind, Resource, Selection, version_of
-from fleet.kube.rate_limit import Pacer
+from fleet.kube import answers, json_limits
+from fleet.kube.base import (
+    Event,
+    Listing,
+    Name,
+    Object,
+    PatchKind,
+    Resource,
+    Selection,
+    name_of,
+    version_of,
+)
 from fleet.kube.watch import Act, Step, Watching
+
+# Where objects live in the API: paths and queries of requests. Pure.
+#
+# Every part is checked and quoted: an empty name would address the whole collection, and ``..`` is
+# folded away by HTTP clients before the server sees it.
+
+
+def group_path(group: str, version: str = "") -> str:
+    """Path of a group's discovery document, or of one version's list of resources."""
+    root = f"/apis/{_part(group, 'group')}" if group else "/api"
+    return f"{root}/{_part(version, 'version')}" if version else root
+
+
+def collection_path(resource: Resource, namespace: str = "") -> str:
+    """Path of all objects of a kind; `namespace` "" means all, and is ignored for cluster scope."""
+    root = group_path(resource.group, resource.version)
+    if resource.namespaced and namespace:
+        root = f"{root}/namespaces/{_part(namespace, 'namespace')}"
+    return f"{root}/{resource.plural}"
+
+
+def home_path(resource: Resource, name: Name) -> str:
+    """Path an object is created at. Raises `InputInvalid` when its namespace is not said."""
+    if resource.namespaced and not name.namespace:
+        raise errors.InputInvalid(f"the {resource.kind} {name.name!r} names no namespace")
+    return collection_path(resource, name.namespace)
+
+
+def object_path(resource: Resource, name: Name, subresource: str = "") -> str:
+    """Path of one object. Raises `InputInvalid` for a name that addresses something else."""
+    path = f"{home_path(resource, name)}/{_part(name.name, f'name of a {resource.kind}')}"
+    return f"{path}/{_part(subresource, 'subresource')}" if subresource else path
+
+
+def body_name(resource: Resource, body: Object) -> Name:
+    """The name in `body`. Raises `InputInvalid` when the body says another kind or no metadata."""
+    kind, version = body.get("kind"), body.get("apiVersion")
+    if (kind, version) != (resource.kind, resource.api_version):
+        raise errors.InputInvalid(
+            f"a body of kind {version}/{kind} was meant for {resource.api_version}/{resource.kind}",
+            remedy="set kind and apiVersion of the body",
+        )
+    if not isinstance(body.get("metadata"), dict):
+        raise errors.InputInvalid(f"the body of a {resource.kind} carries no metadata")
+    return name_of(body)
+
+
+def query(parameters: Mapping[str, str]) -> str:
+    """``?a=b&c=d`` of what is not empty, "" when nothing is left."""
+    stated = {key: value for key, value in parameters.items() if value}
+    return f"?{urlencode(stated)}" if stated else ""
+
+
+def selection_query(selection: Selection) -> dict[str, str]:
+    """The parameters by which a list or watch is narrowed."""
+    return {"fieldSelector": selection.fields, "labelSelector": selection.labels}
+
+
+def _part(text: str, role: str) -> str:
+    if text in ("", ".", ".."):
+        raise errors.InputInvalid(f"{text!r} is no {role}")
+    return quote(text, safe="")
+
+
+# How often the API server is asked: a budget of requests per second with bursts. Pure.
+#
+# A request is never dropped for the budget, it waits its turn; one whose turn comes later than its
+# own deadline is told so instead of joining the queue.
+
+
+class Pacer:
+    """`qps` requests per second on average, `burst` at once after a quiet time.
+
+    Not safe for threads: the caller holds a lock around `reserve` and waits outside it.
+    """
+
+    def __init__(self, *, qps: float, burst: float) -> None:
+        """`qps` > 0; `burst` >= 1 requests."""
+        if qps <= 0 or burst < 1:
+            raise ValueError(f"a budget of {qps} requests/s with bursts of {burst} lets none pass")
+        self._spacing_s = 1.0 / qps
+        self._slack_s = (burst - 1.0) / qps
+        self._turn = float("-inf")
+
+    def reserve(self, now: float, *, limit_s: float) -> float | None:
+        """Seconds this request has to wait from `now` (monotonic); its turn is taken.
+
+        None, and nothing taken, when that would be more than `limit_s`.
+        """
+        turn = max(self._turn, now)
+        wait_s = max(0.0, turn - self._slack_s - now)
+        if wait_s > limit_s:
+            return None
+        self._turn = turn + self._spacing_s
+        return wait_s
+
 
 LOG = logging.getLogger(__name__)
 
@@ -120,7 +226,7 @@ class KubernetesCluster:
 
         Raises `ApiNotFound` naming what the server lacks, and what `get` raises.
         """
-        target = paths.group_path("resource.k8s.io", "v1")
+        target = group_path("resource.k8s.io", "v1")
         answer = self._exchange(Request("GET", target, "GET the list of resource.k8s.io/v1"))
         served = [
             entry.get("name")
@@ -141,7 +247,7 @@ class KubernetesCluster:
 
     def get(self, resource: Resource, name: Name) -> Object:
         """As `Cluster.get`."""
-        return self._object("GET", paths.object_path(resource, name), f"{resource.plural} {name}")
+        return self._object("GET", object_path(resource, name), f"{resource.plural} {name}")
 
     def list(self, resource: Resource, selection: Selection = EVERYTHING) -> Listing:
         """As `Cluster.list`. Entries get the kind and apiVersion that lists leave out."""
@@ -173,11 +279,11 @@ class KubernetesCluster:
 
     def create(self, resource: Resource, body: Object) -> Object:
         """As `Cluster.create`."""
-        name = paths.body_name(resource, body)
+        name = body_name(resource, body)
         shown = name if name.name else f"{name}{body['metadata'].get('generateName', '')}"
         return self._object(
             "POST",
-            paths.home_path(resource, name),
+            home_path(resource, name),
             f"{resource.plural} {shown}",
             body=body,
             content_type=JSON,
@@ -185,7 +291,7 @@ class KubernetesCluster:
 
     def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """As `Cluster.replace`."""
-        name = paths.body_name(resource, body)
+        name = body_name(resource, body)
         if not version_of(body):
             raise errors.InputInvalid(
                 f"a replacement of {resource.plural} {name} carries no resourceVersion",
@@ -194,7 +300,7 @@ class KubernetesCluster:
         json_limits.refuse_cut(body, f"{resource.plural} {name}")
         return self._object(
             "PUT",
-            paths.object_path(resource, name, subresource),
+            object_path(resource, name, subresource),
             _shown(resource, name, subresource),
             body=body,
             content_type=JSON,
@@ -204,13 +310,13 @@ class KubernetesCluster:
         self, resource: Resource, body: Object, *, manager: str, subresource: str = ""
     ) -> Object:
         """As `Cluster.apply`."""
-        name = paths.body_name(resource, body)
+        name = body_name(resource, body)
         if not manager:
             raise errors.InputInvalid(f"an apply to {resource.plural} {name} names no manager")
-        target = paths.object_path(resource, name, subresource)
+        target = object_path(resource, name, subresource)
         return self._object(
             "PATCH",
-            target + paths.query({"fieldManager": manager, "force": "true"}),
+            target + query({"fieldManager": manager, "force": "true"}),
             _shown(resource, name, subresource),
             body=body,
             content_type=APPLY,
@@ -231,7 +337,7 @@ class KubernetesCluster:
             raise errors.InputInvalid(f"the body of a patch of type {kind} has to be {wanted}")
         return self._object(
             "PATCH",
-            paths.object_path(resource, name, subresource),
+            object_path(resource, name, subresource),
             _shown(resource, name, subresource),
             body=dict(body) if isinstance(body, Mapping) else [dict(one) for one in body],
             content_type=kind.value,
@@ -244,7 +350,7 @@ class KubernetesCluster:
         guards = {"uid": uid, "resourceVersion": resource_version}
         stated = {key: value for key, value in guards.items() if value}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": stated}
-        what, target = f"DELETE {resource.plural} {name}", paths.object_path(resource, name)
+        what, target = f"DELETE {resource.plural} {name}", object_path(resource, name)
         body = options if stated else None
         answer = self._exchange(Request("DELETE", target, what, body=body, content_type=JSON))
         if not 200 <= answer.status < 300:
@@ -304,8 +410,8 @@ class KubernetesCluster:
 
     def _list(self, resource: Resource, selection: Selection, *, limit_s: float) -> Listing:
         what = f"GET list of {resource.plural}"
-        target = paths.collection_path(resource, selection.namespace)
-        parameters = paths.selection_query(selection) | {"limit": str(PAGE)}
+        target = collection_path(resource, selection.namespace)
+        parameters = selection_query(selection) | {"limit": str(PAGE)}
         items: list[Object] = []
         skipped = restarts = 0
         token = ""
@@ -315,7 +421,7 @@ class KubernetesCluster:
             answer = self._exchange(
                 Request(
                     "GET",
-                    target + paths.query(parameters | {"continue": token}),
+                    target + query(parameters | {"continue": token}),
                     what,
                     read_timeout_s=min(self._timeout_s, left_s),
                 )
@@ -357,13 +463,13 @@ class KubernetesCluster:
         self, resource: Resource, selection: Selection, watching: Watching, step: Step
     ) -> Iterator[Event]:
         what = f"GET watch of {resource.plural}"
-        parameters = paths.selection_query(selection) | {
+        parameters = selection_query(selection) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": step.resource_version,
             "timeoutSeconds": str(step.server_timeout_s),
         }
-        target = paths.collection_path(resource, selection.namespace) + paths.query(parameters)
+        target = collection_path(resource, selection.namespace) + query(parameters)
         request = Request("GET", target, what, read_timeout_s=step.read_timeout_s)
         stream: Stream | None = None
         seen = watching.skipped

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.core import errors, sqlite, unit_states
+from fleet.core import errors, leases, sqlite, unit_states
 from fleet.core.clock import Clock
 from fleet.core.messages import WipeProgress
 from fleet.core.model import (
@@ -33,10 +34,37 @@ from fleet.core.model import (
 from fleet.core.unit_states import Change, Event, Fact
 from fleet.devices.base import Backend
 from fleet.node import boards, inventory, relayout
-from fleet.node.fence import Fence
 from fleet.node.journal.journal import Commit, Journal
 from fleet.node.journal.startup import Place
 from fleet.node.journal_copies import Copies
+
+# The node's gate for acts under a token, with a count of what it refused.
+#
+# A refused act changes nothing on the node, so the count is the process's own and begins anew with
+# it: it tells that somebody acts under tokens that are no longer theirs, not how often ever.
+
+
+class Fence:
+    """Refuses old and foreign tokens. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
+
+    def check(self, units: Iterable[Unit], token: Token, epoch: int) -> None:
+        """See `leases.check_token`. Raises `EpochForeign` or `TokenStale`, counted."""
+        try:
+            leases.check_token(units, token, epoch)
+        except (errors.EpochForeign, errors.TokenStale) as error:
+            with self._lock:
+                self._refused[type(error).__name__] += 1
+            raise
+
+    def refused(self) -> dict[str, int]:
+        """How many acts were refused since the start, by class of the error."""
+        with self._lock:
+            return dict(self._refused)
+
 
 LOG = logging.getLogger(__name__)
 _SIZE = "size:"

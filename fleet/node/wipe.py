@@ -21,21 +21,50 @@ from contextlib import suppress
 
 from fleet.core import errors, logs
 from fleet.core.messages import DeviceResult, Outcome, WipeProgress
-from fleet.core.model import WORKING, Device, ProcessKind, Reason, Source, State, Unit
+from fleet.core.model import WORKING, Accelerator, Device, ProcessKind, Reason, Source, State, Unit
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.devices import tool
 from fleet.devices.health import reasons
 from fleet.devices.wipe import plan
 from fleet.devices.wipe.identity import WorkerIdentity, end
+from fleet.devices.wipe.plan import Target
 from fleet.devices.wipe.result import Failure, Kind, WipeResult
 from fleet.devices.wipe.workers import Died, Ended, Finished, Spawner, Worker
-from fleet.node import ladder, outcomes, targets, wipe_totals
+from fleet.node import ladder, outcomes, wipe_totals
 from fleet.node.certification import Certifier
 from fleet.node.journal.journal import Commit, WorkerRow
 from fleet.node.ports import TenantProof
 from fleet.node.registry import Registry
 from fleet.node.tasks import Stopped, WipeTask
 from fleet.node.validation import Validator, Verdict
+
+# What a wipe worker is sent to, from what the node knows of a device.
+
+
+def of(registry: Registry, device: Device, visible: str) -> Target:
+    """The target for `device`; `visible`: its instance as the driver names it, "" without one."""
+    return Target(
+        backend=registry.backend.kind,
+        settings=registry.backend.settings(),
+        accelerator=device.accelerator,
+        device=device.uuid,
+        units=device.units,
+        size_bytes=device.memory_bytes,
+        visible=visible,
+        peak_bytes_per_s=peak(device, registry.accelerators.get(device.accelerator)),
+    )
+
+
+def peak(device: Device, accelerator: Accelerator | None) -> float:
+    """What the device's memory can do, bytes/s, by the data its driver tells; 0: unknown.
+
+    A partition has the share of the accelerator's memory paths that its units are of all units.
+    """
+    told = device.attributes.get("memory_rate_bytes_per_s", "")
+    if accelerator is None or not told.isdecimal():
+        return 0.0
+    return int(told) * len(device.units) / len(accelerator.units)
+
 
 LOG = logging.getLogger(__name__)
 POLL_S = 0.02
@@ -210,7 +239,7 @@ class Wiper:
 
     def _start(self, task: WipeTask, visible: str) -> Worker:
         device, policy, size = task.device, task.policy, task.device.memory_bytes
-        target = targets.of(self._registry, device, visible)
+        target = of(self._registry, device, visible)
         # A spare sees its device under the device's own UUID: it is of no use in an instance.
         name = secrets.token_hex(16) if visible else self._workers.next_id(device.uuid)
         order = plan.order(target, policy, worker_id=name, nonce=secrets.token_hex(32))

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.cli.main import main
 from fleet.control.binding import liveness
-from fleet.control.binding.conditions import RebootConditions
+from fleet.control.binding.conditions import REMEDIES, RebootConditions
 from fleet.control.binding.liveness import Heartbeat
 from fleet.control.binding.loop import BindingView, Loop
 from fleet.control.binding.visibility import Visible
@@ -21,7 +21,6 @@ from fleet.core.messages import DeviceView, NodeView, ReasonView
 from fleet.core.model import Holder, HolderKind, Lease, UnitId
 from fleet.core.profiles import Profile
 from fleet.core.settings import Settings
-from fleet.devices.health.reboots import REMEDIES
 from fleet.kube import identity
 from fleet.kube.base import CLAIMS, LEASES, NODES, PODS, Name, Object
 from fleet.kube.claim import ClaimReading, read

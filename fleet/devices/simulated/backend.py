@@ -24,15 +24,68 @@ from fleet.core.clock import Clock, SystemClock
 from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
 from fleet.core.model import Accelerator, BootId, Device, Process, ProcessKind, UnitId, Uuid
 from fleet.devices import infrastructure
-from fleet.devices.base import Grant, MemorySession, ResetOutcome
+from fleet.devices.base import DeviceNode, Grant, MemorySession, Mount, ResetOutcome
 from fleet.devices.health.readings import LogState, Readings
-from fleet.devices.simulated import clients, grants, layout, topology
+from fleet.devices.simulated import clients, layout, topology
 from fleet.devices.simulated.memory import Memory
 from fleet.devices.simulated.openers import openers
 from fleet.devices.simulated.readings import after_reset, readings
 from fleet.devices.simulated.registers import Client, Fault, Register, Registers
 from fleet.devices.simulated.session import SimulatedSession
 from fleet.devices.simulated.struck import DISTURBING, StruckSession
+
+# What a container gets to use a simulated device: its memory as files, and a node that does no
+# harm.
+#
+# The files are mounted for writing, so that a pod can be a tenant that writes and searches. The
+# node has the numbers of null, which every container may open anyway: it stands for the device node
+# that a real device would have.
+
+DIRECTORY = "/dev/fleetsim"
+"""Where a container finds its simulated devices."""
+_NULL = (1, 3)
+
+
+def of_device(device: Device, memory: Memory, *, read_only: bool = False) -> Grant:
+    """The grant of one device: one file under its name, several with ``.0``, ``.1`` ... behind it.
+
+    Raises DeviceLost when a file is missing on this host (B79).
+    """
+    missing = [str(path) for path in memory.paths if not path.is_file()]
+    if missing or not memory.files:
+        raise DeviceLost(f"{device.name} has no memory here: {', '.join(missing) or 'no file'}")
+    place = f"{DIRECTORY}/{device.name}"
+    several = len(memory.files) > 1
+    mounts = tuple(
+        Mount(
+            host_path=str(path.absolute()),
+            container_path=f"{place}.{number}" if several else place,
+            read_only=read_only,
+        )
+        for number, path in enumerate(memory.paths)
+    )
+    return Grant(
+        nodes=(_node(device.name),),
+        mounts=mounts,
+        environment={
+            "FLEETSIM_DEVICE": device.name,
+            "FLEETSIM_MEMORY": ":".join(mount.container_path for mount in mounts),
+        },
+    )
+
+
+def of_agent(root: Path) -> Grant:
+    """The grant of our own node service: the whole directory at its own path."""
+    path = str(root.absolute())
+    return Grant(
+        nodes=(_node("agent"),), mounts=(Mount(path, path, read_only=False),), environment={}
+    )
+
+
+def _node(name: str) -> DeviceNode:
+    major, minor = _NULL
+    return DeviceNode(f"{DIRECTORY}/{name}.node", "c", major, minor, host_path="/dev/null")
+
 
 _HANG_STEP_S = 0.05
 
@@ -115,16 +168,16 @@ class SimulatedBackend:
 
     def grant(self, device: Device) -> Grant:
         """The files of the device's own units, bind-mounted. Raises DeviceLost without them."""
-        return grants.of_device(device, self.memory(device.accelerator).only(device.units))
+        return of_device(device, self.memory(device.accelerator).only(device.units))
 
     def grant_to_look(self, device: Device) -> Grant:
         """As `grant`, with the files mounted read-only."""
         memory = self.memory(device.accelerator).only(device.units)
-        return grants.of_device(device, memory, read_only=True)
+        return of_device(device, memory, read_only=True)
 
     def agent_grant(self) -> Grant:
         """The whole directory, at its own path."""
-        return grants.of_agent(self.root)
+        return of_agent(self.root)
 
     def session(self, accelerator: Uuid, units: Sequence[UnitId]) -> MemorySession:
         """Open the memory of `units`. Raises DeviceUnknown, DeviceLost, BackendFailed."""

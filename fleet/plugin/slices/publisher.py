@@ -7,7 +7,7 @@ this module carries them out and judges the answers:
 * 409 and 404: somebody was faster; read again, decide anew, in the same step.
 * 422 and 400: the body will never be taken; the device named (or suspected) is left out, so that
   its neighbours are published, and tried again after a growing wait.
-* no answer, 5xx: the write may land later; `fleet.plugin.slices.pending_writes` remembers it.
+* no answer, 5xx: the write may land later; `fleet.plugin.slices.publisher` remembers it.
 * 401, 403: a right is missing; wait.
 
 Quarantine is confirmed only by a listing made after the last write, in a complete pool, with
@@ -19,27 +19,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from fleet.core import errors
 from fleet.core.messages import NodeView
 from fleet.core.settings import Settings
-from fleet.kube.base import SLICES, Cluster, Event, Name, Object
+from fleet.kube.base import SLICES, Cluster, Event, Name, Object, name_of, version_of
 from fleet.kube.slice_equality import Feature, dropped
 from fleet.plugin.slices import refusals as refusing
-from fleet.plugin.slices import retirement
 from fleet.plugin.slices.cache import NodeSlices
-from fleet.plugin.slices.confirmation import Version, version
-from fleet.plugin.slices.confirmation import confirmed as read_back
 from fleet.plugin.slices.device_attributes import Terms, attribute
 from fleet.plugin.slices.exclusivity import Exclusivity
 from fleet.plugin.slices.foreign import covered
 from fleet.plugin.slices.gate import GateRules
 from fleet.plugin.slices.merge import merged_device
 from fleet.plugin.slices.offer import NO_ROOM, REMEDIES, Circumstances, Offer, offer, offer_unseen
-from fleet.plugin.slices.pending_writes import Outstanding
 from fleet.plugin.slices.pool import Create, Delete, PoolIdentity, Update, Write, plan
 from fleet.plugin.slices.pool_view import (
+    PoolReading,
+    blocked,
     devices_of,
     generation,
     newest_entries,
@@ -48,6 +47,100 @@ from fleet.plugin.slices.pool_view import (
 )
 from fleet.plugin.slices.report import PublishReport, Trouble
 from fleet.plugin.slices.takeover import Record, Takeovers
+
+# Which quarantines the API shows for certain (promise 6). Pure.
+#
+# A quarantine is visible when, in a complete pool, every entry of the device is tainted as
+# quarantined, or the device is not there at all: either way no scheduler can allocate it.
+
+Version = tuple[str, str]
+"""Name and resourceVersion of a slice."""
+
+
+def version(found: Object) -> Version:
+    """What a slice is told apart by from its earlier and later contents."""
+    return (name_of(found).name, version_of(found))
+
+
+def read_back(
+    quarantined: Mapping[str, float],
+    *,
+    names: Mapping[str, str],
+    reading: PoolReading,
+    key: str,
+    doubtful: AbstractSet[Version],
+) -> Mapping[str, float]:
+    """Those of `quarantined` (UUID to since) that can be seen, whatever still may land.
+
+    `names`: device name by UUID; `key`: of the taint; `doubtful`: slices that, as they are, may
+    still be overwritten by what an earlier process sent just before it ended. An absent device
+    counts only if no slice is doubtful.
+    """
+    if not reading.complete:
+        return {}
+    reliable = [part for part in reading.slices if version(part) not in doubtful]
+    there = {str(entry.get("name")) for part in reliable for entry in devices_of(part)}
+    found = {}
+    for uuid, since in quarantined.items():
+        name = names[uuid]
+        entries = reading.devices.get(name, ())
+        tainted = bool(entries) and all(
+            blocked(entry) and any(taint.get("key") == key for taint in entry.get("taints") or ())
+            for entry in entries
+        )
+        if (tainted and name in there) or (not entries and len(reliable) == len(reading.slices)):
+            found[uuid] = since
+    return found
+
+
+# Writes whose answer never came: they may still land, and must not undo what was confirmed. Pure.
+#
+# An update is guarded by the resourceVersion it was made from, so it is settled as soon as the
+# slice has another one, or is gone. While the slice still has that version the update may land at
+# any time, with older content: the pool is then written above its generation, which moves every
+# version on. A creation needs no record here: the next plan finds the slice, or writes above its
+# generation, and readers ignore what lands late.
+
+
+class Outstanding:
+    """Updates sent without an answer, by slice name and the version they were made from."""
+
+    def __init__(self) -> None:
+        self._sent: set[tuple[str, str]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._sent)
+
+    def add(self, body: Object) -> None:
+        """Note that the answer to the update `body` did not come."""
+        self._sent.add((name_of(body).name, version_of(body)))
+
+    def settle(self, listed: Iterable[Object]) -> None:
+        """Forget what can no longer land, by a listing made after the writes."""
+        current = {(name_of(found).name, version_of(found)) for found in listed}
+        self._sent &= current
+
+
+# Devices an operator retired are not offered, present or gone. Pure.
+
+WHY = "an operator retired it (`fleet devices retire`)"
+
+
+def barred(view: NodeView, remembered: Mapping[str, Object]) -> Mapping[str, str]:
+    """Why each retired device, and each part of one, must not be published, by UUID.
+
+    `remembered`: devices published before, by name; a card that is gone is known from there only.
+    """
+    retired = frozenset(view.retired)
+    found = dict.fromkeys(view.retired, WHY)
+    for device in view.devices:
+        if device.accelerator in retired:
+            found[device.uuid] = WHY
+    for entry in remembered.values():
+        if attribute(entry, "parentUUID") in retired:
+            found[attribute(entry, "uuid")] = WHY
+    return found
+
 
 ROUNDS = 6
 """Times a step reads, decides and writes: enough to settle a race, a refusal and a dropped field
@@ -259,7 +352,7 @@ class Publisher:
         refused = self._exclusivity.barred(devices, now=moment)
         if self._exclusivity.trouble is not None:
             self._note(self._exclusivity.trouble)
-        return {**refused, **found, **retirement.barred(self._view, self._remembered or {})}
+        return {**refused, **found, **barred(self._view, self._remembered or {})}
 
     def _plan(self, wanted: Offer) -> tuple[Write, ...]:
         terms = self._given.terms

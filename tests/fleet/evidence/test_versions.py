@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.evidence import versions
+from fleet.evidence import archived
 from fleet.evidence.segments import Place
 from tests.cloud.archives import MemoryArchive
 
@@ -14,11 +14,11 @@ def test_names_come_with_all_their_versions() -> None:
     archive = MemoryArchive()
     archive.keep("runs/a", b"{}")
     archive.keep("runs/b", b"{}")
-    assert [(key, len(some)) for key, some in versions.grouped(archive, "runs/")] == [
+    assert [(key, len(some)) for key, some in archived.grouped(archive, "runs/")] == [
         ("runs/a", 1),
         ("runs/b", 1),
     ]
-    assert list(versions.laid_over(dict(versions.grouped(archive, "runs/"))["runs/a"], PLACE)) == []
+    assert list(archived.laid_over(dict(archived.grouped(archive, "runs/"))["runs/a"], PLACE)) == []
 
 
 def test_the_first_content_is_what_is_read() -> None:
@@ -26,6 +26,6 @@ def test_the_first_content_is_what_is_read() -> None:
     archive = MemoryArchive()
     archive.keep("runs/a", b"first")
     archive.lay("runs/a", b"second")
-    ((key, some),) = versions.grouped(archive, "runs/")
-    assert [one.code for one in versions.laid_over(some, PLACE)] == ["overwritten-object"]
-    assert versions.oldest(archive, key, some) == b"first"
+    ((key, some),) = archived.grouped(archive, "runs/")
+    assert [one.code for one in archived.laid_over(some, PLACE)] == ["overwritten-object"]
+    assert archived.oldest(archive, key, some) == b"first"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.kube.rate_limit import Pacer
+from fleet.kube.cluster import Pacer
 
 
 def test_a_burst_passes_and_then_the_rate_holds() -> None:

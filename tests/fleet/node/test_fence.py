@@ -7,7 +7,7 @@ import pytest
 from fleet.core import errors
 from fleet.core.model import Token, Unit, UnitId
 from fleet.metrics.of_node import REFUSALS
-from fleet.node.fence import Fence
+from fleet.node.registry import Fence
 
 
 def test_refusals_are_counted_and_raised_all_the_same() -> None:

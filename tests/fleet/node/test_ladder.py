@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fleet.control.binding.conditions import needs_reboot
 from fleet.core import errors
 from fleet.core.messages import Outcome
 from fleet.core.model import Digest, State, Uuid
 from fleet.core.settings import ResetPolicy, WipePolicy
 from fleet.devices.base import ResetOutcome
-from fleet.devices.health.reboots import needs_reboot
 from fleet.devices.simulated.backend import SimulatedBackend
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core.model import Accelerator, Device, UnitId, UnitSpec, Uuid
-from fleet.node import targets
+from fleet.node import wipe
 from tests.fleet.node.conftest import Lab
 
 GPU = Uuid("GPU-11111111-2222-3333-4444-555555555555")
@@ -26,14 +26,14 @@ def test_a_partition_has_its_share_of_the_memory_paths(
     """DESIGN 6: slowness is judged by what the memory can do; what is unknown is not judged."""
     specs = tuple(UnitSpec(unit, 1) for unit in UNITS)
     whole = Accelerator(GPU, specs, (device(8, rate),))
-    assert targets.peak(device(units, rate), whole) == expected
-    assert targets.peak(device(units, rate), None) == 0.0
+    assert wipe.peak(device(units, rate), whole) == expected
+    assert wipe.peak(device(units, rate), None) == 0.0
 
 
 def test_the_worker_is_told_how_the_driver_names_its_device(lab: Lab) -> None:
     """B13: an instance goes by the driver's own name, everything else by the device's UUID."""
     registry = lab.node._registry
     found = next(iter(registry.devices.values()))
-    target = targets.of(registry, found, "MIG-1")
+    target = wipe.of(registry, found, "MIG-1")
     assert (target.visible, target.device, target.units) == ("MIG-1", found.uuid, found.units)
-    assert targets.of(registry, found, "").visible == ""
+    assert wipe.of(registry, found, "").visible == ""

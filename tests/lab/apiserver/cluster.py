@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fleet.core.clock import SystemClock
 from fleet.core.errors import ApiForbidden, ApiInvalid, ApiUnavailable, FleetError, InputInvalid
-from fleet.kube import paths
+from fleet.kube import cluster
 from fleet.kube.answers import verdict
 from fleet.kube.base import (
     Change,
@@ -157,8 +157,8 @@ class MemoryCluster:
 
     def create(self, resource: Resource, body: Object) -> Object:
         """Create. Raises `ApiConflict` (reason AlreadyExists), `ApiInvalid`."""
-        name = paths.body_name(resource, body)
-        paths.home_path(resource, name)
+        name = cluster.body_name(resource, body)
+        cluster.home_path(resource, name)
         call = Call("create", resource, name, body=body)
         return self._do(
             call, lambda: self.engine.create(resource, _copy(body), options=self._options())
@@ -166,7 +166,7 @@ class MemoryCluster:
 
     def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """PUT under the body's resourceVersion. Raises `InputInvalid` when it carries none."""
-        name = paths.body_name(resource, body)
+        name = cluster.body_name(resource, body)
         if not version_of(body):
             raise InputInvalid(
                 f"{resource.kind} {name}: a replacement must carry the resourceVersion it"
@@ -181,7 +181,7 @@ class MemoryCluster:
         self, resource: Resource, body: Object, *, manager: str, subresource: str = ""
     ) -> Object:
         """Server-side apply with force."""
-        target = _target(resource, paths.body_name(resource, body), subresource)
+        target = _target(resource, cluster.body_name(resource, body), subresource)
         if not manager:
             raise InputInvalid(f"an apply to {resource.plural} {target.name} names no manager")
         options = Options(self._caller, manager=manager, force=True)
@@ -240,7 +240,7 @@ class MemoryCluster:
 
 
 def _target(resource: Resource, name: Name, subresource: str = "") -> Target:
-    paths.object_path(resource, name, subresource)
+    cluster.object_path(resource, name, subresource)
     return Target(resource, name, subresource)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.control.binding.conditions import RESYNC_S, RebootConditions
+from fleet.control.binding.conditions import REMEDIES, RESYNC_S, RebootConditions
 from fleet.control.binding.object_cache import Cached
 from fleet.core import errors
 from fleet.core.clock import ManualClock
 from fleet.core.messages import DeviceView, NodeView, ReasonView
-from fleet.devices.health.reboots import REMEDIES
 from fleet.kube.base import NODES, Name, Object
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine

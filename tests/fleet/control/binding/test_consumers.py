@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.control.binding.consumers import KEPT_S, PODS_MAX, UNREAD, Consumers
 from fleet.control.binding.decisions import PodFact
+from fleet.control.binding.snapshot import KEPT_S, PODS_MAX, UNREAD, Consumers
 from fleet.kube.base import PODS, Name, PatchKind
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from fleet.control.campaign.pending_results import APPENDED_MAX, Keeping
 from fleet.control.campaign.ports import CampaignCoordinator
+from fleet.control.campaign.run import APPENDED_MAX, Keeping
 from fleet.core import errors
 from fleet.core.messages import DeviceResult, Outcome
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.control.binding.conditions import needs_reboot
 from fleet.core.messages import ReasonView
 from fleet.core.model import Reason, Source
 from fleet.core.settings import HealthPolicy
 from fleet.devices.health import checks, reasons
 from fleet.devices.health.readings import Readings
-from fleet.devices.health.reboots import needs_reboot
 from fleet.node.view import reason as view_of
 
 

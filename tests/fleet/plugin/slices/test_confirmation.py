@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from fleet.plugin.slices.confirmation import Version, confirmed, version
 from fleet.plugin.slices.pool_view import read_pools
+from fleet.plugin.slices.publisher import Version, read_back, version
 
 KEY = "d/quarantined"
 TAINT = {"key": KEY, "value": "xid", "effect": "NoSchedule"}
@@ -33,7 +33,7 @@ def seen(
     """The confirmation of one quarantined device `a` or `b`."""
     (reading,) = read_pools(parts).values()
     names = {"A": "a", "B": "b"}
-    return confirmed({uuid: 3.0}, names=names, reading=reading, key=KEY, doubtful=doubtful)
+    return read_back({uuid: 3.0}, names=names, reading=reading, key=KEY, doubtful=doubtful)
 
 
 def test_a_tainted_entry_in_a_complete_pool_confirms() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.plugin.slices.pending_writes import Outstanding
+from fleet.plugin.slices.publisher import Outstanding
 
 
 def part(name: str, version: str) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.core.messages import DeviceView, NodeView
-from fleet.plugin.slices.retirement import WHY, barred
+from fleet.plugin.slices.publisher import WHY, barred
 from tests.fleet.plugin.slices.test_publisher import Bench
 
 
