@@ -22,9 +22,8 @@ from fleet.kube.marks import MANAGER
 from fleet.plugin.requests import AskedClaim
 from fleet.plugin.retries import Waiting, leaving
 from node_plugin import wiring
-from node_plugin.pod_events import TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
-from node_plugin.wiring import Options, Plugin
+from node_plugin.wiring import TOLD_AFTER_S, Options, Plugin, PodEvents, pod_of
 from tests.deploy.manifests import Right, called, of_kind, rights, role, rules
 from tests.fleet.plugin.benches import DRIVER, MARKS, NODE, Bench, bench, result
 from tests.lab.apiserver.access import Access, Caller

@@ -23,7 +23,7 @@ from fleet.core.errors import DriverAbsent, FleetError
 from fleet.core.model import Accelerator, Process, ProcessKind
 from fleet.core.pci import address
 from fleet.core.settings import HardwareSettings
-from fleet.devices.nvidia import posture
+from fleet.devices.nvidia import readings
 from fleet.devices.openers import sees_all
 from fleet.devices.remote import RemoteBackend
 from fleet.devices.sysfs import read_text
@@ -162,7 +162,7 @@ def _tell(machine: Machine, first: dict[str, Any]) -> None:
     REPORT.host |= {
         "contained": machine.contained,
         "kernel_log": machine.kernel_log or "readable",
-        "driver_parameters": (root / posture.PROC / "params").exists(),
+        "driver_parameters": (root / readings.PROC / "params").exists(),
         "pci_bus": (root / "sys/bus/pci/devices").is_dir(),
         "held_after_close": first["held_after_close"],
     }

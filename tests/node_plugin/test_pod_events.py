@@ -6,8 +6,8 @@ from fleet.control.coordinator_absence import COMPONENT
 from fleet.core.clock import ManualClock
 from fleet.kube.base import EVENTS, PODS, Name
 from fleet.kube.events import Events, Regarding
-from node_plugin.pod_events import PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
 from node_plugin.ports import Lack
+from node_plugin.wiring import PERIOD_S, TEXTS_MAX, TOLD_AFTER_S, PodEvents, pod_of
 from tests.lab.apiserver.cluster import MemoryCluster
 
 NOW = 1_000_000.0

@@ -23,8 +23,7 @@ from fleet.plugin.requests import AskedClaim
 from fleet.wiring import adapters
 from fleet.wiring.adapters import NodePlan, SimulatedNode
 from node_plugin.health import Health
-from node_plugin.pod_events import TOLD_AFTER_S
-from node_plugin.wiring import Behind, Options, Plugin, open_plugin
+from node_plugin.wiring import TOLD_AFTER_S, Behind, Options, Plugin, open_plugin
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.node_plugin.sites import NODE, Place, kubelet
 from tests.node_plugin.standins import told

@@ -15,8 +15,11 @@ the units are laid out one after the other.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -27,10 +30,56 @@ from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused, FleetErr
 from fleet.core.model import UnitId, UnitSpec, Uuid
 from fleet.devices.base import Coverage, Mismatch, Progress
 from fleet.devices.health.readings import Readings
-from fleet.devices.nvidia import cuda, kernels, load
+from fleet.devices.nvidia import cuda, kernels
 from fleet.devices.nvidia.access import Access, HostAccess, KernelAccess, Piece
+from fleet.devices.nvidia.cuda import POLL_S
 from fleet.devices.nvidia.kernels import Found
 from fleet.devices.wipe.allocation import take_all
+
+# Readings taken while the device works: link speed, clocks and limits show only then.
+#
+# A device that waits for the host is idle within microseconds, and reading counters takes the host
+# far longer. So whoever reads does that in a thread of its own, while this one keeps work queued.
+
+LIMIT_S = 30.0
+"""Time, s, that readings under load may take: a driver that needs longer does not answer."""
+
+
+def read_under(
+    read: Callable[[], Readings], traffic: Iterator[None], *, limit_s: float = LIMIT_S
+) -> Readings:
+    """What `read` gives while `traffic`, whose steps keep the device busy, goes on.
+
+    The first step comes before the reading. Raises what `read` or a step raises, and
+    `BackendFailed` after `limit_s`; in every other case nothing reads any more on return.
+    """
+    answer: Future[Readings] = Future()
+
+    def reading() -> None:
+        try:
+            answer.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+            answer.set_exception(error)
+
+    next(traffic, None)
+    limit = time.monotonic() + limit_s
+    reader = threading.Thread(target=reading, name="readings under load", daemon=True)
+    reader.start()
+    try:
+        while not answer.done():
+            if time.monotonic() > limit:
+                break
+            next(traffic, None)
+            time.sleep(POLL_S)
+    finally:
+        reader.join(max(limit - time.monotonic(), 0.0))
+    if not answer.done():
+        raise BackendFailed(
+            f"readings under load did not come within {limit_s:g} s",
+            remedy="check the kernel log for the driver; reset the device or reboot",
+        )
+    return answer.result()
+
 
 VISIBILITY = "CUDA_VISIBLE_DEVICES"
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -166,7 +215,7 @@ class NvidiaSession:
     def readings(self) -> Readings:
         """Readings while memory traffic runs: everything is read again and again meanwhile."""
         with self._told_if_lost():
-            found = load.read_under(self._target.read, self._traffic())
+            found = read_under(self._target.read, self._traffic())
             self._settle()
             return found
 

@@ -7,23 +7,78 @@ that may block: it runs only in processes that can be killed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown
 from fleet.core.model import Accelerator, Device, Process, UnitId, Uuid
-from fleet.devices import kmsg, pci_reset
+from fleet.devices import infrastructure, kmsg, pci_reset
 from fleet.devices.base import Grant, MemorySession, Mount, ResetOutcome, ResetScrub
 from fleet.devices.health.readings import LogState, Readings
 from fleet.devices.kmsg import KernelLog
 from fleet.devices.nvidia.identity import Identities
-from fleet.devices.pcie import inventory, nodes, occupancy
+from fleet.devices.openers import Opener, Wanted, openers
+from fleet.devices.pcie import inventory, nodes
+from fleet.devices.pcie.catalogue import Part
 from fleet.devices.pcie.inventory import Slot
+from fleet.devices.pcie.nodes import KFD, nodes_of, reaching, render_nodes
 from fleet.devices.pcie.obstacles import obstacles
 from fleet.devices.pcie.readings import readings
 from fleet.devices.pcie.vendor_scrub import scrub_of
+from fleet.devices.sysfs import Function, discover, read_text
+
+# Who uses a PCI function: every process with one of its device nodes open.
+
+HIVE = "xgmi_hive_info/xgmi_hive_id"
+
+
+def processes(function: Function, part: Part) -> tuple[Process, ...]:
+    """Processes that have the function open, classified, by pid.
+
+    Raises `BackendFailed` where not all processes can be looked into, and for a driver whose nodes
+    nobody knows.
+    """
+    known = [node for node in nodes_of(function, part) if not node.shared]
+    if not known and function.driver is not None:
+        raise BackendFailed(
+            f"{function.address} is bound to {function.driver}, and no device node of it is known:"
+            " who uses it is unknown",
+            remedy="bind the device to vfio-pci, or to the driver of its vendor",
+        )
+    nodes = reaching(function, part)
+    own = {node.path: node.numbers for node in nodes if not node.shared}
+    wanted: dict[str, tuple[int, int] | None] = dict(own)
+    renders: Wanted = {}
+    shared = [node for node in nodes if node.path == KFD]
+    if shared:
+        renders = render_nodes(function.root)
+        wanted = {**renders, **own, KFD: shared[0].numbers}
+    proc = function.root / "proc"
+    return tuple(
+        infrastructure.process(found.pid, found.name, proc=proc)
+        for found in openers(function.root, wanted)
+        if found.paths.intersection(own) or _anywhere(found, renders)
+    )
+
+
+def _anywhere(found: Opener, renders: Iterable[str]) -> bool:
+    """Has the compute node of all GPUs open and none known to be of one: it may be on any."""
+    return KFD in found.paths and not found.paths.intersection(renders)
+
+
+def hive(function: Function) -> tuple[Function, ...]:
+    """GPUs linked to this one so closely that a reset of it may disturb them, itself excluded."""
+    own = read_text(function.path / HIVE)
+    if not own or own == "0" or function.ids is None:
+        return ()
+    return tuple(
+        other
+        for other in discover(function.root, vendors={function.ids.vendor})
+        if other != function and read_text(other.path / HIVE) == own
+    )
+
 
 DEFAULT_METHODS = ("flr", "device_specific")
 
@@ -73,7 +128,7 @@ class PcieBackend:
     def processes(self, accelerator: Uuid) -> Sequence[Process]:
         """Everybody with one of its nodes open. Raises BackendFailed where that is unknown."""
         slot = self._slot(accelerator)
-        return occupancy.processes(slot.function, slot.part)
+        return processes(slot.function, slot.part)
 
     def log_state(self) -> LogState | None:
         """How far the kernel log was read, now; None: it cannot be read."""
@@ -153,8 +208,8 @@ class PcieBackend:
 
     def _hive_holders(self, slot: Slot) -> Sequence[Process]:
         found: dict[int, Process] = {}
-        for function in (slot.function, *occupancy.hive(slot.function)):
-            for process in occupancy.processes(function, slot.part):
+        for function in (slot.function, *hive(slot.function)):
+            for process in processes(function, slot.part):
                 found[process.pid] = process
         return tuple(found[pid] for pid in sorted(found))
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core.errors import BackendFailed, DeviceLost, DriverRefused
 from fleet.devices.health.readings import Readings
-from fleet.devices.nvidia import load
+from fleet.devices.nvidia import session
 
 FOUND = Readings(at=1.0, under_load=True)
 
@@ -31,7 +31,7 @@ def test_traffic_runs_before_and_during_the_reading() -> None:
         assert more.wait(10)
         return FOUND
 
-    assert load.read_under(read, traffic()) is FOUND
+    assert session.read_under(read, traffic()) is FOUND
     assert len(steps) > 10
 
 
@@ -43,7 +43,7 @@ def test_what_the_reading_raises_is_the_callers(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error), match=str(error).partition(" ")[0]):
-        load.read_under(read, iter(()))
+        session.read_under(read, iter(()))
 
 
 def test_a_device_that_fails_under_load_fails_the_reading() -> None:
@@ -61,7 +61,7 @@ def test_a_device_that_fails_under_load_fails_the_reading() -> None:
         return FOUND
 
     with pytest.raises(DriverRefused):
-        load.read_under(read, traffic())
+        session.read_under(read, traffic())
     assert ended.is_set()
 
 
@@ -74,5 +74,5 @@ def test_b29_a_driver_that_does_not_answer_ends_it() -> None:
         return FOUND
 
     with pytest.raises(BackendFailed, match="did not come within"):
-        load.read_under(read, iter(()), limit_s=0.05)
+        session.read_under(read, iter(()), limit_s=0.05)
     release.set()

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core.errors import BackendFailed
 from fleet.core.model import Process, ProcessKind
-from fleet.devices.pcie.occupancy import hive
+from fleet.devices.pcie.backend import hive
 from tests.drivers.pci_tree import GAUDI2, GIB, H100, MI300X, TPU_V5E
 from tests.fleet.devices.pcie.benches import Bench, address, bench
 
