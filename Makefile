@@ -145,7 +145,7 @@ stress-archive: $(STAMP) ## evidence to a bucket that fails, copied by a node th
 	$(RUN) tests.stress_archive --certificates $(or $(N),200) --kills $(or $(KILLS),8)
 
 proto: $(STAMP) ## regenerate the gRPC messages and stubs
-	$(RUN) node_plugin.proto.generate
+	$(RUN) tests.protocols
 
 measure: $(STAMP) ## the shape of the product in figures, beside their limits
 	$(RUN) tests.measure

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from fleet.admission.ground import Ground
-from fleet.admission.policy_text import rendered, table
+from tests.policy_text import rendered, table
 
 ROOT = Path(__file__).parent.parent
 POLICIES = ROOT / "deploy" / "helm" / "fleetscrub" / "policies"

@@ -15,11 +15,10 @@ import sys
 from pathlib import Path
 
 from fleet.cli import schema, verbs
-from fleet.core import diagrams, settings_parse
+from fleet.core import settings_parse
 from fleet.devices.health.checks import CHECKS
 from fleet.evidence.requirements import mapping
-from fleet.metrics import page as metrics_page
-from tests import admission_files, alerts
+from tests import admission_files, alerts, diagrams, metrics_page
 
 ROOT = Path(__file__).parent.parent
 

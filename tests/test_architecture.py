@@ -79,7 +79,6 @@ PURE = (
     "fleet/stores/kubernetes_state.py",
     "fleet/control/repair/leftovers.py",
     "fleet/core/errors.py",
-    "fleet/core/diagrams.py",
     "fleet/devices/wipe/plan.py",
     "fleet/devices/wipe/result.py",
     "fleet/devices/health/readings.py",
@@ -104,7 +103,6 @@ PURE = (
     "fleet/admission/invented.py",
     "fleet/admission/rules.py",
     "fleet/admission/policies.py",
-    "fleet/admission/policy_text.py",
     "fleet/admission/documents.py",
     "fleet/plugin/tags.py",
     "fleet/plugin/tags_claim.py",
@@ -123,7 +121,6 @@ PURE = (
     "fleet/metrics/of_coordinator.py",
     "fleet/metrics/of_node.py",
     "fleet/metrics/of_plugin.py",
-    "fleet/metrics/page.py",
     "fleet/node/tallies.py",
     "fleet/core/state_targets.py",
 )

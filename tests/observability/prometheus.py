@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped] # ships no types
 
-from fleet.metrics.page import RELABEL
 from tests.alerts import RULES
 from tests.debian import Program
+from tests.metrics_page import RELABEL
 
 SCRAPE_S = 1
 """Period, s, of its scrapes."""

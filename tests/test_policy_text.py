@@ -6,9 +6,9 @@ import yaml  # type: ignore[import-untyped] # ships no types
 
 from fleet.admission.ground import Ground
 from fleet.admission.policies import files
-from fleet.admission.policy_text import HEAD, rendered, table
 from fleet.admission.rules import TABLE
 from tests import admission_files
+from tests.policy_text import HEAD, rendered, table
 
 
 def test_the_files_are_those_of_the_table() -> None:

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from node_plugin.proto import dra_v1_pb2, dra_v1beta1_pb2, health_v1alpha1_pb2, registration_pb2
-from node_plugin.proto.generate import PACKAGE, ROOT, generate, protocols
+from tests.protocols import PACKAGE, ROOT, generate, protocols
 
 NUMBERS = {
     "pluginregistration.PluginInfo": "type=1 name=2 endpoint=3 supported_versions=4",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.core import claim_states, diagrams, errors, unit_states
+from fleet.core import claim_states, errors, unit_states
 from fleet.core.claim_states import ClaimFact, ClaimState
 from fleet.core.model import State
 from fleet.core.unit_states import Fact
+from tests import diagrams
 
 TEXT = (
     "before\n<!-- diagram:unit -->\nold\n<!-- /diagram:unit -->\nbetween\n"

@@ -1,4 +1,4 @@
-"""Makes the modules beside it from the .proto files: ``python -m node_plugin.proto.generate``.
+"""Makes the modules of `node_plugin.proto` from their .proto files: ``python -m tests.protocols``.
 
 The generated modules are committed, so that nothing but the protobuf run time is needed to serve; a
 test compares them with what this script makes. Two decisions:
@@ -26,7 +26,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 PACKAGE = "node_plugin/proto"
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 120.0
 """Time, s, one run of the compiler may take."""
 
