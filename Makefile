@@ -83,7 +83,7 @@ test-pages: $(STAMP) ## reports and the Ray dashboard in a headless browser (Deb
 
 bench: $(STAMP) ## measure wipes, the campaign, the leases, prepare and unprepare
 	$(RUN) tests.lab.bench
-	$(RUN) tests.lab.bench.kubelet
+	$(RUN) tests.lab.bench.kubelet --json $(STATE)/bench-kubelet.json
 	$(RUN) tests.lab.bench.evidence
 	$(RUN) tests.performance.reconciling
 	$(RUN) tests.performance.staying

@@ -92,12 +92,13 @@ def _unclear(part: object, place: str) -> Iterator[str]:
         for number, one in enumerate(part):
             yield from _unclear(one, f"{place}[{number}]")
     elif isinstance(part, str):
-        if any(not letter.isprintable() for letter in part):
+        if not part.isprintable():
             yield f"{place} has a control character or line break: {part[:SHOWN_MAX]!r}"
         most = PATH_BYTES_MAX if part.startswith("/") else TEXT_BYTES_MAX
-        if len(part.encode(errors="surrogatepass")) > most:
+        length = len(part.encode(errors="surrogatepass"))
+        if length > most:
             yield f"{place} is longer than {most} bytes: {part[:SHOWN_MAX]!r}..."
-        names = part.split("/") if part.startswith("/") else []
+        names = part.split("/") if part.startswith("/") and length > FILE_LENGTH_MAX else []
         if any(len(one.encode(errors="surrogatepass")) > FILE_LENGTH_MAX for one in names):
             yield f"{place} has a name longer than {FILE_LENGTH_MAX} bytes: {part[:SHOWN_MAX]!r}..."
 

@@ -49,7 +49,9 @@ def read(path: Path) -> Witness | None:
 
 def write(path: Path, witness: Witness) -> None:
     """Replace the witness atomically; no fsync, since /run does not survive a power cut anyway."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # With every commit: as texts, which cost a third of what paths do.
+    directory, _, name = str(path).rpartition("/")
+    temporary = f"{directory}/.{name}.{os.getpid()}"
     content = json.dumps({name: getattr(witness, name) for name in _NAMES}).encode()
     try:
         descriptor = os.open(temporary, _FLAGS, 0o644)
@@ -58,7 +60,7 @@ def write(path: Path, witness: Witness) -> None:
         descriptor = os.open(temporary, _FLAGS, 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(content)
-    temporary.replace(path)
+    os.replace(temporary, path)  # noqa: PTH105 - as above
 
 
 def contradicts(witness: Witness, *, journal_id: str, sequence: int, machine_id: str) -> str:

@@ -9,6 +9,7 @@ times on its certificate. Beside it: the same number of bare fsyncs on the same 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -36,6 +37,8 @@ from fleet.wiring.adapters import NodePlan
 from tests.lab.kubelet.connection import Connection
 from tests.lab.kubelet.control import ControlPlane, Seen
 
+_PROCESS_CLOCK = 2
+"""What clock_getcpuclockid(3) adds for the time that a whole process ran."""
 DRIVER = "gpu.fleetscrub.dev"
 NODE = "bench"
 PREPARE_FSYNCS = 8
@@ -58,8 +61,12 @@ class Bench:
     plan: NodePlan
     kubelet: Connection
     control: ControlPlane
+    pids: tuple[int, ...]
+    """The plugin, and whoever owns the node's journal."""
     prepares: list[float] = field(default_factory=list)
     unprepares: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Processor seconds of both for each prepare."""
     _serial: int = 0
 
     def claim(self, device: str) -> AskedClaim:
@@ -75,9 +82,15 @@ class Bench:
     def round(self, device: str) -> None:
         """One claim through prepare and unprepare, timed in seconds."""
         asked = self.claim(device)
+        before = self.cpu_s()
         self.prepares.append(timed(lambda: self.prepare(asked)))
+        self.cpu.append(self.cpu_s() - before)
         took = timed(lambda: self._unprepare(asked))
         self.unprepares.append(took - self._wipe_s())
+
+    def cpu_s(self) -> float:
+        """Processor seconds the two processes have used, with those of threads that ended."""
+        return sum(time.clock_gettime(~pid << 3 | _PROCESS_CLOCK) for pid in self.pids)
 
     def prepare(self, asked: AskedClaim) -> None:
         """Ask as kubelet does. Raises `BackendFailed` with the plugin's error."""
@@ -164,13 +177,14 @@ def benched(root: Path, *, devices: int, ray_address: str = "") -> Iterator[Benc
             command += ["--ray-address", ray_address]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
-            yield _ready(root, cluster, devices, owner="node actor" if ray_address else "standby")
+            owner = "node actor" if ray_address else "standby"
+            yield _ready(root, cluster, devices, owner=owner, plugin=process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
-def _ready(root: Path, cluster: Cluster, devices: int, *, owner: str) -> Bench:
+def _ready(root: Path, cluster: Cluster, devices: int, *, owner: str, plugin: int) -> Bench:
     control = ControlPlane(cluster, node=NODE, now=time.time)
     await_fact(lambda: len(control.free()) == devices, "the devices do not get clean")
     plan = NodePlan.model_validate_json(
@@ -187,7 +201,8 @@ def _ready(root: Path, cluster: Cluster, devices: int, *, owner: str) -> Bench:
     await_fact(owned, f"no {owner} owns the node")
     socket = root / "kubelet" / "plugins" / DRIVER / "dra.sock"
     kubelet = Connection(str(socket), "v1.DRAPlugin")
-    return Bench(root, cluster, plan, kubelet, control)
+    pids = (plugin, int(door.pulse()["pid"]))
+    return Bench(root, cluster, plan, kubelet, control, pids)
 
 
 def parallel(bench: Bench, devices: int) -> float:
@@ -241,43 +256,52 @@ def _synced(opened: int, count: int) -> None:
         os.fdatasync(opened)
 
 
-def line(name: str, seconds: Sequence[float]) -> str:
-    """One line of figures in milliseconds."""
+Figures = dict[str, dict[str, float]]
+"""Milliseconds by name and percentile, with the number of calls."""
+
+
+def tell(figures: Figures, name: str, seconds: Sequence[float]) -> None:
+    """Keep and print one line of figures."""
     ordered = sorted(seconds)
-    p50, p95, p99 = (ordered[int(len(ordered) * q)] * 1e3 for q in (0.5, 0.95, 0.99))
-    return f"{name:44} p50 {p50:6.1f}  p95 {p95:6.1f}  p99 {p99:6.1f} ms  ({len(ordered)})\n"
+    p50, p95, p99 = (round(ordered[int(len(ordered) * q)] * 1e3, 2) for q in (0.5, 0.95, 0.99))
+    figures[name] = {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "calls": len(ordered)}
+    sys.stdout.write(
+        f"{name:55} p50 {p50:6.1f}  p95 {p95:6.1f}  p99 {p99:6.1f} ms  ({len(ordered)})\n"
+    )
 
 
-def report(name: str, bench: Bench, calls: int) -> None:
+def report(figures: Figures, name: str, bench: Bench, calls: int) -> None:
     """Run and print one mode."""
     for index in range(2):
         bench.round(f"gpu-{index}")
     bench.prepares.clear()
     bench.unprepares.clear()
+    bench.cpu.clear()
     for index in range(calls):
         time.sleep(PAUSE_S)
         bench.round(f"gpu-{index % 2}")
-    sys.stdout.write(line(f"prepare, {name}", bench.prepares))
-    sys.stdout.write(line(f"unprepare without its wipe, {name}", bench.unprepares))
+    tell(figures, f"prepare, {name}", bench.prepares)
+    tell(figures, f"CPU of prepare, owner and plugin, {name}", bench.cpu)
+    tell(figures, f"unprepare without its wipe, {name}", bench.unprepares)
     for what, count in (("prepare", PREPARE_FSYNCS), ("unprepare", UNPREPARE_FSYNCS)):
         bare = bare_fsyncs(bench.root, count, 200)
-        sys.stdout.write(line(f"{count} bare fsyncs, as in one {what}", bare))
+        tell(figures, f"{count} bare fsyncs, as in one {what}", bare)
 
 
-def alone(calls: int) -> None:
+def alone(figures: Figures, calls: int) -> None:
     """The standby owns the node; at the end eight claims at once."""
     with (
         tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder,
         benched(Path(folder), devices=8) as bench,
     ):
-        report("owned by the standby", bench, calls)
+        report(figures, "owned by the standby", bench, calls)
         slow_down(bench, 8)
         time.sleep(SPARES_S)
         wall = parallel(bench, 8)
         sys.stdout.write(f"8 claims at once, a wipe of 1 s each: {wall:.2f} s wall\n")
 
 
-def with_ray(calls: int) -> None:
+def with_ray(figures: Figures, calls: int) -> None:
     """A node actor in a local Ray owns the node."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder:
         started = cluster.local(Path(folder) / "ray")
@@ -286,7 +310,7 @@ def with_ray(calls: int) -> None:
 
             address = ray.get_runtime_context().gcs_address
             with benched(Path(folder), devices=2, ray_address=address) as bench:
-                report("owned by a node actor in Ray", bench, calls)
+                report(figures, "owned by a node actor in Ray", bench, calls)
         finally:
             started.close()
 
@@ -296,11 +320,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.lab.bench.kubelet", description=__doc__)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--no-ray", action="store_true", help="only the standby-owned node")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     chosen = parser.parse_args(arguments)
     sys.stdout.write(f"yardstick: {YARDSTICK}\n")
-    alone(chosen.calls)
+    figures: Figures = {}
+    alone(figures, chosen.calls)
     if not chosen.no_ray:
-        with_ray(chosen.calls)
+        with_ray(figures, chosen.calls)
+    if chosen.json:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        told = {"yardstick": YARDSTICK, "figures": figures}
+        chosen.json.write_text(json.dumps(told, indent=2) + "\n")
     return 0
 
 
