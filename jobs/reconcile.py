@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -20,20 +21,20 @@ from fleet.control.repair.repair import Hands, Outcome, fix
 from fleet.control.repair.survey import LISTED, Sources, gather
 from fleet.core import errors
 from fleet.core.clock import SystemClock
-from fleet.core.leases import Closure
-from fleet.core.messages import Message, Moment, NodeView
+from fleet.core.messages import Message, Moment
 from fleet.evidence import layout
 from fleet.kube.claim_holds import Holds
 from fleet.node.cdi.directory import SpecDirectory
+from fleet.rpc.calls import answer
 from fleet.rpc.node_api import NodeApi
-from fleet.rpc.nodes import Abandonment
+from fleet.rpc.nodes import CalledNodes, NodeCall
 from fleet.wiring import adapters
 from fleet.wiring.plans import NodePlan
 from jobs.sweep import each
 
 
-@dataclass(frozen=True, slots=True)
-class AtHand:
+@dataclass(frozen=True)
+class AtHand(CalledNodes):
     """The nodes a verb has reached, asked together."""
 
     nodes: Mapping[str, NodeApi]
@@ -42,24 +43,14 @@ class AtHand:
         """The nodes reached."""
         return tuple(self.nodes)
 
-    def views(
-        self, asked: Mapping[str, Sequence[str]]
-    ) -> Mapping[str, NodeView | errors.FleetError]:
-        """The nodes named, each with the results of the operations asked for."""
-        chosen = {name: self.nodes[name] for name in asked if name in self.nodes}
-        return each(chosen, lambda node: node.view())
+    def each(self, calls: Mapping[str, NodeCall]) -> Mapping[str, Any | errors.FleetError]:
+        """As `CalledNodes.each`."""
+        return each(calls, self._answer)
 
-    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]:
-        """Close tokens, one answer for each."""
-        return [self._abandon(one) for one in asked]
-
-    def _abandon(self, one: Abandonment) -> Closure | errors.FleetError:
-        if one.node not in self.nodes:
-            return errors.NotOwner(f"node {one.node} cannot be reached from here")
-        try:
-            return self.nodes[one.node].abandon(one.uid, one.token, one.devices)
-        except errors.FleetError as error:
-            return error
+    def _answer(self, call: NodeCall) -> Any:
+        if call.node not in self.nodes:
+            raise errors.NotOwner(f"node {call.node} cannot be reached from here")
+        return answer(call.verb, self.nodes[call.node], call.given)
 
     def tear_down(self, node: str, uid: str) -> None:
         """Begin the teardown of a claim. Raises `DeviceBusy` once it has begun."""

@@ -19,6 +19,7 @@ NODES_AT_ONCE = 64
 """Nodes asked at one time; each answers within its own reading time-out."""
 
 T = TypeVar("T")
+Asked = TypeVar("Asked")
 
 
 class SweepReport(Message):
@@ -52,19 +53,19 @@ def run(nodes: Mapping[str, NodeApi]) -> SweepReport:
     )
 
 
-def each(nodes: Mapping[str, NodeApi], ask: Callable[[NodeApi], T]) -> dict[str, T | FleetError]:
-    """Ask every node in a thread of its own; an error stands in the place of an answer."""
+def each(asked: Mapping[str, Asked], ask: Callable[[Asked], T]) -> dict[str, T | FleetError]:
+    """Ask all in threads of their own; an error stands in the place of an answer."""
 
-    def answer(node: NodeApi) -> T | FleetError:
+    def answer(one: Asked) -> T | FleetError:
         try:
-            return ask(node)
+            return ask(one)
         except FleetError as error:
             return error
 
-    if not nodes:
+    if not asked:
         return {}
-    with ThreadPoolExecutor(min(len(nodes), NODES_AT_ONCE)) as pool:
-        return dict(zip(nodes, pool.map(answer, nodes.values()), strict=True))
+    with ThreadPoolExecutor(min(len(asked), NODES_AT_ONCE)) as pool:
+        return dict(zip(asked, pool.map(answer, asked.values()), strict=True))
 
 
 if __name__ == "__main__":

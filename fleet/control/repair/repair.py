@@ -33,7 +33,7 @@ from fleet.kube.base import (
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Marked
 from fleet.kube.marks import Marks
-from fleet.rpc.nodes import Abandonment
+from fleet.rpc.nodes import Abandonment, Nodes
 from fleet.stores.base import Release
 
 LOG = logging.getLogger(__name__)
@@ -44,16 +44,6 @@ class Releasing(Protocol):
     """What takes leases back."""
 
     def release_all(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]: ...
-
-
-class Nodes(Protocol):
-    """What closes tokens and tells records; see `fleet.rpc.nodes`."""
-
-    def views(
-        self, asked: Mapping[str, Sequence[str]]
-    ) -> Mapping[str, NodeView | errors.FleetError]: ...
-
-    def abandon(self, asked: Sequence[Abandonment]) -> Sequence[Closure | errors.FleetError]: ...
 
 
 class LettingGo(Protocol):

@@ -6,7 +6,7 @@ spec, a claim and its allocation before its lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,22 +29,13 @@ from fleet.kube.base import (
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.marks import Marks
 from fleet.plugin.slices.pool_view import spec_of
+from fleet.rpc.nodes import Nodes
 from fleet.stores.base import RunRecord
 
 EVERYTHING = Selection()
 OVER = frozenset({"Succeeded", "Failed"})
 LISTED = frozenset(one.plural for one in (CLAIMS, NODES, PODS, SLICES))
 """What is read of the API."""
-
-
-class Nodes(Protocol):
-    """What is asked of nodes; see `fleet.rpc.nodes`."""
-
-    def names(self) -> Collection[str]: ...
-
-    def views(
-        self, asked: Mapping[str, Sequence[str]]
-    ) -> Mapping[str, NodeView | errors.FleetError]: ...
 
 
 class Coordinating(Protocol):

@@ -23,7 +23,7 @@ from fleet.kube.base import CLAIMS, NODES, PODS, SLICES, Name, Object
 from fleet.kube.claim import ClaimReading, read
 from fleet.kube.claim_holds import Holds
 from fleet.kube.marks import MANAGER, Marks
-from fleet.rpc.nodes import Abandonment
+from fleet.rpc.nodes import Abandonment, CalledNodes
 from tests.lab.apiserver.cluster import MemoryCluster
 from tests.lab.apiserver.engine import Engine
 from tests.lab.stores import MemoryLeaseStore, MemoryRunStore
@@ -80,7 +80,7 @@ class FakeNode:
 
 
 @dataclass
-class FakeNodes:
+class FakeNodes(CalledNodes):
     """The port to nodes; asking for a node that does not exist is a mistake of the caller."""
 
     nodes: dict[str, FakeNode]
