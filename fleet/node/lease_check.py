@@ -27,8 +27,8 @@ def leased(store: Leases, uid: ClaimUid, token: Token, units: Collection[UnitId]
     """Raises `LeaseLost` unless the claim holds all of `units` under exactly this token."""
     holder = Holder(HolderKind.CLAIM, uid)
     held: set[UnitId] = set()
-    for lease in store.leases():
-        if lease.holder == holder and lease.token == token:
+    for lease in store.held_by([holder]):
+        if lease.token == token:
             held |= lease.units
     missing = sorted(set(units) - held)
     if missing:

@@ -63,8 +63,7 @@ class Lost:
         self._looked_at = now
 
     def _mark(self) -> Lease | None:
-        unit = lost_unit(self.registry.place.node)
-        return next((lease for lease in self.store.leases() if unit in lease.units), None)
+        return self.store.holder(lost_unit(self.registry.place.node))
 
     def _begin_anew(self, mark: Lease, newest: Token, now: float) -> None:
         who = mark.holder.name

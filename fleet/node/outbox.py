@@ -91,8 +91,8 @@ class Outbox:
         if body["token"]:
             self._give_back(holder, Token.parse(body["token"]))
             return
-        for lease in self.store.leases():
-            if lease.holder == holder and self._close(lease):
+        for lease in self.store.held_by([holder]):
+            if self._close(lease):
                 self._give_back(holder, lease.token)
 
     def _close(self, lease: Lease) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 from fleet.core import errors
 from fleet.core.claim_states import Claim
 from fleet.core.leases import AcquireRequest
-from fleet.core.model import ClaimUid, Lease, Token, Uuid
+from fleet.core.model import ClaimUid, Holder, Lease, Token, UnitId, Uuid
 from fleet.devices.base import Grant
 from fleet.stores.base import Release
 
@@ -62,7 +62,15 @@ class Leases(Protocol):
         ...
 
     def leases(self) -> Sequence[Lease]:
-        """The leases in force."""
+        """The leases in force: of the whole fleet, so that only a start asks for them."""
+        ...
+
+    def held_by(self, holders: Collection[Holder]) -> Sequence[Lease]:
+        """The leases in force of these holders, by token."""
+        ...
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        """The lease in force on `unit`."""
         ...
 
     def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:

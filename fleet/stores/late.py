@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from fleet.core import errors
 from fleet.core.leases import AcquireRequest
-from fleet.core.model import Lease, Token
+from fleet.core.model import Holder, Lease, Token, UnitId
 from fleet.stores.base import LeaseStore, Release, Renewal
 from fleet.stores.factory import Opener, Stores
 
@@ -35,6 +35,14 @@ class LateStore:
     def leases(self) -> Sequence[Lease]:
         """The leases in force."""
         return self._ask(lambda leases: leases.leases())
+
+    def held_by(self, holders: Collection[Holder]) -> Sequence[Lease]:
+        """The leases in force of these holders, by token."""
+        return self._ask(lambda leases: leases.held_by(holders))
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        """The lease in force on `unit`."""
+        return self._ask(lambda leases: leases.holder(unit))
 
     def acquire(self, requests: Sequence[AcquireRequest]) -> Sequence[Lease | errors.FleetError]:
         """Grant each request, or say why not."""

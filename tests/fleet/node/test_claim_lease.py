@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,17 @@ from fleet.core import errors
 from fleet.core.claim_states import ClaimState
 from fleet.core.leases import AcquireRequest, ClosedBy, Closure
 from fleet.core.messages import ClaimOrder
-from fleet.core.model import NO_TOKEN, ClaimUid, Holder, HolderKind, Lease, NodeName, State, Token
+from fleet.core.model import (
+    NO_TOKEN,
+    ClaimUid,
+    Holder,
+    HolderKind,
+    Lease,
+    NodeName,
+    State,
+    Token,
+    UnitId,
+)
 from fleet.node.claim_lease import Securing
 from fleet.node.ports import Leases
 from fleet.stores.base import Release
@@ -176,6 +186,12 @@ class Between:
 
     def leases(self) -> Sequence[Lease]:
         return self.inner.leases()
+
+    def held_by(self, holders: Collection[Holder]) -> Sequence[Lease]:
+        return self.inner.held_by(holders)
+
+    def holder(self, unit: UnitId) -> Lease | None:
+        return self.inner.holder(unit)
 
     def release(self, releases: Sequence[Release]) -> Sequence[bool | errors.FleetError]:
         return self.inner.release(releases)
