@@ -7,12 +7,12 @@ started without any code of ours between fork and exec, so that gRPC's threads a
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from fleet.rpc.child import ChildProcess
 
 LOG = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
 STEADY_S = 60.0
 """A child that ran this long is not failing: the next pause is the first one again."""
+SILENCES_MIN = 3
+"""A single pulse that failed may be our own standing still."""
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Child:
     pauses_s: tuple[float, float] = (PAUSE_FIRST_S, PAUSE_MAX_S)
     """First and longest pause, s, before it is started again; the pause doubles."""
     starts: int = 0
-    _process: subprocess.Popen[bytes] | None = None
+    _process: ChildProcess | None = None
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -42,7 +44,7 @@ class Child:
     def pid(self) -> int | None:
         """Its process id, while it runs."""
         process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        return process.pid if process is not None and process.code is None else None
 
     def start(self) -> None:
         """Start it and keep it running."""
@@ -54,7 +56,7 @@ class Child:
         self._stop.set()
         process = self._process
         if process is not None:
-            self._end(process)
+            process.end(self.farewell_s)
         if self._thread is not None:
             self._thread.join(self.farewell_s)
 
@@ -80,34 +82,70 @@ class Child:
 
     def _run(self) -> int | str:
         try:
-            process = subprocess.Popen(
-                list(self.command), stdin=subprocess.PIPE, env=self.environment, cwd="/"
+            process = ChildProcess(
+                self.command, environment=self.environment, stdout=None, directory="/"
             )
         except OSError as error:
             return str(error)
         self.starts += 1
         self._process = process
         if self._stop.is_set():
-            self._end(process)
-        code = process.wait()
-        _hang_up(process)
-        return code
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        _hang_up(process)
-        for end in (process.terminate, process.kill):
-            try:
-                process.wait(self.farewell_s)
-            except subprocess.TimeoutExpired:
-                end()
-            else:
-                return
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(self.farewell_s)
+            process.end(self.farewell_s)
+        process.wait()
+        process.hang_up()
+        return process.code or 0
 
 
-def _hang_up(process: subprocess.Popen[bytes]) -> None:
-    """Close our end of its standard input; again is fine."""
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
+@dataclass
+class Vigil:
+    """Over our standby: one that hangs is killed, and its supervision starts it again.
+
+    The standby ends any other owner of the node's journal that hangs (DESIGN 5, Ray), but nobody in
+    the node does that for the standby itself. This side can, since the standby is its child: kill
+    -9 is safe at any moment, and what its workers left is settled by the start that follows.
+    `owner`: the process id of the journal's owner, None while it has none.
+    """
+
+    standby: Child
+    owner: Callable[[], int | None]
+    teller: Callable[[], int | None] = lambda: None
+    """The process id of who tells now why the node cannot be opened; None: nobody."""
+    silence_s: float = 30.0
+    """Silence, s, after which a standby that owns the journal hangs, as for any owner. It counts
+    anew from when the standby is first seen to own it: it opens the node before it answers."""
+    unowned_s: float = 120.0
+    """The same where nobody owns it: a standby that cannot open the node tries for ever, and is
+    better started anew now and then than watched."""
+    _since: float = 0.0
+    _owner: int | None = None
+    """Who was last seen to own the journal in this silence."""
+    _owned_since: float = 0.0
+    _silences: int = field(default=0)
+
+    def step(self, now: float, *, answered: bool) -> bool:
+        """Once per pulse, at monotonic time `now`; whether the standby was killed."""
+        pid = self.standby.pid
+        if answered or pid is None:
+            self._silences = 0  # while it does not run, the silence is not its own
+            return False
+        if self.teller() == pid:
+            self._silences = 0  # it knows why it cannot serve, says so, and goes on trying
+            return False
+        owner = self.owner()
+        if not self._silences:
+            self._since = self._owned_since = now
+            self._owner = owner
+        elif owner not in (None, self._owner):
+            self._owner, self._owned_since, self._silences = owner, now, 0
+        self._silences += 1
+        if self._silences < SILENCES_MIN:
+            return False
+        if owner not in (None, pid):
+            return False  # the standby's own business
+        silent_s = now - (self._since if owner is None else self._owned_since)
+        if silent_s < (self.unowned_s if owner is None else self.silence_s):
+            return False
+        LOG.warning("the standby (pid %d) has been silent for %.0f s: killed", pid, silent_s)
+        self.standby.kill()
+        self._silences = 0
+        return True

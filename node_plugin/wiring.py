@@ -39,12 +39,11 @@ from fleet.rpc import trouble
 from fleet.rpc.client import DoorNode
 from fleet.wiring import adapters, plugin
 from fleet.wiring.adapters import NodePlan
-from node_plugin.children import Child
+from node_plugin.children import Child, Vigil
 from node_plugin.health import DeviceHealth, Health, HealthBoard
 from node_plugin.ports import Lack, Standing
 from node_plugin.registration import Registered
 from node_plugin.server import PluginServer, ServerSettings, ThreadedServer
-from node_plugin.vigil import Vigil
 from node_plugin.vitals import Vitals
 
 # Events about the plugin's own pod: why it is not ready, and what its node cannot do.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from fleet.core import errors
 from fleet.core.messages import DeviceView
 from fleet.core.model import Uuid
+from fleet.core.processes import MARKER
 from fleet.devices import registry
 from fleet.devices.children import KILL_WAIT_S
 from fleet.devices.remote import RemoteBackend
@@ -22,6 +22,7 @@ from fleet.devices.simulated import memory, search
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.devices.wipe.environment import environment
 from fleet.evidence import layout
+from fleet.rpc.child import ChildProcess
 from fleet.wiring import adapters, hardware
 
 
@@ -125,7 +126,7 @@ class GpuMemory:
         """`settings`: of the back end that reaches it."""
         self._settings = settings
         self._device = device
-        self._tenant: subprocess.Popen[bytes] | None = None
+        self._tenant: ChildProcess | None = None
         self.size = 0
 
     def write(self, content: bytes) -> None:
@@ -144,23 +145,19 @@ class GpuMemory:
         """Kill the tenant's process."""
         tenant, self._tenant = self._tenant, None
         if tenant is not None:
-            tenant.kill()
-            for stream in (tenant.stdin, tenant.stdout):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.close()
-            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nobody waits for it
-                tenant.wait(KILL_WAIT_S)
+            tenant.kill(KILL_WAIT_S)  # stuck in the kernel: nobody waits longer for it
+            tenant.close()
 
     def _ask(self, act: str, content: bytes) -> int:
         tenant = self._tenant = self._tenant or self._start()
         order = json.dumps({"do": act, "secret": content.hex()}).encode()
-        answers = _pipe(tenant.stdout)
+        tenant.tell(order + b"\n")
+        lines: list[bytes] = []
+        while not lines and not tenant.silent:
+            lines = tenant.lines(KILL_WAIT_S)
         try:
-            _pipe(tenant.stdin).write(order + b"\n")
-            _pipe(tenant.stdin).flush()
-            answer = json.loads(answers.readline() or "{}")
-        except (OSError, ValueError):
+            answer = json.loads(lines[0] if lines else b"{}")
+        except ValueError:
             answer = {}
         if "blocks" not in answer:
             why = answer.get("error", "it ended")
@@ -168,14 +165,11 @@ class GpuMemory:
         self.size = int(answer["memory_bytes"])
         return int(answer["blocks"])
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> ChildProcess:
         given = environment(os.environ, "", self._visible())
-        return subprocess.Popen(
-            (sys.executable, "-P", "-m", "fleet.devices.nvidia.tenant"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={name: value for name, value in given.items() if name != "FLEET_WORKER_ID"},
-        )
+        del given[MARKER]  # it is no worker
+        command = (sys.executable, "-P", "-m", "fleet.devices.nvidia.tenant")
+        return ChildProcess(command, environment=given)
 
     def _visible(self) -> str:
         """As CUDA names the device: a partition by its instance, which exists while it is held."""
@@ -185,9 +179,3 @@ class GpuMemory:
                 if instance.device == self._device.uuid and instance.uuid:
                     return instance.uuid
         return self._device.uuid
-
-
-def _pipe(found: IO[bytes] | None) -> IO[bytes]:
-    if found is None:
-        raise errors.BackendFailed("the tenant has no pipe")
-    return found

@@ -7,10 +7,7 @@ within. It dies with the thread that started it.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -18,6 +15,7 @@ from typing import IO, Any
 
 from fleet.core import errors
 from fleet.core.model import Uuid
+from fleet.core.processes import rename, tie
 from fleet.devices import codec, registry
 from fleet.devices.base import (
     Backend,
@@ -33,22 +31,17 @@ from fleet.devices.base import (
 )
 from fleet.rpc import wire
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _MISMATCH = 18
 """NVML's code for a library and a kernel module that differ."""
-NAME = b"fleet-driver"
+NAME = "fleet-driver"
 """Name of the process: infrastructure like other daemons that keep a device open."""
 
 
 def main(calls: IO[bytes], answers: IO[bytes], kind: str, settings: str, parent: str) -> int:
     """Serve until the input ends; returns the exit code."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_NAME, NAME, 0, 0, 0)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != int(parent):
-        return 0  # the node ended before the signal was armed
+    rename(NAME)
+    if not tie(int(parent)):
+        return 0
     serve(registry.build(kind, json.loads(settings)), calls, answers)
     return 0
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import select
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any
 
 import fleet
 from fleet.core import errors
-from fleet.devices.wipe.identity import MARKER, is_dying, marked
+from fleet.core.processes import MARKER, is_dying, marked
 from fleet.rpc import wire
+from fleet.rpc.child import DEVNULL, ChildProcess, Starter, complete
 
 FIRST_S = 60.0
 """Time, s, for the first look at devices: a driver that nothing keeps loaded starts up first."""
@@ -32,9 +30,6 @@ QUICK_S = 8.0
 KILL_WAIT_S = 1.0
 NO_DRIVER = "no driver"
 """Key of the child that is asked only what needs no driver: it never waits for one."""
-
-
-_T = TypeVar("_T")
 
 
 class NoAnswer(errors.BackendFailed):
@@ -48,9 +43,7 @@ class Children:
         self._arguments = (kind, json.dumps(dict(settings)))
         self._lock = threading.Lock()
         self._slots: dict[str, _Slot] = {}
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._starter = Starter("drivers")
         self._alone: str | None = None
         """The only key that may be asked now."""
 
@@ -69,10 +62,11 @@ class Children:
         if not slot.turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise errors.BackendFailed(f"{slot.name}: the driver was busy for {timeout_s:.0f} s")
         try:
-            if slot.child is None or not slot.child.tell(name, given):
-                slot.child = self._start(slot)
-                slot.child.tell(name, given)
-            return slot.child.answer(name, deadline)
+            if not slot.tell(name, given):
+                slot.end()
+                self._start(slot)
+                slot.tell(name, given)
+            return slot.answer(name, deadline)
         finally:
             slot.turn.release()
 
@@ -88,47 +82,32 @@ class Children:
                 raise errors.DriverBusy(f"{self._alone} has the driver alone")
             self._alone = key
         try:
-            self._rest(but=key)
+            self._rest(but=key, wait_s=QUICK_S)
             yield
         finally:
             self._alone = None
 
-    def _rest(self, *, but: str) -> None:
+    def renew(self) -> None:
+        """End the children that nobody waits for; the next call starts a new one."""
+        self._rest(but=None, wait_s=0.0)
+
+    def _rest(self, *, but: str | None, wait_s: float) -> None:
         with self._lock:
             others = [slot for key, slot in self._slots.items() if key != but]
         for slot in others:
-            if slot.turn.acquire(timeout=QUICK_S):
+            if slot.turn.acquire(timeout=wait_s):
                 try:
-                    child, slot.child = slot.child, None
-                    if child is not None:
-                        child.end()
-                finally:
-                    slot.turn.release()
-
-    def renew(self) -> None:
-        """End the children that nobody waits for; the next call starts a new one."""
-        with self._lock:
-            slots = list(self._slots.values())
-        for slot in slots:
-            if slot.turn.acquire(blocking=False):
-                try:
-                    child, slot.child = slot.child, None
-                    if child is not None:
-                        child.end()
+                    slot.end()
                 finally:
                     slot.turn.release()
 
     def close(self) -> None:
         """End all children; none is started afterwards."""
         with self._lock:
-            self._closed = True
-            slots, thread = list(self._slots.values()), self._thread
+            slots = list(self._slots.values())
+        self._starter.close()
         for slot in slots:
-            if slot.child is not None:
-                slot.child.end()
-        if thread is not None:
-            self._asked.put(None)
-            thread.join()
+            slot.end()
 
     def _slot(self, key: str) -> _Slot:
         with self._lock:
@@ -143,7 +122,8 @@ class Children:
         """
         with slot.lock:
             if slot.opening is None:
-                if slot.child is not None and slot.child.running:
+                child = slot.child
+                if child is not None and child.code is None:
                     return
                 slot.opening = self._opening(slot, key)
             opening = slot.opening
@@ -161,25 +141,23 @@ class Children:
 
         def open_it() -> None:
             with slot.turn:
-                child, slot.child = slot.child, None
-                if child is not None:
-                    child.end()
-                slot.child = self._start(slot)
-                slot.child.tell("open", {"accelerator": key})
+                slot.end()
+                self._start(slot)
+                slot.tell("open", {"accelerator": key})
                 try:
-                    slot.child.answer("open", time.monotonic() + FIRST_S)
+                    slot.answer("open", time.monotonic() + FIRST_S)
                 except NoAnswer:
                     raise
                 except errors.FleetError:
                     return  # the call it was opened for is told the same
 
         running = threading.Thread(
-            target=_complete, args=(opened, open_it), name=f"open {slot.name}", daemon=True
+            target=complete, args=(opened, open_it), name=f"open {slot.name}", daemon=True
         )
         running.start()
         return opened
 
-    def _start(self, slot: _Slot) -> _Child:
+    def _start(self, slot: _Slot) -> None:
         survivors = [pid for pid in marked(slot.name) if is_dying(pid)]
         if survivors:
             raise errors.BackendFailed(
@@ -187,122 +165,54 @@ class Children:
                 " ended",
                 remedy="if it never returns the host needs a reboot; other devices go on",
             )
-        made: Future[_Child] = Future()
+        source = str(Path(fleet.__file__).parent.parent)
+        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        given = {**os.environ, MARKER: slot.name, "PYTHONPATH": os.pathsep.join(paths)}
+        module = (sys.executable, "-P", "-m", "fleet.devices.child")
+        command = (*module, *self._arguments, str(os.getpid()))
 
-        def start() -> _Child:
+        def start() -> ChildProcess:
             try:
-                return _Child(slot.name, self._arguments)
+                return ChildProcess(command, stderr=DEVNULL, environment=given)
             except (OSError, ValueError) as error:
                 raise errors.BackendFailed(
                     f"{slot.name}: no process can be started: {error}"
                 ) from error
 
-        with self._lock:
-            if self._closed:
-                raise errors.BackendFailed("the node service is closing")
-            if self._thread is None:
-                # The kernel's parent-death signal fires when the starting *thread* ends.
-                self._thread = threading.Thread(target=self._work, name="drivers", daemon=True)
-                self._thread.start()
-        self._asked.put(lambda: _complete(made, start))
-        return made.result()
-
-    def _work(self) -> None:
-        while (task := self._asked.get()) is not None:
-            task()
-
-
-def _complete(future: Future[_T], act: Callable[[], _T]) -> None:
-    """Do it and end what waits for it, whatever comes of it: nothing stays "starting" for ever."""
-    try:
-        future.set_result(act())
-    except BaseException as error:  # noqa: BLE001 - whoever waits must get it
-        future.set_exception(error)
+        made = self._starter.ask(start)
+        if made is None:
+            raise errors.BackendFailed("the node service is closing")
+        slot.child = made.result()
 
 
 class _Slot:
-    """Whose turn it is with one child."""
+    """One child and whose turn it is with it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.turn = threading.Lock()
-        self.child: _Child | None = None
+        self.child: ChildProcess | None = None
         self.lock = threading.Lock()
         self.opening: Future[None] | None = None
 
-
-class _Child:
-    """One running child. Used by one thread at a time."""
-
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        source = str(Path(fleet.__file__).parent.parent)
-        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._name = name
-        self._process = subprocess.Popen(
-            (sys.executable, "-P", "-m", "fleet.devices.child", *arguments, str(os.getpid())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, MARKER: name, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        self._calls = _stream(self._process.stdin)
-        self._answers = _stream(self._process.stdout)
-        os.set_blocking(self._answers.fileno(), False)
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is there."""
-        return self._process.poll() is None
-
     def tell(self, name: str, given: Mapping[str, Any]) -> bool:
         """Send a call; False when the child is gone, which then has heard nothing of it."""
-        try:
-            self._calls.write(wire.call(name, given))
-            self._calls.flush()
-        except (OSError, ValueError):
-            self.end()
-            return False
-        return True
+        return self.child is not None and self.child.tell(wire.call(name, given))
 
     def answer(self, name: str, deadline: float) -> Any:
         """The answer to the call sent last. A child that gives none in time is ended."""
-        try:
-            line = self._line(deadline)
-        except (OSError, ValueError):
-            line = b""
-        if line.endswith(b"\n"):
-            return wire.parse_answer(line)
-        gone = not self.running
+        child = self.child
+        lines = child.lines(deadline - time.monotonic()) if child is not None else []
+        if lines:
+            return wire.parse_answer(lines[0] + b"\n")
+        gone = child is None or child.code is not None
         self.end()
         why = "ended without an answer" if gone else "gave no answer in time"
-        raise NoAnswer(f"{self._name}: {name} {why}")
+        raise NoAnswer(f"{self.name}: {name} {why}")
 
     def end(self) -> None:
         """Kill it and wait a moment; what cannot be killed is found again by its mark."""
-        with suppress(OSError):
-            self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_WAIT_S)
-        for stream in (self._calls, self._answers):
-            with suppress(OSError):
-                stream.close()
-
-    def _line(self, deadline: float) -> bytes:
-        found = b""
-        watched = select.poll()  # a node with many devices has descriptors beyond 1,024
-        watched.register(self._answers, select.POLLIN)
-        while not found.endswith(b"\n"):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not watched.poll(left_s * 1000.0):
-                return found
-            piece = os.read(self._answers.fileno(), 1 << 20)
-            if not piece:
-                return found
-            found += piece
-        return found
-
-
-def _stream(found: IO[bytes] | None) -> IO[bytes]:
-    if found is None:
-        raise errors.BackendFailed("the driver's process has no pipe")
-    return found
+        child, self.child = self.child, None
+        if child is not None:
+            child.kill(KILL_WAIT_S)
+            child.close()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import os
 import stat
 import tomllib
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from fleet.core.model import Process, ProcessKind
+from fleet.core.processes import PROC, SET_ID, is_of_the_host, sees_files_of_host, users
 
 COMM_LENGTH = 15
 """Characters of a process name the kernel keeps."""
@@ -20,8 +19,6 @@ OURS = "fleet-driver"
 """How processes of this service are called that ask a driver."""
 WIPE = "wipe"
 """Work during which a listed daemon may stay. Nothing may stay during a reset."""
-_PROC = Path("/proc")
-_SET_ID = stat.S_ISUID | stat.S_ISGID
 _WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -79,7 +76,7 @@ def listed(processes: Iterable[Process]) -> str:
     return ", ".join(described(process) for process in processes)
 
 
-def kind(name: str, pid: int, *, proc: Path = _PROC) -> ProcessKind:
+def kind(name: str, pid: int, *, proc: Path = PROC) -> ProcessKind:
     """What a process is to us, unless it is ours. `proc`: where the host's processes are seen.
 
     A name is the process's own choice, so a listed one counts only for a process of the host
@@ -92,7 +89,7 @@ def kind(name: str, pid: int, *, proc: Path = _PROC) -> ProcessKind:
     return ProcessKind.INFRASTRUCTURE if known else ProcessKind.FOREIGN
 
 
-def process(pid: int, name: str, *, proc: Path = _PROC) -> Process:
+def process(pid: int, name: str, *, proc: Path = PROC) -> Process:
     """A process with what it is to us; of a listed daemon that is refused, with why."""
     found = kind(name, pid, proc=proc)
     if found is ProcessKind.FOREIGN and name in daemons():
@@ -118,20 +115,20 @@ def _as_its_user(row: Daemon, pid: int, proc: Path) -> str:
     if not sees_files_of_host(pid, proc=proc):
         return "runs in a container"
     try:
-        users = _users(process)
+        accounts = users(process)
         program = (process / "exe").stat()
         fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
         groups = (process / "cgroup").read_text().splitlines() if row.unit else []
     except (OSError, ValueError):
         return "cannot be looked into"
     numbers = _numbers(row.users, proc)
-    if not (users and users <= {0, *numbers.values()}):
+    if not (accounts and accounts <= {0, *numbers.values()}):
         named = ", ".join(("root", *row.users))
-        number = next(iter(sorted(users - {0, *numbers.values()})), "?")
+        number = next(iter(sorted(accounts - {0, *numbers.values()})), "?")
         return f"runs as user {number} and counts as part of the node only as {named}"
     if program.st_uid != 0 or program.st_mode & _WRITTEN_BY_OTHERS:
         return "its program can be written by others than root"
-    if program.st_mode & _SET_ID:
+    if program.st_mode & SET_ID:
         return "its program takes on another user"
     unit = f"/system.slice/{row.unit}"
     # Seen from a control group namespace of our own, a path begins with steps up.
@@ -158,33 +155,9 @@ def _numbers(users: Iterable[str], proc: Path) -> dict[str, int]:
 
 def _set_id(process: Path) -> bool:
     try:
-        return bool((process / "exe").stat().st_mode & _SET_ID)
+        return bool((process / "exe").stat().st_mode & SET_ID)
     except OSError:
         return True
-
-
-def is_of_the_host(pid: int, *, proc: Path = _PROC) -> bool:
-    """Whether a process runs as root or as we do, in the host's or our own mount namespace.
-
-    Started so, too: any user starts a program that takes on its owner's rights, under any name and
-    with descriptors and an environment of his choice. False as well where it cannot be told.
-    """
-    process = proc / str(pid)
-    if not sees_files_of_host(pid, proc=proc):
-        return False  # and its files may lie where asking for them never ends
-    try:
-        started_by_anybody = (process / "exe").stat().st_mode & _SET_ID
-        return _users(process) <= {0, os.geteuid()} and not started_by_anybody
-    except OSError:
-        return False
-
-
-def _users(process: Path) -> set[int]:
-    """Its real, effective, saved and file system users. Raises OSError where they are not shown."""
-    for line in (process / "status").read_bytes().splitlines():
-        if line.startswith(b"Uid:") and len(line.split()) > 1:
-            return {int(user) for user in line.split()[1:]}
-    raise FileNotFoundError(f"{process / 'status'} names no user")
 
 
 def _runs(name: str, process: Path) -> bool:
@@ -196,24 +169,3 @@ def _runs(name: str, process: Path) -> bool:
     if name == OURS:
         return program.startswith("python")
     return program in daemons() and program[:COMM_LENGTH] == name[:COMM_LENGTH]
-
-
-def sees_files_of_host(pid: int, *, proc: Path = _PROC) -> bool:
-    """Whether a process lives in the host's or our own mount namespace, so that its paths are."""
-    try:
-        return _mounts(proc / str(pid)) in _namespaces(proc)
-    except OSError:
-        return False
-
-
-def _mounts(process: Path) -> str:
-    """Name of a process's mount namespace, unique among those that live."""
-    return str((process / "ns" / "mnt").readlink())
-
-
-def _namespaces(proc: Path) -> set[str]:
-    found: set[str] = set()
-    for host in ("self", "1"):
-        with suppress(OSError):
-            found.add(_mounts(proc / host))
-    return found

@@ -24,9 +24,9 @@ from fleet.core.model import (
     Unit,
     Uuid,
 )
+from fleet.core.processes import WorkerIdentity, survivors
 from fleet.core.settings import WipePolicy
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.devices.wipe.identity import WorkerIdentity, survivors
 from fleet.node import lease_check
 from fleet.node.journal.journal import Commit
 from fleet.node.ports import Leases, Specs

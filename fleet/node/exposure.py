@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fleet.core import errors, profiles, unit_states
 from fleet.core.claim_states import Claim
 from fleet.core.model import OUT_OF_SERVICE, Device, State, Unit
+from fleet.core.processes import ticks_now
 from fleet.core.profiles import Profile
 from fleet.core.unit_states import Change, Event, Fact
-from fleet.devices.wipe.identity import ticks_now
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.parsed import Certificate
 from fleet.evidence.scope import RESET_TECHNIQUE

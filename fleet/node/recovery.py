@@ -33,10 +33,10 @@ from fleet.core.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.processes import WorkerIdentity, end, gone_within
 from fleet.core.unit_states import Change, Event, Fact, close_floor
 from fleet.devices.base import Grant
 from fleet.devices.health import reasons
-from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within
 from fleet.evidence.ledger import Ledger
 from fleet.node import bounded, outcomes
 from fleet.node.container_edits import grants

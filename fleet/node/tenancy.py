@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fleet.core.claim_states import Claim
 from fleet.core.model import Process, ProcessKind, Uuid
-from fleet.devices.wipe.identity import start_time
+from fleet.core.processes import start_time
 from fleet.node.registry import Registry
 from fleet.node.validation import Validator
 

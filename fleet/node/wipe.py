@@ -22,11 +22,11 @@ from contextlib import suppress
 from fleet.core import errors, logs
 from fleet.core.messages import DeviceResult, Outcome, WipeProgress
 from fleet.core.model import WORKING, Accelerator, Device, ProcessKind, Reason, Source, State, Unit
+from fleet.core.processes import WorkerIdentity, end
 from fleet.core.unit_states import START_GUARD, Change, Event, Fact, raise_floor
 from fleet.devices import tool
 from fleet.devices.health import reasons
 from fleet.devices.wipe import plan
-from fleet.devices.wipe.identity import WorkerIdentity, end
 from fleet.devices.wipe.plan import Target
 from fleet.devices.wipe.result import Failure, Kind, WipeResult
 from fleet.devices.wipe.workers import Died, Ended, Finished, Spawner, Worker

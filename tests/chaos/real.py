@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.model import State
+from fleet.core.processes import start_time
 from fleet.core.settings import MIB
-from fleet.devices.wipe.identity import start_time
 from fleet.stores.base import RunState
 from fleet.wiring import adapters
 from fleet.wiring.adapters import FleetPlan

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import State, Token
-from fleet.devices.wipe.identity import MARKER as WORKER
+from fleet.core.processes import MARKER as WORKER
 from fleet.evidence import layout
 from fleet.evidence.segments import segment_paths
 from tests.chaos import checks

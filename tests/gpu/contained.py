@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.model import Process, ProcessKind, Uuid
+from fleet.core.processes import MARKER
 from fleet.devices.nvidia.backend import NvidiaBackend
 from fleet.devices.nvidia.holders import DRIVER_MARK
-from fleet.devices.wipe.identity import MARKER
 
 
 def seen(proc: Path, minor: str) -> Iterator[Process]:

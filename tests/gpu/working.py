@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from fleet.core.model import Accelerator, Device, Uuid
+from fleet.core.processes import MARKER
 from fleet.core.settings import WipePolicy
 from fleet.devices.wipe import plan
 from fleet.devices.wipe.environment import environment
-from fleet.devices.wipe.identity import MARKER
 from fleet.devices.wipe.result import WipeResult
 from fleet.devices.wipe.workers import Finished, Spawner
 

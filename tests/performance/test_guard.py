@@ -18,9 +18,9 @@ import pytest
 
 from fleet.control.campaign.plan import next_batch
 from fleet.core.boot import kernel_boot_id
+from fleet.core.processes import WorkerIdentity, survivors
 from fleet.core.profiles import Profile
 from fleet.core.settings import CampaignPolicy
-from fleet.devices.wipe.identity import WorkerIdentity, survivors
 from fleet.evidence.sources import collect
 from fleet.evidence.verify import verify
 from fleet.wiring import adapters

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from fleet.core import errors
 from fleet.core.model import Process, ProcessKind
-from fleet.devices import infrastructure, threads
+from fleet.core.processes import sees_files_of_host
+from fleet.devices import threads
 from fleet.devices.nvidia import nvml
 from fleet.devices.sysfs import read_text
 
@@ -146,7 +147,7 @@ def _daemon(process: Path) -> Daemon | None:
     started, user = _field(process, _START_TIME), _owner(process)
     if started is None or user is None:
         return None
-    of_host = infrastructure.sees_files_of_host(int(process.name), proc=process.parent)
+    of_host = sees_files_of_host(int(process.name), proc=process.parent)
     plain = Daemon(
         int(process.name),
         started,

@@ -3,7 +3,7 @@
 Decisions:
 
 1. The node's own processes that keep the driver open to read health hold no memory and are left
-   out; a wipe worker is `OURS`. Both carry the marker of `fleet.devices.wipe.identity`, which
+   out; a wipe worker is `OURS`. Both carry the marker of `fleet.core.processes`, which
    anybody can put into his environment: it counts only for processes of the host, as root or as we
    run.
 2. A worker is a holder of the GPU that the driver lists it on, and of an instance whose
@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet.core.model import Process, ProcessKind
-from fleet.devices import infrastructure
+from fleet.core.processes import MARKER, is_of_the_host
 from fleet.devices.base import DeviceNode, Instance
 from fleet.devices.nvidia import mps, nodes, nvml, occupancy
 from fleet.devices.nvidia.inventory import Card
-from fleet.devices.wipe.identity import MARKER
 
 DRIVER_MARK = "nvidia driver, "
 """How the marker of a process begins that only asks the driver (`fleet.devices.remote`)."""
@@ -149,6 +148,4 @@ class Holders:
             return ""
         prefix = f"{MARKER}=".encode()
         found = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), b"")
-        return (
-            found.decode(errors="replace") if infrastructure.is_of_the_host(pid, proc=proc) else ""
-        )
+        return found.decode(errors="replace") if is_of_the_host(pid, proc=proc) else ""

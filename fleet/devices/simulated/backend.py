@@ -23,6 +23,7 @@ from typing import Any
 from fleet.core.clock import Clock, SystemClock
 from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
 from fleet.core.model import Accelerator, BootId, Device, Process, ProcessKind, UnitId, Uuid
+from fleet.core.processes import is_of_the_host
 from fleet.devices import infrastructure
 from fleet.devices.base import DeviceNode, Grant, MemorySession, Mount, ResetOutcome
 from fleet.devices.health.readings import LogState, Readings
@@ -339,7 +340,7 @@ def _kind(client: Client) -> ProcessKind:
     if client.worker_id:
         return ProcessKind.OURS
     # Whoever plays a daemon here runs no program of its name.
-    known = client.name in infrastructure.daemons() and infrastructure.is_of_the_host(client.pid)
+    known = client.name in infrastructure.daemons() and is_of_the_host(client.pid)
     return ProcessKind.INFRASTRUCTURE if known else ProcessKind.FOREIGN
 
 

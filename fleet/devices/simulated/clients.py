@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import fleet
+from fleet.core.processes import MARKER, start_time
 from fleet.devices.simulated.memory import Memory
 from fleet.devices.simulated.registers import Client, Register, Registers
-from fleet.devices.wipe.identity import MARKER, start_time
 
 
 def own(units: Iterable[str]) -> Client:

@@ -5,7 +5,6 @@ It plays a tenant, a daemon, or what a wedged worker leaves behind, and ends by 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
@@ -16,11 +15,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from fleet.core.processes import rename, start_time
 from fleet.devices.simulated.clients import enter
 from fleet.devices.simulated.registers import Client, Registers
-from fleet.devices.wipe.identity import start_time
-
-_PR_SET_NAME = 15
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -28,7 +25,7 @@ def main(arguments: Sequence[str]) -> None:
     seconds, register, text, *files = arguments
     client = Client(**json.loads(text))
     pid = os.getpid()
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, client.name.encode(), 0, 0, 0)
+    rename(client.name)
     with ExitStack() as held:
         opened = [held.enter_context(Path(path).open("rb")) for path in files]
         enter(Registers(Path(register)), replace(client, pid=pid, start_time=start_time(pid) or 0))

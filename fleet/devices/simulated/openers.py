@@ -25,6 +25,7 @@ from pathlib import Path
 
 from fleet.core.errors import BackendFailed
 from fleet.core.model import Process, ProcessKind
+from fleet.core.processes import is_of_the_host
 from fleet.devices import infrastructure, threads
 
 _PROC = "/proc"
@@ -185,7 +186,7 @@ def _same(process: Path, area: bytes, device: bytes, wanted: int) -> bool:
 
 def _holds(look: _Look) -> bool:
     """Whether this is more than somebody of the host who reads."""
-    return look.writing or not infrastructure.is_of_the_host(look.pid)
+    return look.writing or not is_of_the_host(look.pid)
 
 
 def _process(pid: int) -> Process:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import fleet
-from fleet.devices.wipe.identity import MARKER
+from fleet.core.processes import MARKER
 
 VISIBILITY = "CUDA_VISIBLE_DEVICES"
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"

@@ -11,32 +11,29 @@ imports are few: a fleet starts one of these per device, and start-up is paid ea
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
-import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from fleet.core.clock import SystemClock
 from fleet.core.errors import FleetError
+from fleet.core.processes import MARKER, start_time, tie
 from fleet.devices import registry
 from fleet.devices.wipe import engine
-from fleet.devices.wipe.identity import MARKER, start_time
 from fleet.devices.wipe.plan import WipeOrder
 
 GO = "go\n"
 PROGRESS_EVERY_S = 0.1
 REFUSED = 3
 """Exit code when the worker left before it touched anything."""
-_PR_SET_PDEATHSIG = 1
 
 
 def main(orders: TextIO, reports: TextIO, backend: str = "") -> int:
     """Serve one order; returns the exit code. `backend`: loaded while the order is waited for."""
-    _die_with_parent()
+    tie()
     registry.preload(backend)
     line = orders.readline()
     if not line:
@@ -48,7 +45,7 @@ def main(orders: TextIO, reports: TextIO, backend: str = "") -> int:
     except (ValueError, KeyError, TypeError, FleetError) as error:
         _say(reports, {"refused": f"the order cannot be understood: {error}"})
         return REFUSED
-    if os.getppid() != parent:
+    if not tie(parent):
         return REFUSED  # the parent died before the signal was armed
     if os.environ.get(MARKER) != order.worker_id:
         _say(reports, {"refused": f"the environment does not carry {MARKER} of this order"})
@@ -110,12 +107,6 @@ class _Told:
 def _say(reports: TextIO, document: Mapping[str, Any]) -> None:
     reports.write(json.dumps(document) + "\n")
     reports.flush()
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill us when the thread that started us ends."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import select
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,10 +23,11 @@ from typing import IO, Any
 
 from fleet.core.boot import kernel_boot_id
 from fleet.core.errors import BackendFailed
+from fleet.core.processes import MARKER, WorkerIdentity, end, survivors
 from fleet.devices.wipe.environment import environment
-from fleet.devices.wipe.identity import WorkerIdentity, end, gone_within, survivors
 from fleet.devices.wipe.plan import WipeOrder
 from fleet.devices.wipe.result import WipeResult
+from fleet.rpc.child import ChildProcess, Starter
 
 __all__ = [
     "Died",
@@ -82,11 +80,9 @@ class Spawner:
     def __init__(self, *, spares: int = 0) -> None:
         """`spares`: devices for which `keep_ready` is worth calling."""
         self.spares = spares
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._starter = Starter("wipe-spawner")
         self._spares: dict[str, Worker] = {}
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="wipe-spawner", daemon=True)
-        self._thread.start()
 
     def keep_ready(self, device: str, backend: str) -> None:
         """Have a worker for `device` started already when it is asked for; does not wait.
@@ -98,7 +94,7 @@ class Spawner:
             spare = self._spares.get(device)
             if spare is not None and spare.waiting:
                 return
-        self._asked.put(lambda: self._add_spare(device, backend))
+        self._starter.ask(lambda: self._add_spare(device, backend))
 
     def next_id(self, device: str) -> str:
         """The id to order a wipe of `device` under: the spare's, or a new one."""
@@ -113,20 +109,19 @@ class Spawner:
 
         Raises BackendFailed when it cannot be started, refuses, or is not ready in time.
         """
-        if not self._thread.is_alive():
-            raise BackendFailed("no wipe worker is started any more: the service is closing")
-        made: Future[Worker] = Future()
 
-        def start() -> None:
+        def start() -> Worker:
             try:
                 seen = order.visible or order.device
                 worker = self._spare(order) or Worker(order.worker_id, seen, order.backend)
                 worker.give(order)
-                made.set_result(worker)
             except (OSError, ValueError) as error:
-                made.set_exception(BackendFailed(f"no wipe worker could be started: {error}"))
+                raise BackendFailed(f"no wipe worker could be started: {error}") from error
+            return worker
 
-        self._asked.put(start)
+        made = self._starter.ask(start)
+        if made is None:
+            raise BackendFailed("no wipe worker is started any more: the service is closing")
         try:
             worker = made.result(ready_wait_s)
         except TimeoutError:
@@ -137,8 +132,7 @@ class Spawner:
 
     def close(self) -> None:
         """End the thread, and with it every worker still running."""
-        self._asked.put(None)
-        self._thread.join()
+        self._starter.close()
         with self._lock:
             spares, self._spares = list(self._spares.values()), {}
         for spare in spares:
@@ -170,10 +164,6 @@ class Spawner:
             with self._lock:
                 self._spares[device] = spare
 
-    def _work(self) -> None:
-        while (task := self._asked.get()) is not None:
-            task()
-
 
 class Worker:
     """One running worker. Safe to use from several threads."""
@@ -186,35 +176,29 @@ class Worker:
         self.worker_id = worker_id
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self._process = subprocess.Popen(
+        self._process = ChildProcess(
             (sys.executable, "-P", "-m", "fleet.devices.wipe.worker", backend),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(os.environ, worker_id, device),
+            environment=environment(os.environ, worker_id, device),
+            mark=(MARKER, worker_id),
         )
-        self._life = _life_of(self._process.pid)
-        self._reports = _stream(self._process.stdout)
-        self._orders = _stream(self._process.stdin)
-        os.set_blocking(self._reports.fileno(), False)
-        self._buffer = b""
         self._identity: WorkerIdentity | None = None
         self._progress = Progressed()
         self._result: WipeResult | None = None
         self._complete = False
         self._malformed = ""
         self._killed = False
-        self._silent = False
         self._ended: Ended | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether the process runs; before `give` it waits for its order."""
-        return self._process.poll() is None
+        return self._process.code is None
 
     def give(self, order: WipeOrder) -> None:
         """Hand the order over. A worker that is gone is found by `wait_ready`."""
-        self._tell(json.dumps({"order": order.as_json(), "parent": os.getpid()}) + "\n")
+        envelope = {"order": order.as_json(), "parent": os.getpid()}
+        self._process.tell(json.dumps(envelope).encode() + b"\n")
 
     @property
     def identity(self) -> WorkerIdentity:
@@ -226,30 +210,25 @@ class Worker:
     def wait_ready(self, wait_s: float) -> None:
         """Wait for the ready line. Raises BackendFailed and kills the worker otherwise."""
         deadline = time.monotonic() + wait_s
-        while self._identity is None:
+        while self._identity is None and not self._process.silent:
             left = deadline - time.monotonic()
-            if left <= 0 or self._silent:
+            if left <= 0:
                 break
-            watched = select.poll()  # a node with many devices has descriptors beyond 1,024
-            watched.register(self._reports, select.POLLIN)
-            watched.poll(min(left, 0.2) * 1000.0)
             with self._lock:
-                self._drain()
+                self._drain(min(left, 0.2))
         if self._identity is None:
             raise BackendFailed(f"the wipe worker did not become ready: {self.abandon(wait_s)}")
 
     def abandon(self, waited_s: float) -> str:
         """End a worker that never got its `go`; returns what is known about why."""
-        self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ABANDON_WAIT_S)
+        self._process.kill(_ABANDON_WAIT_S)
         detail = self._malformed or self._tail() or f"nothing heard in {waited_s:.0f} s"
         self._close()
         return detail
 
     def go(self) -> None:
         """Let it begin. Raises BackendFailed when the worker is gone."""
-        if not self._tell("go\n"):
+        if not self._process.tell(b"go\n"):
             raise BackendFailed("the wipe worker was gone before it could begin")
 
     def progress(self) -> Progressed:
@@ -261,39 +240,27 @@ class Worker:
     def wait(self, wait_s: float) -> None:
         """Return once it has said something or has ended, at the latest after `wait_s` seconds."""
         with self._lock:
-            if self._reports.closed:
-                return
-            watched = select.poll()
-            if self._life is not None:
-                watched.register(self._life, select.POLLIN)
-            if not self._silent:
-                watched.register(self._reports, select.POLLIN)
-        watched.poll(wait_s * 1000.0)
+            watched = self._process.watch()
+        if watched is not None:
+            watched.poll(wait_s * 1000.0)
 
     def poll(self) -> Ended | None:
         """How it ended, None while it runs. Finished only after the process has left too."""
         with self._lock:
-            if self._ended is None and self._process.poll() is not None:
+            if self._ended is None:
+                code = self._process.code
                 self._drain()
-                self._ended = self._judge(self._process.returncode)
-                self._close()
-            elif self._ended is None:
-                self._drain()
+                if code is not None:
+                    self._ended = self._judge(code)
+                    self._close()
             return self._ended
 
     def kill(self, wait_s: float) -> bool:
         """Kill it and wait up to `wait_s`: True only when nothing of it is alive."""
-        deadline = time.monotonic() + wait_s
         self._killed = True
-        self._process.kill()
-        try:
-            self._process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            return False
+        left = self._process.kill(wait_s)
         self.poll()
-        if self._identity is None:
-            return True  # it never became ready, so it never opened anything
-        return gone_within(self._identity, max(0.0, deadline - time.monotonic()))
+        return not left
 
     def _judge(self, code: int) -> Ended:
         if self._malformed:
@@ -304,22 +271,12 @@ class Worker:
             return Died(f"exit {code} after the report {self._tail()}".strip(), code)
         return Finished(self._result)
 
-    def _drain(self) -> None:
-        """Read what the worker has said; never waits."""
-        while not self._reports.closed:
-            try:
-                piece = os.read(self._reports.fileno(), 65536)
-            except BlockingIOError:
-                return
-            if not piece:
-                self._silent = True
-                return
-            self._buffer += piece
-            *lines, self._buffer = self._buffer.split(b"\n")
-            if len(self._buffer) > _LONGEST_LINE:
-                self._malformed, self._buffer = "a line without end", b""
-            for line in lines:
-                self._hear(line)
+    def _drain(self, wait_s: float = 0.0) -> None:
+        """Read what the worker has said, waiting up to `wait_s` for a word."""
+        for line in self._process.lines(wait_s):
+            self._hear(line)
+        if len(self._process.unfinished) > _LONGEST_LINE:
+            self._malformed, self._process.unfinished = "a line without end", b""
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -343,14 +300,6 @@ class Worker:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._malformed = self._malformed or f"{type(error).__name__} in {line[:200]!r}"
 
-    def _tell(self, text: str) -> bool:
-        try:
-            self._orders.write(text.encode())
-            self._orders.flush()
-        except (BrokenPipeError, ValueError):
-            return False
-        return True
-
     def _tail(self) -> str:
         """The end of what it wrote to stderr."""
         if self._errors.closed:
@@ -360,28 +309,11 @@ class Worker:
         return self._errors.read().decode(errors="replace").strip()
 
     def _close(self) -> None:
-        for stream in (self._orders, self._reports, self._errors):
-            with suppress(BrokenPipeError):
-                stream.close()
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
+        self._process.close()
+        self._errors.close()
 
 
 def _abandon(late: Future[Worker]) -> None:
     """End a worker that was started after nobody waited for it any more."""
     if late.exception() is None:
         late.result().abandon(0.0)
-
-
-def _life_of(pid: int) -> int | None:
-    """A descriptor that tells when the child `pid` ends; None: it is looked at now and then."""
-    with suppress(OSError):
-        return os.pidfd_open(pid)
-    return None
-
-
-def _stream(found: IO[bytes] | None) -> IO[bytes]:
-    if found is None:
-        raise BackendFailed("the wipe worker has no pipe")
-    return found

@@ -19,7 +19,7 @@ from pathlib import Path
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
 from fleet.core.disk import own_directory
-from fleet.devices.wipe.identity import start_time
+from fleet.core.processes import start_time
 
 OWNER_BYTES_MAX = 4096
 OPENINGS_MAX = 2

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fleet.core import errors
+from fleet.core.processes import marked
 from fleet.devices.children import Children
 from fleet.devices.simulated.backend import SimulatedBackend
 from fleet.devices.simulated.registers import Fault
-from fleet.devices.wipe.identity import marked
 from tests.crowding import crowded
 from tests.drivers.host import Host
 from tests.fleet.devices.wipe.orders import node

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fleet.core.model import Process, ProcessKind
+from fleet.core.processes import is_of_the_host
 from fleet.devices import infrastructure
 from fleet.devices.infrastructure import kind
 
@@ -67,7 +68,7 @@ def test_a_set_id_program_is_no_daemon(tmp_path: Path) -> None:
     """Promise 4: anybody starts one, under any name and with descriptors he has opened before."""
     with running(tmp_path, "nvidia-persistenced", mode=0o4755) as pid:
         assert kind("nvidia-persistenced", pid) is ProcessKind.FOREIGN
-        assert not infrastructure.is_of_the_host(pid)
+        assert not is_of_the_host(pid)
 
 
 ACCOUNTS = (

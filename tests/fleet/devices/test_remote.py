@@ -9,10 +9,10 @@ import pytest
 
 from fleet.core import errors
 from fleet.core.model import Device, Uuid
+from fleet.core.processes import is_dying
 from fleet.devices.base import Backend, CanDivide, CanPartition, CanReset
 from fleet.devices.remote import RemoteBackend
 from fleet.devices.simulated.backend import SimulatedBackend
-from fleet.devices.wipe.identity import is_dying
 from tests.fleet.devices.wipe.orders import node
 
 

@@ -31,9 +31,9 @@ from fleet.core.model import (
     UnitId,
     Uuid,
 )
+from fleet.core.processes import WorkerIdentity, start_time, survivors
 from fleet.core.unit_states import INTERRUPTIONS_MAX
 from fleet.devices.simulated.registers import Client
-from fleet.devices.wipe.identity import WorkerIdentity, start_time, survivors
 from fleet.node.journal import schema
 from fleet.node.journal.journal import OperationRow, WorkerRow
 from tests.fleet.node.conftest import Lab, quick_settings, wait_for

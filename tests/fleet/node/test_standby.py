@@ -18,9 +18,9 @@ from fleet.core import errors
 from fleet.core.clock import ManualClock, SystemClock
 from fleet.core.messages import ClaimOrder
 from fleet.core.model import State, Uuid
+from fleet.core.processes import start_time
 from fleet.core.settings import NodeSettings
 from fleet.devices.simulated import clients, faults
-from fleet.devices.wipe.identity import start_time
 from fleet.node.journal.lock import Owner as Named
 from fleet.node.journal.lock import OwnerLock, read_owner
 from fleet.node.service import NodeService

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from fleet.core.model import ProcessKind, Uuid
 from fleet.core.pci import address
+from fleet.core.processes import MARKER
 from fleet.devices.nvidia.backend import NvidiaBackend
-from fleet.devices.wipe.identity import MARKER
 from tests.drivers.host import Gpu, Host
 
 PID = 4711

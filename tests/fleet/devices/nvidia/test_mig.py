@@ -13,9 +13,9 @@ import pytest
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.core.model import BootId, NodeName, UnitId
+from fleet.core.processes import start_time
 from fleet.devices.nvidia.backend import NvidiaBackend
 from fleet.devices.nvidia.mig import Mig, Mode
-from fleet.devices.wipe.identity import start_time
 from fleet.node.bounded import BoundedCalls
 from fleet.node.journal import startup
 from fleet.node.journal.startup import Place

@@ -15,6 +15,7 @@ import pytest
 
 from fleet.core.errors import BackendFailed, DeviceLost, Wedged
 from fleet.core.model import Process, ProcessKind, Uuid
+from fleet.core.processes import start_time
 from fleet.devices import tool
 from fleet.devices.health.readings import Readings
 from fleet.devices.nvidia import modes, nvml
@@ -23,7 +24,6 @@ from fleet.devices.nvidia.backend import NvidiaBackend
 from fleet.devices.nvidia.linkage import Card
 from fleet.devices.nvidia.reset import Terms
 from fleet.devices.remote import RemoteBackend
-from fleet.devices.wipe.identity import start_time
 from tests.drivers.host import Host
 from tests.fleet.devices.nvidia import hosttree
 from tests.fleet.devices.nvidia.scripted import Scripted, by_turns, refuse

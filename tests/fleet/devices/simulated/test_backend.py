@@ -15,9 +15,9 @@ import pytest
 
 from fleet.core.errors import BackendFailed, DeviceLost, DeviceUnknown, InputInvalid
 from fleet.core.model import ProcessKind
+from fleet.core.processes import start_time
 from fleet.devices.simulated import clients, memory
 from fleet.devices.simulated.backend import SimulatedBackend, create
-from fleet.devices.wipe.identity import start_time
 from fleet.devices.wipe.result import Failure
 from tests.fleet.devices.wipe.orders import MIB, break_it, eventually, node, order_for, run, whole
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fleet.core.processes import start_time
 from fleet.devices.simulated import clients
 from fleet.devices.simulated.registers import Client, Register, Registers
-from fleet.devices.wipe.identity import start_time
 from tests.fleet.devices.wipe.orders import eventually, one_file
 
 

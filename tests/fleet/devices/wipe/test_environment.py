@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.core.processes import MARKER
 from fleet.devices.wipe.environment import MPS_PIPES, NOWHERE, VISIBILITY, environment
-from fleet.devices.wipe.identity import MARKER
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fleet.core.processes import MARKER, start_time
 from fleet.devices.simulated import memory
 from fleet.devices.wipe import worker
-from fleet.devices.wipe.identity import MARKER, start_time
 from fleet.devices.wipe.plan import WipeOrder
 from fleet.devices.wipe.result import WipeResult
 from tests.fleet.devices.wipe.orders import eventually, node, order_for, whole

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import BackendFailed
-from fleet.devices.wipe.identity import WorkerIdentity, end, survivors
+from fleet.core.processes import WorkerIdentity, end, survivors
 from fleet.devices.wipe.result import Failure
 from fleet.devices.wipe.workers import Died, Ended, Finished, Spawner, Worker
 from tests.crowding import crowded

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fleet.core import errors
-from fleet.devices.wipe.identity import start_time
+from fleet.core.processes import start_time
 from fleet.node.journal.lock import Owner, OwnerLock, read_owner
 
 HOLD = """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.boot import kernel_boot_id
-from fleet.devices.wipe.identity import MARKER, WorkerIdentity, end, marked, start_time, survivors
+from fleet.core.processes import MARKER, WorkerIdentity, end, marked, start_time, survivors
 from tests.fleet.devices.wipe.orders import eventually
 
 STRANGE = "strange driver, all"
