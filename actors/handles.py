@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +29,7 @@ from fleet.control.binding.liveness import Alive, Signs, of
 from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
-from fleet.rpc.calls import Verb
+from fleet.rpc.calls import BUDGET, Verb
 from fleet.stores.sqlite import host_identity
 from fleet.wiring.plans import CoordinatorPlan
 
@@ -60,10 +60,7 @@ class RemoteNode(ActorApi):
     def start(self, verb: Verb, given: Mapping[str, Any]) -> Ref:
         """Start a call without waiting; `gather` collects the answer, JSON as text."""
         if self.outdated:
-            raise errors.RayUnavailable(
-                f"the actor of {self.name} is of an earlier version",
-                remedy="restart the node plugin there: its bridge replaces the actor",
-            )
+            return getattr(self.handle, verb.name).remote(self.name, *_as_before(verb, given))
         method = self.handle.look if verb.looks else self.handle.call
         # By its own name in Ray's dashboard, where all would else be one.
         named = method.options(name=f"{self.name}: {verb.name}")
@@ -73,8 +70,7 @@ class RemoteNode(ActorApi):
         """As `Interface.ask`. Raises `RayUnavailable` without an answer in time."""
         limit_s = max(timeout_s or 0.0, CALL_TIMEOUT_S)
         with translated(f"{self.name}: {verb.name}"):
-            found: Any = ray.get(self.start(verb, given), timeout=limit_s)
-            return json.loads(found)
+            return read(ray.get(self.start(verb, given), timeout=limit_s))
 
     def ping(self, *, timeout_s: float = 5.0) -> Pulse:
         """Proof of life, also while work is slow."""
@@ -157,8 +153,26 @@ def gather(
 
 
 def read(answer: Any | errors.FleetError) -> Any | errors.FleetError:
-    """A gathered answer as a JSON value."""
-    return answer if isinstance(answer, errors.FleetError) else json.loads(answer)
+    """A gathered answer as a JSON value; an actor of an earlier version tells some as they are."""
+    if not isinstance(answer, str):
+        return answer
+    try:
+        return json.loads(answer)
+    except ValueError:
+        return answer
+
+
+def _as_before(verb: Verb, given: Mapping[str, Any]) -> Iterator[Any]:
+    """Arguments as an actor's methods took them in version 0.1 before `call`: while a release is
+    upgraded, a new head asks nodes whose workers are still to be replaced.
+    """
+    for name, value in given.items():
+        if verb.name == "unprepare" and name == "order":
+            yield value["uid"]
+        elif name in ("order", "orders"):
+            yield json.dumps(value)
+        elif name != BUDGET:
+            yield value
 
 
 def assign(node: str, plan: str, *, host: str) -> identity.Assignment:

@@ -338,3 +338,55 @@ def test_an_answer_of_another_version_is_said_to_be_one(cluster: Cluster) -> Non
         clock=cluster.clock,
     ).views({"a": ()})
     assert kinds(found) == {"a": errors.InputInvalid}
+
+
+@dataclass
+class Before:
+    """A node's actor of an earlier version: a method for each verb."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("view", "scrub", "unprepare", "quarantine_add", "retire", "head"):
+            raise AttributeError(name)
+        told: dict[str, Any] = {
+            "view": NodeView(
+                node="a", incarnation="i", boot_id="b", at=1.0, simulated=True, backend="x"
+            ).model_dump_json(),
+            "scrub": json.dumps([{"operation": "op", "accepted": True}]),
+            "unprepare": json.dumps({"uid": "c", "state": "ABSENT", "devices": [], "cdi": {}}),
+            "quarantine_add": DEVICE.model_dump_json(),
+            "retire": "GPU-1",
+            "head": {"count": 2, "chain": "0" * 64, "units": {"u": "sha256:1"}},
+        }
+
+        class Old:
+            def remote(_, *given: Any) -> Any:  # noqa: N805 - the actor is the outer self
+                self.asked.append((name, *given))
+                return told[name]
+
+        return Old()
+
+
+def test_an_actor_of_an_earlier_version_is_asked_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/operations.md: between the head and a worker being replaced, tenants come and go."""
+    monkeypatch.setattr("actors.handles.ray.get", lambda ref, **_: ref)
+    before = Before()
+    node = RemoteNode("a", before)
+    assert node.outdated
+    assert node.view(("op",)).node == "a"
+    assert [one.accepted for one in node.scrub((ORDER,))] == [True]
+    assert node.unprepare("c").state == "ABSENT"
+    assert node.quarantine_add("gpu-0", detail="d", operator="o", codes=("x",)) == DEVICE
+    assert node.retire("gpu-0", detail="d", operator="o") == "GPU-1"
+    assert node.head().count == 2
+    view, scrub, *rest = before.asked
+    assert view == ("view", "a", ["op"])
+    assert scrub[:2] == ("scrub", "a")
+    assert ScrubOrder.model_validate(json.loads(scrub[2])[0]) == ORDER
+    assert rest == [
+        ("unprepare", "a", "c"),
+        ("quarantine_add", "a", "gpu-0", "d", "o", ["x"]),
+        ("retire", "a", "gpu-0", "d", "o"),
+        ("head", "a"),
+    ]
