@@ -175,9 +175,8 @@ class Bridge:
         muster.check_same(self._fleet, {node.name: pulse.state})
         if not self._compared:
             self._end_others()
-        if not self._compared and (node.outdated or pulse.plan != self._digest):
-            what = "is of an earlier version" if node.outdated else "has an earlier plan"
-            LOG.warning("the actor of %s %s and is replaced", node.name, what)
+        if not self._compared and pulse.plan != self._digest:
+            LOG.warning("the actor of %s has an earlier plan and is replaced", node.name)
             muster.replace(node)
             node = self._created()
             pulse = node.ping(timeout_s=FIRST_PING_S)

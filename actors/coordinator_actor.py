@@ -15,7 +15,6 @@ waited for, since Ray starts no actor again whose constructor failed.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
+from actors import methods
 from actors.identity import COORDINATOR_LABEL, HOST_LABEL, PRIVATE_UMASK, coordinator_digest
 from actors.metrics import Reporter
 from actors.translate import StartRefused, unforeseen
@@ -37,7 +37,7 @@ from fleet.core.model import Lease
 from fleet.core.settings import StoreKind
 from fleet.metrics import of_coordinator
 from fleet.metrics.metric import Sample
-from fleet.rpc.calls import Verb, answer, verbs
+from fleet.rpc.calls import Verb, answer
 from fleet.stores.base import Release, Renewal
 from fleet.wiring.plans import CoordinatorPlan
 
@@ -52,9 +52,6 @@ REOPEN_S = 1.0
 
 RUNS_TOLD = 5
 """Newest campaign runs behind the metrics."""
-
-VIEW = "view"
-TOGETHER = frozenset({"acquire", "renew_all", "release_all"})
 
 LEASE_THREADS = 32
 """Calls about leases that may wait for a commit together."""
@@ -170,20 +167,6 @@ class CoordinatorActor:
         """Calls about leases that wait for the commit under way."""
         return self._leasing.waiting
 
-    def call(self, verb: str, given: str) -> str:
-        """What the coordinator answers to a verb of `CoordinatorApi`; both ways JSON."""
-        with _answering(verb), self._turn:
-            found = answer(_verb(verb), self._coordinator, json.loads(given))
-            if verb == VIEW and self._loop is not None:
-                found["binding"] = self._loop.view().model_dump(mode="json")
-            return json.dumps(found)
-
-    @waiting_together
-    def call_together(self, verb: str, given: str) -> str:
-        """As `call`, for the verbs `TOGETHER`: those that wait share the next commit."""
-        with _answering(verb):
-            return json.dumps(answer(_verb(verb), self._leasing, json.loads(given)))
-
     def samples(self) -> Iterable[Sample]:
         """The figures of now; without the store, what is known without it. Raises nothing."""
         binding = None if self._loop is None else self._loop.view()
@@ -262,11 +245,16 @@ class _Leasing(CoordinatorApi):
         return self._releasing.ask(releases, lambda asked: self._coordinator().release_all(asked))
 
 
-def _verb(name: str) -> Verb:
-    found = verbs(CoordinatorApi).get(name)
-    if found is None:
-        raise errors.InputInvalid(f"the coordinator's actor knows no call {name!r}")
-    return found
+def _answered(actor: CoordinatorActor, verb: Verb, given: Mapping[str, Any]) -> Any:
+    """What the coordinator answers to a verb, a JSON value."""
+    with _answering(verb.name):
+        if verb.name in methods.LEASES:
+            return answer(verb, actor._leasing, given)
+        with actor._turn:
+            found = answer(verb, actor._coordinator, given)
+            if verb.name == "view" and actor._loop is not None:
+                found["binding"] = actor._loop.view().model_dump(mode="json")
+            return found
 
 
 @contextmanager
@@ -293,6 +281,12 @@ def placement(
     meant = any(one["Alive"] and one["Labels"].get(COORDINATOR_LABEL) for one in raylets)
     return {"label_selector": {COORDINATOR_LABEL: "true"}} if meant else {}
 
+
+for _verb, _name in methods.RUNS.items():
+    setattr(CoordinatorActor, _name, methods.coordinator_method(_verb, _answered))
+for _verb, _name in methods.LEASES.items():
+    _method = methods.coordinator_method(_verb, _answered)
+    setattr(CoordinatorActor, _name, waiting_together(_method))
 
 _OPTIONS: dict[str, Any] = {
     "num_cpus": 0,

@@ -7,21 +7,21 @@ while work goes on, since calls between live processes outlast the head's absenc
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray.util import list_named_actors
 
-from actors import coordinators, identity
+from actors import coordinators, identity, methods
 from actors.cluster import NAMESPACE
-from actors.coordinator_actor import REMOTE_COORDINATOR_ACTOR, TOGETHER, placement
+from actors.coordinator_actor import REMOTE_COORDINATOR_ACTOR, placement
 from actors.node_actor import REMOTE_NODE_ACTOR, WORK_THREADS, Pulse
 from actors.node_api import ActorApi
 from actors.translate import given_up, translate, translated
@@ -29,7 +29,7 @@ from fleet.control.binding.liveness import Alive, Signs, of
 from fleet.control.coordinator_api import CoordinatorApi
 from fleet.core import errors
 from fleet.core.boot import kernel_boot_id
-from fleet.rpc.calls import BUDGET, Verb
+from fleet.rpc.calls import Verb
 from fleet.stores.sqlite import host_identity
 from fleet.wiring.plans import CoordinatorPlan
 
@@ -52,25 +52,15 @@ class RemoteNode(ActorApi):
     name: str
     handle: Any
 
-    @property
-    def outdated(self) -> bool:
-        """Whether the actor was made by an earlier version, which has a method for each verb."""
-        return not hasattr(self.handle, "call")
-
     def start(self, verb: Verb, given: Mapping[str, Any]) -> Ref:
-        """Start a call without waiting; `gather` collects the answer, JSON as text."""
-        if self.outdated:
-            return getattr(self.handle, verb.name).remote(self.name, *_as_before(verb, given))
-        method = self.handle.look if verb.looks else self.handle.call
-        # By its own name in Ray's dashboard, where all would else be one.
-        named = method.options(name=f"{self.name}: {verb.name}")
-        return named.remote(self.name, verb.name, json.dumps(given))
+        """Start a call without waiting; `gather` collects what `methods.node_answer` reads."""
+        return getattr(self.handle, verb.name).remote(self.name, *methods.arguments(verb, given))
 
     def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:
         """As `Interface.ask`. Raises `RayUnavailable` without an answer in time."""
         limit_s = max(timeout_s or 0.0, CALL_TIMEOUT_S)
         with translated(f"{self.name}: {verb.name}"):
-            return read(ray.get(self.start(verb, given), timeout=limit_s))
+            return methods.node_answer(verb, ray.get(self.start(verb, given), timeout=limit_s))
 
     def ping(self, *, timeout_s: float = 5.0) -> Pulse:
         """Proof of life, also while work is slow."""
@@ -92,24 +82,12 @@ class RemoteCoordinator(CoordinatorApi):
 
     def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:
         """As `Interface.ask`."""
-        if not hasattr(self.handle, "call_together"):
-            raise errors.RayUnavailable(
-                "the coordinator's actor is of an earlier version",
-                remedy="restart the node plugins: a bridge replaces the actor",
-            )
-        method = "call_together" if verb.name in TOGETHER else "call"
-        named = f"coordinator: {verb.name}"
-        return json.loads(
-            self.wait(method, verb.name, json.dumps(given), timeout_s=timeout_s, named=named)
-        )
+        return methods.coordinator_answer(partial(self.wait, timeout_s=timeout_s), verb, given)
 
-    def wait(
-        self, method: str, *arguments: object, timeout_s: float | None = None, named: str = ""
-    ) -> Any:
-        """Call a method of the actor, `named` so in Ray's dashboard, and wait."""
-        named = named or f"coordinator: {method}"
-        with translated(named):
-            ref = getattr(self.handle, method).options(name=named).remote(*arguments)
+    def wait(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
+        """Call a method of the actor and wait."""
+        with translated(f"coordinator: {method}"):
+            ref = getattr(self.handle, method).remote(*arguments)
             with given_up(ref):
                 return ray.get(ref, timeout=timeout_s or CALL_TIMEOUT_S)
 
@@ -150,29 +128,6 @@ def gather(
             f"{keys[ref]}: {call}: no answer within {timeout_s:g} s; it may or may not have run"
         )
     return found
-
-
-def read(answer: Any | errors.FleetError) -> Any | errors.FleetError:
-    """A gathered answer as a JSON value; an actor of an earlier version tells some as they are."""
-    if not isinstance(answer, str):
-        return answer
-    try:
-        return json.loads(answer)
-    except ValueError:
-        return answer
-
-
-def _as_before(verb: Verb, given: Mapping[str, Any]) -> Iterator[Any]:
-    """Arguments as an actor's methods took them in version 0.1 before `call`: while a release is
-    upgraded, a new head asks nodes whose workers are still to be replaced.
-    """
-    for name, value in given.items():
-        if verb.name == "unprepare" and name == "order":
-            yield value["uid"]
-        elif name in ("order", "orders"):
-            yield json.dumps(value)
-        elif name != BUDGET:
-            yield value
 
 
 def assign(node: str, plan: str, *, host: str) -> identity.Assignment:
@@ -246,7 +201,7 @@ def match_coordinator(
 
 def _is_other(found: RemoteCoordinator, plan: str) -> bool:
     """Whether a coordinator says that it was made from another plan; an older one cannot say."""
-    if not hasattr(found.handle, "made_from") or not hasattr(found.handle, "call_together"):
+    if not hasattr(found.handle, "made_from"):
         return True
     try:
         return bool(found.wait("made_from") != identity.coordinator_digest(plan))

@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import ray
 from pydantic import Field
 
-from actors import identity
+from actors import identity, methods
 from actors.identity import PRIVATE_UMASK
 from actors.metrics import PERIOD_S, Figures
-from actors.node_api import ActorApi
 from actors.translate import StartRefused, unforeseen
 from fleet.core import errors, logs
 from fleet.core.messages import Message, NodeView
 from fleet.metrics import of_node
-from fleet.rpc.calls import Verb, answer, verbs
 
 if TYPE_CHECKING:
     from fleet.node.service import NodeService
@@ -170,18 +168,6 @@ class NodeActor:
             running=running,
         ).model_dump_json()
 
-    @looking
-    def look(self, node: str, verb: str, given: str) -> str:
-        """As `call`, for verbs that only look."""
-        if not _verb(verb).looks:
-            raise errors.InputInvalid(f"{verb} acts: it is not for those that only look")
-        return self.call(node, verb, given)
-
-    def call(self, node: str, verb: str, given: str) -> str:
-        """What the node answers to a verb of `ActorApi`; arguments and answer are JSON."""
-        with self._call(node, verb) as service:
-            return json.dumps(answer(_verb(verb), service, json.loads(given)))
-
     def drain(self, node: str) -> None:
         """Finish or stop all work and take nothing new."""
         with self._call(node, "drain") as service:
@@ -281,13 +267,6 @@ class NodeActor:
                 self._running.pop(key, None)
 
 
-def _verb(name: str) -> Verb:
-    found = verbs(ActorApi).get(name)
-    if found is None:
-        raise errors.InputInvalid(f"a node's actor knows no call {name!r}")
-    return found
-
-
 def _in_ray() -> bool:
     return bool(ray.is_initialized() and ray.get_runtime_context().get_actor_id())
 
@@ -307,6 +286,10 @@ def _counts(view: NodeView) -> str:
     counts = " ".join(f"{state}={states[state]}" for state in sorted(states))
     return f"{len(view.devices)} devices: {counts or 'none'}"
 
+
+for _verb in methods.NODE:
+    _method = methods.node_method(_verb, NodeActor._call)
+    setattr(NodeActor, _verb, looking(_method) if _verb in ("view", "head") else _method)
 
 _OPTIONS: dict[str, Any] = {
     "num_cpus": 0,

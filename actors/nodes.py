@@ -20,8 +20,8 @@ from typing import Any
 
 import ray
 
-from actors import handles
-from actors.handles import Ref, RemoteNode, read
+from actors import handles, methods
+from actors.handles import Ref, RemoteNode
 from actors.node_api import ActorApi
 from fleet.core import errors
 from fleet.core.clock import Clock, SystemClock
@@ -131,7 +131,10 @@ class RayNodes(CalledNodes):
             except errors.FleetError as error:
                 failed[key] = error
         found = self._waited(calls, refs)
-        return {key: failed[key] if key in failed else read(found[key]) for key in calls}
+        return {
+            key: failed[key] if key in failed else methods.node_answer(calls[key].verb, found[key])
+            for key in calls
+        }
 
     def _waited(self, calls: Mapping[str, NodeCall], refs: Mapping[str, Ref]) -> Mapping[str, Any]:
         what = next((call.verb.name for call in calls.values()), "")

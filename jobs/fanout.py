@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.handles import CALL_TIMEOUT_S, RemoteNode, gather, read
+from actors import methods
+from actors.handles import CALL_TIMEOUT_S, RemoteNode, gather
 from actors.node_api import ActorApi
 from fleet.control.campaign.ports import Requests
 from fleet.core.errors import FleetError, RayUnavailable
@@ -72,7 +73,9 @@ class RayNodes(CalledNodes):
         quick = what is not None and what.name in _QUICK
         timeout_s = self._view_timeout_s if quick else self._call_timeout_s
         answers = gather(refs, call=what.name if what else "", timeout_s=timeout_s)
-        return found | {name: read(answer) for name, answer in answers.items()}
+        return found | {
+            name: methods.node_answer(calls[name].verb, one) for name, one in answers.items()
+        }
 
     def _node(self, name: str) -> RemoteNode:
         if name in self._nodes:

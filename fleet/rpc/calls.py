@@ -83,6 +83,11 @@ class Verb:
         self._declared = declared
         self._signature = inspect.signature(declared)
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of its arguments, in order."""
+        return tuple(self._signature.parameters)[1:]
+
     def pack(self, *arguments: object, **named: object) -> dict[str, Any]:
         """The arguments as JSON values. Raises `InputInvalid`, and TypeError as the call would."""
         bound = self._signature.bind(None, *arguments, **named)

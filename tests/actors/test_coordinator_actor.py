@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from actors.coordinator_actor import TOGETHER, CoordinatorActor, placement
+from actors import methods
+from actors.coordinator_actor import CoordinatorActor, placement
 from actors.translate import StartRefused
 from fleet.control.binding.loop import BindingView, Reconciling
 from fleet.control.coordinator import Coordinator
@@ -42,9 +42,12 @@ class Remote(CoordinatorApi):
     actor: CoordinatorActor
 
     def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:  # noqa: ARG002
-        """Through the text that crosses."""
-        call = self.actor.call_together if verb.name in TOGETHER else self.actor.call
-        return json.loads(call(verb.name, json.dumps(given)))
+        """Through what crosses."""
+
+        def call(name: str, *arguments: object) -> Any:
+            return getattr(self.actor, name)(*arguments)
+
+        return methods.coordinator_answer(call, verb, given)
 
 
 def asked(*names: str, unit: str = "u/0") -> Sequence[AcquireRequest]:
@@ -85,12 +88,10 @@ def test_errors_of_ours_leave_as_they_are_and_others_as_ours(actor: CoordinatorA
     """B60: an unknown run is RunUnknown; what cannot be read is Unforeseen, not a library's."""
     with pytest.raises(errors.RunUnknown):
         Remote(actor).run(RunId("nope"))
-    with pytest.raises(errors.Unforeseen):
-        actor.call_together("acquire", "not json")
+    with pytest.raises(errors.InputInvalid, match="no JSON"):
+        actor.acquire("not json")  # type: ignore[attr-defined]
     with pytest.raises(errors.InputInvalid, match="requests"):
-        actor.call_together("acquire", '{"requests": 7}')
-    with pytest.raises(errors.InputInvalid, match="knows no call"):
-        actor.call("sudo", "{}")
+        actor.acquire("7")  # type: ignore[attr-defined]
 
 
 def test_a_plan_that_cannot_be_opened_refuses_the_start() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from actors import methods
 from actors.identity import Assignment, plan_digest
 from actors.node_actor import ASK_S, NodeActor, Pulse, ask_owner, open_service
 from actors.node_api import ActorApi
@@ -58,9 +58,9 @@ class Asked(ActorApi):
     node: str
 
     def ask(self, verb: Verb, given: Mapping[str, Any], timeout_s: float | None) -> Any:  # noqa: ARG002
-        """Through the text that crosses."""
-        call = self.actor.look if verb.looks else self.actor.call
-        return json.loads(call(self.node, verb.name, json.dumps(given)))
+        """Through what crosses."""
+        method = getattr(self.actor, verb.name)
+        return methods.node_answer(verb, method(self.node, *methods.arguments(verb, given)))
 
 
 def asked(actor: NodeActor, node: str = "node-01") -> Asked:
@@ -93,7 +93,7 @@ def test_messages_cross_as_validated_json(actor: NodeActor) -> None:
     """E1: a view is a valid `NodeView`; a malformed order is an error of ours, never half read."""
     assert asked(actor).view().node == "node-01"
     with pytest.raises(errors.FleetError):
-        actor.call("node-01", "scrub", '{"orders": [{"operation": "x"}]}')
+        actor.scrub("node-01", '[{"operation": "x"}]')  # type: ignore[attr-defined]
 
 
 def test_a_command_for_another_node_is_refused(actor: NodeActor) -> None:

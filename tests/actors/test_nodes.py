@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actors import methods
 from actors.handles import RemoteNode
 from actors.node_api import ActorApi
 from actors.nodes import HUNG_S, LOOK_AGAIN_S, LOOK_S, RayNodes, Reach
@@ -40,18 +41,15 @@ class Method:
     """A method of an actor as Ray shows it."""
 
     actor: Actor
+    name: str
 
-    def options(self, *, name: str) -> Method:
-        """Its name in Ray's dashboard."""
-        assert name.startswith(f"{self.actor.node}: ")
-        return self
-
-    def remote(self, node: str, verb: str, given: str) -> Ref:
+    def remote(self, node: str, *given: Any) -> Ref:
         """Start a call."""
         assert node == self.actor.node
-        found = verbs(ActorApi)[verb].unpack(json.loads(given))
-        self.actor.asked.append((verb, tuple(found.values())))
-        return Ref(self.actor, verb, tuple(found.values()))
+        verb = verbs(ActorApi)[self.name]
+        found = tuple(verb.unpack(dict(methods._given(verb, given))).values())
+        self.actor.asked.append((self.name, found))
+        return Ref(self.actor, self.name, found)
 
 
 @dataclass(eq=False)
@@ -66,12 +64,8 @@ class Actor:
     incarnation: str = "i"
     asked: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
-    @property
-    def call(self) -> Method:
-        """Acts."""
-        return Method(self)
-
-    look = call
+    def __getattr__(self, name: str) -> Method:
+        return Method(self, name)
 
 
 @dataclass
@@ -99,7 +93,8 @@ class Ref:
             "head": lambda: LedgerHead(2, "0" * 64, {UnitId("u"): Digest("sha256:1")}),
             "quarantine_add": lambda *_: DEVICE,
         }
-        return json.dumps(verbs(ActorApi)[self.method].dump(told[self.method](*self.arguments)))
+        found = verbs(ActorApi)[self.method].dump(told[self.method](*self.arguments))
+        return found if self.method in methods.PLAIN else json.dumps(found)
 
     def _view(self, _: Sequence[str]) -> NodeView:
         return NodeView(
@@ -338,55 +333,3 @@ def test_an_answer_of_another_version_is_said_to_be_one(cluster: Cluster) -> Non
         clock=cluster.clock,
     ).views({"a": ()})
     assert kinds(found) == {"a": errors.InputInvalid}
-
-
-@dataclass
-class Before:
-    """A node's actor of an earlier version: a method for each verb."""
-
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("view", "scrub", "unprepare", "quarantine_add", "retire", "head"):
-            raise AttributeError(name)
-        told: dict[str, Any] = {
-            "view": NodeView(
-                node="a", incarnation="i", boot_id="b", at=1.0, simulated=True, backend="x"
-            ).model_dump_json(),
-            "scrub": json.dumps([{"operation": "op", "accepted": True}]),
-            "unprepare": json.dumps({"uid": "c", "state": "ABSENT", "devices": [], "cdi": {}}),
-            "quarantine_add": DEVICE.model_dump_json(),
-            "retire": "GPU-1",
-            "head": {"count": 2, "chain": "0" * 64, "units": {"u": "sha256:1"}},
-        }
-
-        class Old:
-            def remote(_, *given: Any) -> Any:  # noqa: N805 - the actor is the outer self
-                self.asked.append((name, *given))
-                return told[name]
-
-        return Old()
-
-
-def test_an_actor_of_an_earlier_version_is_asked_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/operations.md: between the head and a worker being replaced, tenants come and go."""
-    monkeypatch.setattr("actors.handles.ray.get", lambda ref, **_: ref)
-    before = Before()
-    node = RemoteNode("a", before)
-    assert node.outdated
-    assert node.view(("op",)).node == "a"
-    assert [one.accepted for one in node.scrub((ORDER,))] == [True]
-    assert node.unprepare("c").state == "ABSENT"
-    assert node.quarantine_add("gpu-0", detail="d", operator="o", codes=("x",)) == DEVICE
-    assert node.retire("gpu-0", detail="d", operator="o") == "GPU-1"
-    assert node.head().count == 2
-    view, scrub, *rest = before.asked
-    assert view == ("view", "a", ["op"])
-    assert scrub[:2] == ("scrub", "a")
-    assert ScrubOrder.model_validate(json.loads(scrub[2])[0]) == ORDER
-    assert rest == [
-        ("unprepare", "a", "c"),
-        ("quarantine_add", "a", "gpu-0", "d", "o", ["x"]),
-        ("retire", "a", "gpu-0", "d", "o"),
-        ("head", "a"),
-    ]
