@@ -12,7 +12,6 @@ from typing import Any
 from fleet.core import errors
 from fleet.core.clock import SystemClock
 from fleet.kube.base import (
-    Change,
     Cluster,
     Event,
     Listing,
@@ -98,11 +97,11 @@ class Live(Cache):
     def _follow(self, resource: Resource) -> None:
         while not self._closed.is_set():
             with suppress(errors.FleetError):
-                for event in self._behind.watch(resource, timeout_s=WATCH_S):
+                for _ in self._behind.watch(resource, timeout_s=WATCH_S):
                     if self._closed.is_set():
                         return
-                    if event.change is not Change.SYNCED:
-                        self.note(resource)
+                    # Also once it is read whole: of what went between two watches nothing is told.
+                    self.note(resource)
             self._closed.wait(0.05)
 
 
