@@ -309,6 +309,7 @@ def test_a_device_that_cannot_be_given_is_an_error_for_the_pod(site: Bench) -> N
 def test_a_prepare_given_up_goes_on_and_the_retry_joins(site: Bench) -> None:
     """Invariant 16: the budget ends the call, not the work; the retry gets its result."""
     asked = site.bound("a", "gpu-0")
+    site.fault("slow-memory", times=0, bytes_per_s=str(site.device().memory_bytes * 8))
     with pytest.raises(errors.DeviceBusy, match="takes longer"):
         replace(site.serving, budget_s=0.05).prepare(asked)
     assert site.serving.prepare(asked).devices
